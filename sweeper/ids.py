@@ -1,0 +1,150 @@
+"""Every name, path, hash and seed of a sweep. Nothing else in the project builds one.
+
+A sweep's results folder is `<output>/<sweep name>/`; a trial is called after the index of its configuration
+(`c00007`), so names mean the same in every table, after every resume, and on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""A sweep's name is one folder name: it cannot hold a separator, and `..` cannot match."""
+
+TABLES = ("trials", "epochs", "evaluations", "reliability", "predictions", "decisions")
+
+
+def trial_name(configuration: int) -> str:
+    """Return the trial's name of configuration `configuration`, e.g. `c00007`."""
+    return f"c{configuration:05d}"
+
+
+def configuration_index(trial: str) -> int:
+    """Return the configuration index of a trial's name. Raises ValueError when it is not one."""
+    if not re.fullmatch(r"c\d{5,}", trial):
+        raise ValueError(f"{trial!r} is not a trial name such as c00007")
+    return int(trial[1:])
+
+
+def is_sweep_name(name: str) -> bool:
+    """Tell whether `name` is a valid sweep name: one folder name of letters, digits, `_`, `.` and `-`."""
+    return SWEEP_NAME.fullmatch(name) is not None
+
+
+def seed_from(*parts: int | str) -> int:
+    """Return a 63-bit seed that is a function of `parts` alone, the same on every machine."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def configuration_seed(sweep_seed: int, configuration: int) -> int:
+    """Return the seed from which configuration `configuration` is drawn."""
+    return seed_from("configuration", sweep_seed, configuration)
+
+
+def replicate_seed(sweep_seed: int, configuration: int, replicate: int) -> int:
+    """Return the seed of one replicate: initial weights, data order and every random choice of its training."""
+    return seed_from("replicate", sweep_seed, configuration, replicate)
+
+
+def config_hash(configuration: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that identify a configuration's values, whatever the order of its keys."""
+    canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"), default=list)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def flatten_configuration(configuration: Mapping[str, Any], prefix: str = "config") -> dict[str, Any]:
+    """Return the configuration as table columns: `{"config_loss_name": "focal", "config_loss_gamma": 3.0}`.
+
+    Lists become JSON text, because a column holds one scalar type.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in configuration.items():
+        column = f"{prefix}_{key}"
+        if isinstance(value, Mapping):
+            flat.update(flatten_configuration(value, column))
+        else:
+            flat[column] = json.dumps(list(value)) if isinstance(value, (list, tuple)) else value
+    return flat
+
+
+@dataclass(frozen=True)
+class SweepPaths:
+    """Where everything of one sweep lies, below its results folder `root`."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """The sweep's name: the folder's name."""
+        return self.root.name
+
+    @property
+    def sweep_file(self) -> Path:
+        """The resolved search space."""
+        return self.root / "sweep.yaml"
+
+    @property
+    def manifest(self) -> Path:
+        """Versions, git commit, seeds, hardware, command."""
+        return self.root / "manifest.json"
+
+    @property
+    def journal(self) -> Path:
+        """The folder of immutable records: the only truth."""
+        return self.root / "journal"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints, one folder a trial."""
+        return self.root / "checkpoints"
+
+    def trial_checkpoints(self, configuration: int) -> Path:
+        """The folder of one trial's checkpoints."""
+        return self.checkpoints / trial_name(configuration)
+
+    @property
+    def tables(self) -> Path:
+        """The symbolic link through which readers reach the current generation of tables."""
+        return self.root / "tables"
+
+    @property
+    def generations(self) -> Path:
+        """The folder of table generations; `tables` points into it."""
+        return self.root / "generations"
+
+    @property
+    def data(self) -> Path:
+        """What trials share and nobody reads afterwards: the data set as arrays."""
+        return self.root / "data"
+
+    @property
+    def report(self) -> Path:
+        """The self-contained report page."""
+        return self.root / "report.html"
+
+    @property
+    def log(self) -> Path:
+        """What Ray, MLflow and torch have to say."""
+        return self.root / "sweeper.log"
+
+    @property
+    def mlflow_log(self) -> Path:
+        """What the process that fills MLflow has to say."""
+        return self.root / "mlflow.log"
+
+    @property
+    def stop_marker(self) -> Path:
+        """Its presence asks the driver to stop."""
+        return self.root / "stop"
+
+    @property
+    def lease(self) -> Path:
+        """Who drives the sweep: host, pid, heartbeat."""
+        return self.root / "driver.json"

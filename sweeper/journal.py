@@ -1,0 +1,140 @@
+"""The journal of a sweep: immutable, self-checking records, one file each; the only truth about what happened.
+
+A record is written to a temporary name, flushed to the disk and renamed, so a file under its final name is
+whole or the disk damaged it; its checksum tells which. Records are numbered without gaps by their one writer,
+the driver. Everything else (rungs, tables, MLflow) is a fold of the journal and can be made again from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.errors import SweeperError
+from sweeper.ids import trial_name
+
+_NAME = re.compile(r"(\d{10})-[a-z]+(-c\d+)?(-e\d+)?\.json")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing that happened.
+
+    Attributes:
+        sequence: its place in the journal, counted from 0 without gaps.
+        kind: `attempt`, `started`, `report`, `failed` or `ended`.
+        time: Unix time in seconds at which it was written.
+        body: what happened; plain JSON values.
+    """
+
+    sequence: int
+    kind: str
+    time: float
+    body: dict[str, Any]
+
+    @property
+    def file_name(self) -> str:
+        """The record's file name: sequence, kind and, where it has them, trial and epoch."""
+        name = f"{self.sequence:010d}-{self.kind}"
+        if "configuration" in self.body:
+            name += f"-{trial_name(self.body['configuration'])}"
+        if "epoch" in self.body:
+            name += f"-e{self.body['epoch']:05d}"
+        return name + ".json"
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content: a line with the SHA-256 of the rest, and the rest, one JSON object."""
+        content = json.dumps(
+            {"sequence": self.sequence, "kind": self.kind, "time": self.time, "body": self.body},
+            separators=(",", ":"),
+        ).encode()
+        return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Record:
+        """Read a record back. Raises ValueError when the checksum does not fit the content."""
+        checksum, _, content = data.partition(b"\n")
+        if hashlib.sha256(content).hexdigest().encode() != checksum:
+            raise ValueError("its checksum does not match its content")
+        fields = json.loads(content)
+        return Record(fields["sequence"], fields["kind"], fields["time"], fields["body"])
+
+
+class Journal:
+    """The journal's one writer. Opening it continues after the last record there is."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time, durable: bool = True) -> None:
+        """Open the journal in `folder` for appending.
+
+        Args:
+            folder: where the records lie; created when missing.
+            clock: gives the records' times, so that tests and simulations bring their own.
+            durable: flush each record to the disk before it counts as written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._clock = clock
+        self._durable = durable
+        names = record_names(folder)
+        self._next = int(names[-1][:10]) + 1 if names else 0
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> Record:
+        """Write one record and return it once it is durable.
+
+        Raises SweeperError when the folder cannot be written to; then nothing was recorded.
+        """
+        record = Record(self._next, kind, self._clock(), dict(body))
+        temporary = self._folder / f".{record.sequence:010d}.tmp-{os.getpid()}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(record.to_bytes())
+                if self._durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.rename(self._folder / record.file_name)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise SweeperError(
+                f"the journal in {self._folder} cannot be written to: {error.strerror}",
+                "free space or make the folder writable, then run `sweeper resume`; every record so far is kept",
+            ) from error
+        self._next += 1
+        return record
+
+
+def record_names(folder: Path) -> list[str]:
+    """Return the names of the record files in `folder`, in the order of their sequence."""
+    return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name)) if folder.is_dir() else []
+
+
+def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
+    """Yield the records with a sequence above `after`, in order, each checked.
+
+    Raises SweeperError naming the file when a record is damaged or one is missing in between.
+    """
+    expected = after + 1
+    for name in record_names(folder):
+        if int(name[:10]) <= after:
+            continue
+        if int(name[:10]) != expected:
+            raise SweeperError(
+                f"the journal in {folder} has {name} where record {expected:010d} was expected",
+                "restore the missing record from a backup; results cannot be trusted without it",
+            )
+        try:
+            record = Record.from_bytes((folder / name).read_bytes())
+        except (ValueError, KeyError, TypeError) as error:
+            raise SweeperError(
+                f"the journal record {folder / name} is damaged: {error}",
+                "restore it from a backup, or run `sweeper resume --discard-damaged` to set it and all later "
+                "records aside and continue from the last sound one",
+            ) from error
+        yield record
+        expected += 1
