@@ -1,0 +1,116 @@
+"""Extreme eigenvalues of a symmetric operator by Lanczos with full reorthogonalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Lanczos:
+    """The outcome of a Lanczos run of k steps on an operator of dimension P.
+
+    Attributes:
+        values: Ritz values [k], ascending.
+        residuals: ‖Hv − λv‖ of each Ritz pair [k].
+        basis: orthonormal rows [k, P] that span the Krylov space.
+        coordinates: Ritz vectors in that basis, by column [k, k].
+    """
+
+    values: Tensor
+    residuals: Tensor
+    basis: Tensor
+    coordinates: Tensor
+
+    @property
+    def lambda_max(self) -> float:
+        """The largest algebraic Ritz value."""
+        return float(self.values[-1])
+
+    @property
+    def lambda_min(self) -> float:
+        """The smallest Ritz value."""
+        return float(self.values[0])
+
+    @property
+    def relative_residual(self) -> float:
+        """‖Hv − λv‖/|λ| of λ_max; 0 for a zero operator."""
+        top = abs(self.lambda_max)
+        return float(self.residuals[-1]) / top if top > 0 else 0.0
+
+    def ritz_vector(self, index: int) -> Tensor:
+        """Return the unit Ritz vector [P] of `values[index]`."""
+        return self.coordinates[:, index] @ self.basis
+
+    @property
+    def trace(self) -> float:
+        """The operator's trace on the Krylov space."""
+        return float(self.values.sum())
+
+
+def lanczos(product: Product, start: Tensor, *, steps: int, tolerance: float, generator: torch.Generator) -> Lanczos:
+    """Run at most `steps` products from `start` [P]; stop early once both ends have converged.
+
+    Converged means ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max and ≤ tolerance·‖H‖ for λ_min. Where the Krylov space
+    is exhausted (an invariant subspace), it goes on from a random direction, so that eigenvectors orthogonal to
+    `start` are not missed. Every new direction is orthogonalised twice against all earlier ones: without that,
+    converged eigenvalues come back as copies (Golub & Van Loan, Matrix Computations, §10.3).
+    """
+    dimension = start.numel()
+    steps = min(steps, dimension)
+    basis = torch.zeros(steps, dimension, dtype=torch.float64, device=start.device)
+    diagonal: list[float] = []
+    off_diagonal: list[float] = []
+    vector = _unit(start.double(), basis[:0], generator)
+    for step in range(steps):
+        basis[step] = vector
+        image = product(vector)
+        diagonal.append(float(vector @ image))
+        image = _project_out(image, basis[: step + 1])
+        remainder = float(image.norm())
+        scale = max(map(abs, diagonal + off_diagonal))
+        exhausted = remainder <= 1e-10 * max(scale, 1e-300)
+        found = _ritz(diagonal, off_diagonal, 0.0 if exhausted else remainder, basis[: step + 1])
+        if step + 1 == steps or (not exhausted and _converged(found, tolerance)):
+            return found
+        vector = _unit(torch.zeros_like(image) if exhausted else image, basis[: step + 1], generator)
+        off_diagonal.append(0.0 if exhausted else remainder)
+    raise AssertionError("the loop returns at its last step")
+
+
+def _project_out(vector: Tensor, basis: Tensor) -> Tensor:
+    """Return `vector` without its components along the orthonormal rows of `basis`, to rounding."""
+    for _ in range(2):
+        vector = vector - (basis @ vector) @ basis
+    return vector
+
+
+def _unit(vector: Tensor, basis: Tensor, generator: torch.Generator) -> Tensor:
+    """Return `vector` with norm 1, or a random unit vector orthogonal to `basis` when it is zero."""
+    norm = float(vector.norm())
+    if norm > 0:
+        return vector / norm
+    drawn = torch.randn(vector.numel(), generator=generator, dtype=torch.float64).to(vector.device)
+    drawn = _project_out(drawn, basis)
+    return drawn / drawn.norm()
+
+
+def _ritz(diagonal: list[float], off_diagonal: list[float], remainder: float, basis: Tensor) -> Lanczos:
+    """Return the eigenpairs of the tridiagonal matrix; a residual is the remainder times a last coordinate."""
+    tridiagonal = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    if off_diagonal:
+        beside = torch.tensor(off_diagonal, dtype=torch.float64)
+        tridiagonal += torch.diag(beside, 1) + torch.diag(beside, -1)
+    values, coordinates = torch.linalg.eigh(tridiagonal)
+    return Lanczos(values, remainder * coordinates[-1].abs(), basis, coordinates.to(basis.device))
+
+
+def _converged(found: Lanczos, tolerance: float) -> bool:
+    spread = max(abs(found.lambda_max), abs(found.lambda_min))
+    top, bottom = float(found.residuals[-1]), float(found.residuals[0])
+    return len(found.values) > 1 and top <= tolerance * abs(found.lambda_max) and bottom <= tolerance * spread

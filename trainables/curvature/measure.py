@@ -1,0 +1,101 @@
+"""One curvature measurement: every loss's λ_max, λ_min, trace and gradient norm as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from trainables.curvature.hessian import HessianOperator, LossFunction, Surface, private_copy, second_order
+from trainables.curvature.lanczos import lanczos
+from trainables.curvature.settings import CurvatureSettings
+from trainables.curvature.trace import hutchinson
+
+CURVATURE_FIELDS = ("lambda_max", "lambda_min", "trace", "trace_se", "gradient_norm", "matvecs", "residual", "samples")
+
+_CHUNK_SIZE = 1024
+
+
+def measure_curvature(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    losses: Mapping[str, LossFunction],
+    *,
+    settings: CurvatureSettings,
+    seed: int,
+) -> dict[str, dict[str, float]]:
+    """Measure the Hessian of each mean loss over (`inputs` [N, …], `targets` [N]) at the model's parameters.
+
+    The network is taken in eval mode; the model itself, its flags and all random state stay as they are, and the
+    result is a function of the arguments alone. H is over all trainable parameters. Each loss maps (logits,
+    targets) to its mean over a batch; one with a `frozen` method is fixed at the current logits first, over one
+    partition of the data into batches of `settings.batch_size`.
+
+    Returns for each label the `CURVATURE_FIELDS`: λ_max (largest algebraic) and λ_min by Lanczos from the
+    gradient, the trace with its standard error, ‖gradient‖, the Hessian-vector products spent, the residual
+    ‖Hv − λv‖/|λ| of λ_max, and the number of samples.
+
+    Raises CurvatureUnavailable, with one sentence, when a product is not finite or an operator has no second
+    derivative.
+    """
+    chosen = evenly_spaced(len(targets), settings.samples)
+    with second_order(next(model.parameters()).device):
+        surface = Surface(
+            private_copy(model),
+            inputs[chosen.to(inputs.device)],
+            targets[chosen.to(targets.device)],
+            batch_size=settings.batch_size,
+            chunk_size=_CHUNK_SIZE,
+        )
+        measured: dict[str, dict[str, float]] = {}
+        kept: list[tuple[LossFunction, str]] = []
+        for label, loss in losses.items():
+            same = next((earlier for other, earlier in kept if same_loss(loss, other)), None)
+            measured[label] = dict(measured[same]) if same else _measure(surface, loss, settings, seed)
+            kept.append((loss, label))
+    return measured
+
+
+def evenly_spaced(total: int, samples: int | None) -> Tensor:
+    """Return `samples` evenly spaced indices below `total`: the same for every seed, and fair to sorted data."""
+    count = total if samples is None else min(samples, total)
+    return torch.arange(count) * total // count
+
+
+def same_loss(first: LossFunction, second: LossFunction) -> bool:
+    """Whether two losses are one: the same object, or both named plain cross-entropy."""
+    names = {getattr(first, "name", None), getattr(second, "name", None)}
+    return first is second or names == {"cross_entropy"}
+
+
+def _measure(surface: Surface, loss: LossFunction, settings: CurvatureSettings, seed: int) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(seed)
+    operator = HessianOperator(surface, loss)
+    ends = lanczos(
+        operator.product,
+        operator.gradient,
+        steps=min(settings.lanczos_steps, settings.max_matvecs),
+        tolerance=settings.residual_tolerance,
+        generator=generator,
+    )
+    trace = hutchinson(
+        operator.product,
+        ends.basis,
+        ends.trace,
+        probes=settings.trace_probes,
+        precision=settings.trace_precision,
+        max_products=settings.max_matvecs - operator.products,
+        generator=generator,
+    )
+    return {
+        "lambda_max": ends.lambda_max,
+        "lambda_min": ends.lambda_min,
+        "trace": trace.value,
+        "trace_se": trace.standard_error,
+        "gradient_norm": float(operator.gradient.norm()),
+        "matvecs": float(operator.products),
+        "residual": ends.relative_residual,
+        "samples": float(surface.samples),
+    }
