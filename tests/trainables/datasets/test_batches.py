@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+import torch
+
+from trainables.datasets import Split, base, batches, evaluation_batches
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.preprocessing import ImagePreprocessing
+
+
+def numbered(samples):
+    return Split(torch.arange(samples, dtype=torch.float32)[:, None], torch.arange(samples))
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("whole_copy_bytes", [0, base.WHOLE_COPY_BYTES])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_epoch_holds_every_sample_once_with_its_target(monkeypatch, whole_copy_bytes, seed):
+    monkeypatch.setattr(base, "WHOLE_COPY_BYTES", whole_copy_bytes)
+    drawn = list(batches(numbered(103), 10, generator(seed)))
+    assert [len(targets) for _, targets in drawn] == [10] * 10 + [3]
+    for inputs, targets in drawn:
+        assert torch.equal(inputs[:, 0].long(), targets)
+    seen = torch.cat([targets for _, targets in drawn])
+    assert torch.equal(seen.sort().values, torch.arange(103)) and not torch.equal(seen, torch.arange(103))
+    assert torch.equal(seen, torch.randperm(103, generator=generator(seed)))
+
+
+def test_epochs_follow_the_generator():
+    def order(source):
+        return torch.cat([targets for _, targets in batches(numbered(50), 16, source)])
+
+    source = generator(1)
+    first, second = order(source), order(source)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, order(generator(1)))
+
+
+def test_the_short_last_batch_may_be_dropped():
+    assert [len(t) for _, t in batches(numbered(25), 10, generator(0), drop_last=True)] == [10, 10]
+    with pytest.raises(ValueError, match="larger than the split of 25"):
+        list(batches(numbered(25), 26, generator(0), drop_last=True))
+    with pytest.raises(ValueError, match="at least 1"):
+        list(batches(numbered(25), 0, generator(0)))
+    assert [len(t) for _, t in batches(numbered(25), 64, generator(0))] == [25]
+
+
+def test_evaluation_keeps_order_and_never_augments():
+    images = torch.randint(0, 256, (7, 3, 8, 8), dtype=torch.uint8)
+    split = Split(images, torch.arange(7), ImagePreprocessing((0.5,) * 3, (0.25,) * 3), CropAndFlip())
+    inputs = torch.cat([inputs for inputs, _ in evaluation_batches(split, 3)])
+    torch.testing.assert_close(inputs, (images.float() / 255 - 0.5) / 0.25)
+
+
+def crop_one(image, row, column, mirrored, padding, black):
+    """The reference: pad, cut, mirror, one image in numpy."""
+    channels, height, width = image.shape
+    padded = np.empty((channels, height + 2 * padding, width + 2 * padding), image.dtype)
+    padded[:] = np.asarray(black).reshape(-1, 1, 1)
+    padded[:, padding : padding + height, padding : padding + width] = image
+    cut = padded[:, row : row + height, column : column + width]
+    return cut[:, :, ::-1] if mirrored else cut
+
+
+@pytest.mark.parametrize("black", [0, (-1.5, 0.5, 2.0)])
+@pytest.mark.parametrize("seed", range(4))
+def test_crop_and_flip_equals_one_image_at_a_time(seed, black):
+    augmentation = CropAndFlip(padding=4, black=black)
+    torch.manual_seed(seed)
+    images = torch.randn(9, 3, 12, 10)
+    draws = augmentation.draw(9, generator(seed))
+    changed = augmentation(images, draws)
+    for image, draw, result in zip(images, draws.tolist(), changed, strict=True):
+        expected = crop_one(image.numpy(), *draw, 4, np.broadcast_to(np.float32(black), (3,)))
+        np.testing.assert_allclose(result.numpy(), expected, atol=1e-6)
+
+
+def test_draws_cover_every_shift_and_half_the_mirrorings():
+    draws = CropAndFlip(padding=4).draw(20_000, generator(0))
+    assert draws[:, :2].unique().tolist() == list(range(9))
+    counts = torch.bincount(draws[:, 0])
+    assert counts.min() > 20_000 / 9 * 0.9 and counts.max() < 20_000 / 9 * 1.1
+    assert abs(float(draws[:, 2].double().mean()) - 0.5) < 0.02
+    assert CropAndFlip(flip=False).draw(100, generator(0))[:, 2].sum() == 0
+
+
+def test_training_batches_are_augmented_then_prepared():
+    images = torch.randint(1, 256, (32, 1, 8, 8), dtype=torch.uint8)
+    split = Split(images, torch.arange(32), ImagePreprocessing((0.0,), (1.0,)), CropAndFlip())
+    ((inputs, targets),) = batches(split, 32, generator(3))
+    source = generator(3)
+    order = torch.randperm(32, generator=source)
+    draws = split.augmentation.draw(32, source)
+    torch.testing.assert_close(inputs, split.augmentation(images[order], draws).float() / 255)
+    assert torch.equal(targets, order)
+
+
+def test_preprocessing_resizes_on_the_way():
+    images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    prepared = ImagePreprocessing((0.1, 0.2, 0.3), (0.5, 0.4, 0.3), size=24)(images)
+    assert prepared.shape == (2, 3, 24, 24) and prepared.dtype == torch.float32
+
+
+def test_moving_a_split_keeps_its_hooks():
+    split = Split(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2).long(), None, CropAndFlip())
+    moved = split.to("meta")
+    assert moved.inputs.device.type == "meta" and moved.augmentation == split.augmentation and len(moved) == 2

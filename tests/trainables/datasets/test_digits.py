@@ -1,0 +1,75 @@
+import gzip
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from trainables.datasets import DataSetUnavailableError, load_dataset
+from trainables.datasets import digits as module
+from trainables.datasets.splits import stratified_split
+
+SPLIT_HASH = "afaed92afffb5040c3f87c128f23a4d71f1e7aa0060eed52513ffb21942bbc8f"
+
+
+def test_the_file_holds_what_scikit_learn_loads():
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images, targets = module.read_digits(module.digits_file())
+    np.testing.assert_array_equal(images, bunch.images)
+    np.testing.assert_array_equal(targets, bunch.target)
+
+
+def test_splits_are_disjoint_complete_stratified_and_pinned():
+    data = load_dataset("digits")
+    assert data.split_hash == SPLIT_HASH
+    assert (len(data.train), len(data.val), len(data.test)) == (1079, 359, 359)
+    assert len(data.train) + len(data.val) + len(data.test) == 1797
+    _, targets = module.read_digits(module.digits_file())
+    parts = stratified_split(targets, module.HELD_OUT_FRACTIONS, module.SPLIT_SEED)
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1797))
+    for label in range(10):
+        shares = [float((split.targets == label).double().mean()) for split in (data.train, data.val, data.test)]
+        assert max(shares) - min(shares) < 0.005
+
+
+def test_inputs_are_standardised_float_images():
+    data = load_dataset("digits")
+    assert data.input_shape == (1, 8, 8) and data.classes == 10
+    for split in (data.train, data.val, data.test):
+        assert split.inputs.shape[1:] == (1, 8, 8) and split.inputs.dtype == torch.float32
+        assert split.inputs.is_contiguous() and split.targets.dtype == torch.int64
+    assert abs(float(data.train.inputs.mean())) < 1e-5
+    assert abs(float(data.train.inputs.std()) - 1) < 1e-3
+
+
+def test_loading_imports_neither_scikit_learn_nor_torchvision():
+    program = (
+        "import sys; from trainables.datasets import load_dataset; load_dataset('digits');"
+        "assert not {'sklearn', 'torchvision', 'scipy', 'timm', 'ray'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "not_gzip", "wrong_columns", "wrong_values"])
+def test_broken_files_are_named(tmp_path, damage):
+    path = tmp_path / "digits.csv.gz"
+    good = module.digits_file().read_bytes()
+    row = ",".join(["3"] * 65)
+    content = {
+        "truncated": good[: len(good) // 2],
+        "not_gzip": b"hello",
+        "wrong_columns": gzip.compress(b"1,2,3\n"),
+        "wrong_values": gzip.compress(row.replace("3", "99", 1).encode()),
+    }[damage]
+    path.write_bytes(content)
+    with pytest.raises(DataSetUnavailableError, match=r"digits\.csv\.gz.*reinstall"):
+        module.read_digits(path)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataSetUnavailableError, match="scikit-learn"):
+        module.digits_file()

@@ -1,0 +1,44 @@
+import subprocess
+import sys
+import types
+
+import pytest
+
+from trainables.models import torchvision_compat
+
+
+def test_torchvision_and_timm_import_and_build():
+    program = (
+        "from trainables.models.torchvision_compat import register_missing_operators as r; r(); r();"
+        "import torch, torchvision, timm;"
+        "m = torchvision.models.resnet18(num_classes=3);"
+        "assert m(torch.zeros(1, 3, 64, 64)).shape == (1, 3)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("__version__ = '0.28.0+cu130'\ngit_version = 'abc'\n", "130"),
+        ("__version__ = '0.28.0+cpu'\n", None),
+        ("__version__ = '0.28.0'\n", None),
+    ],
+)
+def test_the_cuda_version_is_read_from_the_file(tmp_path, monkeypatch, text, expected):
+    (tmp_path / "version.py").write_text(text)
+    spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(torchvision_compat.importlib.util, "find_spec", lambda name: spec)
+    assert torchvision_compat.torchvision_cuda_version() == expected
+
+
+def test_matching_pairs_are_left_alone(monkeypatch):
+    monkeypatch.setattr(torchvision_compat, "_library", None)
+    monkeypatch.setattr(torchvision_compat, "torchvision_cuda_version", lambda: None)
+    assert torchvision_compat.register_missing_operators() is False
+
+
+def test_a_missing_torchvision_is_named(monkeypatch):
+    monkeypatch.setattr(torchvision_compat.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install torchvision"):
+        torchvision_compat.torchvision_cuda_version()

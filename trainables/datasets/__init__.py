@@ -1,0 +1,35 @@
+"""Data sets by name. Adding one: write a file with `COMPONENTS` and list it here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainables.datasets import digits
+from trainables.datasets.base import DataSet, DataSetUnavailableError, Split, batches, evaluation_batches
+from trainables.registry import Registry
+
+__all__ = [
+    "DATASETS",
+    "DataSet",
+    "DataSetUnavailableError",
+    "Split",
+    "batches",
+    "evaluation_batches",
+    "load_dataset",
+]
+
+DATASETS = Registry("data set")
+
+for _source in (digits,):
+    for _component in _source.COMPONENTS:
+        DATASETS.register(_component)
+
+
+def load_dataset(name: str, **options: Any) -> DataSet:
+    """Load data set `name` with the options its component lists.
+
+    Raises:
+        ValueError: unknown name or invalid options.
+        DataSetUnavailableError: the files are missing, truncated or corrupted; the message has the path and the remedy.
+    """
+    return DATASETS.build(name, **options)

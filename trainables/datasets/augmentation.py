@@ -1,0 +1,52 @@
+"""Random crop and flip of image batches, on the device that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class CropAndFlip:
+    """Shift each image by up to `padding` pixels in both directions, then mirror half of them.
+
+    The same distribution as padding with black, cropping at random to the old size and flipping horizontally: the
+    CIFAR augmentation of all five papers (He et al. 2016, section 4.2; padding 4).
+
+    Attributes:
+        padding: largest shift in pixels.
+        flip: whether to mirror (digits and house numbers are not mirrored).
+        black: stored value of a black pixel: one number, or one for each channel.
+    """
+
+    padding: int = 4
+    flip: bool = True
+    black: float | tuple[float, ...] = 0
+
+    def draw(self, samples: int, generator: torch.Generator) -> Tensor:
+        """Return int64 [samples, 3]: row and column of the crop in the padded image, and whether to mirror."""
+        corners = torch.randint(0, 2 * self.padding + 1, (samples, 2), generator=generator)
+        mirrored = torch.randint(0, 2, (samples, 1), generator=generator) * int(self.flip)
+        return torch.cat([corners, mirrored], 1)
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Return images [B, C, H, W] changed as `draws` [B, 3] say; dtype and device stay."""
+        batch, _, height, width = images.shape
+        padded = self._pad(images)
+        rows = draws[:, 0:1] + torch.arange(height, device=images.device)
+        columns = torch.arange(width, device=images.device).expand(batch, width)
+        columns = draws[:, 1:2] + torch.where(draws[:, 2:3] == 1, width - 1 - columns, columns)
+        sample = torch.arange(batch, device=images.device)
+        # advanced indices on both sides of the channel slice put the channels last
+        cropped = padded[sample[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        return cropped.permute(0, 3, 1, 2).contiguous()
+
+    def _pad(self, images: Tensor) -> Tensor:
+        edges = (self.padding,) * 4
+        if not isinstance(self.black, tuple):
+            return functional.pad(images, edges, value=self.black)
+        black = torch.tensor(self.black, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)
+        return functional.pad(images - black, edges) + black

@@ -1,0 +1,150 @@
+"""What a data set is: three splits of tensors, ready to be moved to a device as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.preprocessing import ImagePreprocessing
+
+
+class DataSetUnavailableError(Exception):
+    """A data set cannot be loaded: where it was looked for, which rule is broken, what to do."""
+
+    def __init__(self, path: object, rule: str, remedy: str) -> None:
+        self.path = str(path)
+        self.rule = rule
+        self.remedy = remedy
+        super().__init__(f"{self.path}: {rule}; {remedy}")
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of one split.
+
+    Attributes:
+        inputs: [N, ...] as stored: what the network takes unless `preprocessing` is given, else e.g. raw uint8.
+        targets: classes, int64 [N].
+        preprocessing: stored inputs to network inputs, applied to each batch on the device; `None`: nothing to do.
+        augmentation: random changes of training batches; `None` for validation and test.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    preprocessing: ImagePreprocessing | None = None
+    augmentation: CropAndFlip | None = None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def to(self, device: torch.device | str) -> Split:
+        """Return the split with its tensors on `device`."""
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+    def select(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return network inputs [B, ...] and targets [B] of the samples at `indices` (int64 [B], same device).
+
+        Args:
+            indices: which samples.
+            draws: rows of `augmentation.draw`, [B, ...], to augment; `None` for the samples as they are.
+        """
+        return self.prepare(self.inputs.index_select(0, indices), draws), self.targets.index_select(0, indices)
+
+    def prepare(self, stored: Tensor, draws: Tensor | None = None) -> Tensor:
+        """Turn stored inputs [B, ...] into network inputs: augmentation when `draws` are given, preprocessing."""
+        if draws is not None and self.augmentation is not None:
+            stored = self.augmentation(stored, draws)
+        return stored if self.preprocessing is None else self.preprocessing(stored)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set with its splits.
+
+    Attributes:
+        name: registry name.
+        train, val, test: the splits.
+        classes: number of classes K.
+        input_shape: shape of one network input.
+        split_hash: sha256 hex of the splits' indices (`hash_of_splits`), recorded with the results.
+        class_names: names of the classes, where the source gives them.
+        vocabulary: number of token ids of a text data set, id 0 being padding; `None` for other data.
+        posterior: true class probabilities of the test split, float64 [N, K], where they are known.
+        word_vectors: pretrained word vectors [vocabulary, dimension], where asked for.
+    """
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    classes: int
+    input_shape: tuple[int, ...]
+    split_hash: str
+    class_names: tuple[str, ...] = ()
+    vocabulary: int | None = None
+    posterior: Tensor | None = None
+    word_vectors: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> DataSet:
+        """Return the data set with all splits on `device`."""
+        return replace(self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device))
+
+
+# Up to this size a whole shuffled copy of the split costs less than indexing batch by batch.
+WHOLE_COPY_BYTES = 32 * 2**20
+
+
+def batches(
+    split: Split, batch_size: int, generator: torch.Generator, drop_last: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield one epoch of training batches (inputs [B, ...], targets [B]) in a random order, augmented.
+
+    The order, then the augmentation's draws, come from `generator` (on the CPU) once an epoch, so an epoch is a
+    function of the generator's state alone and a device receives two transfers an epoch.
+
+    Args:
+        split: usually `train`, on its device.
+        batch_size: samples a batch; the last batch may be shorter.
+        generator: CPU generator.
+        drop_last: leave out a shorter last batch.
+
+    Raises:
+        ValueError: the batch size is below 1, or `drop_last` leaves no batch.
+    """
+    samples = len(split)
+    check_batch_size(batch_size, samples, drop_last)
+    order = torch.randperm(samples, generator=generator).to(split.targets.device)
+    draws = None
+    if split.augmentation is not None:
+        draws = split.augmentation.draw(samples, generator).to(split.inputs.device)
+    end = samples - samples % batch_size if drop_last else samples
+    if draws is None and split.inputs.nbytes <= WHOLE_COPY_BYTES:
+        inputs, targets = split.inputs.index_select(0, order), split.targets.index_select(0, order)
+        for start in range(0, end, batch_size):
+            yield split.prepare(inputs[start : start + batch_size]), targets[start : start + batch_size]
+        return
+    for start in range(0, end, batch_size):
+        rows = slice(start, start + batch_size)
+        yield split.select(order[rows], None if draws is None else draws[rows])
+
+
+def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the samples in order, as they are: (network inputs [B, ...], targets [B])."""
+    for start in range(0, len(split), batch_size):
+        rows = slice(start, start + batch_size)
+        yield split.prepare(split.inputs[rows]), split.targets[rows]
+
+
+def check_batch_size(batch_size: int, samples: int, drop_last: bool = False) -> None:
+    """Raise ValueError when `batch_size` is below 1 or when no full batch is left to train on."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size = {batch_size} must be at least 1")
+    if batch_size > samples and drop_last:
+        raise ValueError(
+            f"batch_size = {batch_size} is larger than the split of {samples} samples, which leaves no full batch; "
+            f"choose at most {samples}, or keep the short last batch"
+        )

@@ -1,0 +1,99 @@
+"""The UCI handwritten digits that ship inside scikit-learn: real data without a download.
+
+1,797 grey images of 8x8 pixels with 17 levels, 10 classes (Alpaydin and Kaynak, "Optical Recognition of
+Handwritten Digits", UCI Machine Learning Repository, 1998; its test part).
+
+The packaged file is read directly. Importing scikit-learn for it would cost every worker more than a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib.util
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DataSet, DataSetUnavailableError, Split
+from trainables.datasets.splits import hash_of_splits, stratified_split
+from trainables.registry import Component
+
+SPLIT_SEED = 0
+HELD_OUT_FRACTIONS = (0.2, 0.2)  # validation and test; the rest, about 60 %, is for training
+LEVELS = 16  # pixels are whole numbers from 0 to 16
+REMEDY = "reinstall it with: pip install --force-reinstall scikit-learn"
+
+
+def digits_file() -> Path:
+    """Return the path of scikit-learn's packaged digits, found without importing it.
+
+    Raises:
+        DataSetUnavailableError: scikit-learn is not installed, or lacks the file.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise DataSetUnavailableError("scikit-learn", "the package that holds the digits is not installed", REMEDY)
+    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise DataSetUnavailableError(path, "scikit-learn's packaged digits are missing", REMEDY)
+    return path
+
+
+def read_digits(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Read the packaged file: images uint8 [N, 8, 8] with values 0 to 16, and classes int64 [N].
+
+    Raises:
+        DataSetUnavailableError: the file is truncated or holds something else.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as lines:
+            table = np.loadtxt(lines, delimiter=",", dtype=np.int64, ndmin=2)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataSetUnavailableError(path, f"cannot be read as the packaged digits ({error})", REMEDY) from error
+    if table.shape[1] != 65 or not (table.min() >= 0 and table[:, :64].max() <= LEVELS and table[:, 64].max() <= 9):
+        raise DataSetUnavailableError(
+            path, "does not hold rows of 64 pixels from 0 to 16 and a class from 0 to 9", REMEDY
+        )
+    return table[:, :64].astype(np.uint8).reshape(-1, 8, 8), table[:, 64].astype(np.int64)
+
+
+@functools.lru_cache(maxsize=1)
+def _splits() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
+    images, targets = read_digits(digits_file())
+    return images, targets, tuple(stratified_split(targets, HELD_OUT_FRACTIONS, SPLIT_SEED))
+
+
+@functools.lru_cache(maxsize=1)
+def load_digits() -> DataSet:
+    """Load the digits: inputs float32 [N, 1, 8, 8], a fixed stratified 60/20/20 split.
+
+    Pixels are scaled to [0, 1] and standardised with the training split's mean and standard deviation (one of each
+    for all pixels), as images are for every network here. Loaded once a process; treat the tensors as read-only.
+
+    Raises:
+        DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
+    """
+    images, targets, parts = _splits()
+    pixels = images.astype(np.float32)[:, None] / LEVELS
+    reference = pixels[parts[0]]
+    pixels = (pixels - reference.mean(dtype=np.float64)) / reference.std(dtype=np.float64)
+    train, val, test = (
+        Split(torch.from_numpy(np.ascontiguousarray(pixels[part], np.float32)), torch.from_numpy(targets[part]))
+        for part in parts
+    )
+    return DataSet("digits", train, val, test, 10, (1, 8, 8), hash_of_splits(*parts), tuple("0123456789"))
+
+
+COMPONENTS = (
+    Component(
+        "digits",
+        load_digits,
+        (),
+        summary="UCI handwritten digits, 1,797 grey images of 8x8; ships with scikit-learn, no download",
+        source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
+    ),
+)

@@ -1,0 +1,52 @@
+"""Which samples are for training, validation and test: seeded, reproducible, and identified by a hash.
+
+Draws come from `numpy.random.RandomState`, whose streams are frozen for good, so a split never changes with a
+numpy release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+
+
+def stratified_split(targets: NDArray, fractions: Sequence[float], seed: int) -> list[Indices]:
+    """Split sample indices into parts holding the same share of every class.
+
+    Args:
+        targets: classes, int [N].
+        fractions: share of each part after the first, e.g. (0.2, 0.2) for 60/20/20; each class contributes
+            `round(fraction * class size)` samples, the first part gets the rest.
+        seed: of the draw.
+
+    Returns:
+        `1 + len(fractions)` sorted index arrays: the rest, then one for each fraction.
+    """
+    random = np.random.RandomState(seed)
+    parts: list[list[Indices]] = [[] for _ in range(1 + len(fractions))]
+    for label in np.unique(targets):
+        members = random.permutation(np.flatnonzero(targets == label)).astype(np.int64)
+        start = 0
+        for part, fraction in enumerate(fractions, start=1):
+            count = round(fraction * len(members))
+            parts[part].append(members[start : start + count])
+            start += count
+        parts[0].append(members[start:])
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def hash_of_splits(*parts: NDArray) -> str:
+    """Return the sha256 of index arrays, as hex: equal exactly when every part holds the same indices in order.
+
+    Each part is hashed as its length and its indices, little-endian 64-bit integers.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(part, dtype="<i8").tobytes())
+    return digest.hexdigest()

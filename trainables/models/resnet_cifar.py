@@ -1,0 +1,156 @@
+"""Residual networks of depth 6n+2 for small images: ResNet-8, 20, 32, 44, 56 and 110 of basic blocks.
+
+He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2: a 3x3 stem without pooling, three
+stages of n basic blocks with 16, 32 and 64 channels, global average pooling and one linear layer. These are the
+ResNets of the posterior paper (its ResNet-110 has basic blocks; see `resnet_bottleneck` for the other one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainables.models.shapes import require_image
+from trainables.registry import Component, Hyperparameter
+
+DEPTHS = (8, 20, 32, 44, 56, 110)
+
+
+class IdentityShortcut(nn.Module):
+    """He et al.'s option A: every second pixel, new channels zero; no parameters."""
+
+    def __init__(self, new_channels: int, stride: int) -> None:
+        super().__init__()
+        self.new_channels = new_channels
+        self.stride = stride
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map [N, C, H, W] to [N, C + new_channels, ceil(H / stride), ceil(W / stride)]."""
+        return functional.pad(inputs[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with batch normalisation and a shortcut around both."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != channels:
+            self.shortcut = (
+                IdentityShortcut(channels - in_channels, stride)
+                if shortcut == "identity"
+                else nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+            )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map [N, in_channels, H, W] to [N, channels, H / stride, W / stride]."""
+        hidden = functional.relu(self.bn1(self.conv1(inputs)))
+        return functional.relu(self.bn2(self.conv2(hidden)) + self.shortcut(inputs))
+
+
+class ResNetCifar(nn.Module):
+    """The 6n+2 residual network, [N, C, H, W] -> [N, classes]."""
+
+    def __init__(self, in_channels: int, classes: int, depth: int, width: float, shortcut: str) -> None:
+        super().__init__()
+        blocks = (depth - 2) // 6
+        channels = [max(1, round(base * width)) for base in (16, 32, 64)]
+        self.conv1 = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels[0])
+        stages: list[nn.Module] = []
+        features = channels[0]
+        for stage, stage_channels in enumerate(channels):
+            for block in range(blocks):
+                stride = 2 if stage > 0 and block == 0 else 1
+                stages.append(BasicBlock(features, stage_channels, stride, shortcut))
+                features = stage_channels
+        self.blocks = nn.Sequential(*stages)
+        self.classifier = nn.Linear(features, classes)
+        initialise(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits."""
+        hidden = self.blocks(functional.relu(self.bn1(self.conv1(inputs))))
+        return self.classifier(hidden.mean((2, 3)))
+
+
+@torch.no_grad()
+def initialise(network: nn.Module) -> None:
+    """Draw convolutions from N(0, 2 / fan_out) (He et al. 2015, as torchvision does); the rest stays PyTorch's."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def resnet_cifar(
+    input_shape: tuple[int, ...], classes: int, depth: int = 20, width: float = 1.0, shortcut: str = "identity"
+) -> ResNetCifar:
+    """Build a 6n+2 residual network of basic blocks; see the module.
+
+    Args:
+        input_shape: (channels, height, width); sides of at least 4 pixels, as two stages halve them.
+        classes: number of classes K.
+        depth: weighted layers, 6n+2.
+        width: factor on the channels 16, 32, 64.
+        shortcut: `identity` (option A, the published CIFAR networks) or `projection` (option B, 1x1 convolutions).
+
+    Raises:
+        ValueError: the depth is not 6n+2, or the shape is no image of at least 4x4.
+    """
+    fault = depth_fault({"depth": depth})
+    if fault:
+        raise ValueError(fault)
+    channels, _, _ = require_image(input_shape, minimum_side=4, network=f"resnet{depth}")
+    return ResNetCifar(channels, classes, depth, width, shortcut)
+
+
+def depth_fault(values: Mapping[str, Any]) -> str | None:
+    """Return the rule a depth breaks, or `None` for 8, 14, 20, ..."""
+    depth = values.get("depth", 20)
+    if depth < 8 or (depth - 2) % 6:
+        return f"depth = {depth} must be 6n+2 with n of at least 1: 8, 14, 20, 26, 32, ..."
+    return None
+
+
+def _at_depth(depth: int) -> Callable[..., ResNetCifar]:
+    return partial(resnet_cifar, depth=depth)
+
+
+WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
+SHORTCUT = Hyperparameter(
+    "shortcut", "text", "identity", choices=("identity", "projection"), source="He et al. 2016, section 4.2 (option A)"
+)
+
+COMPONENTS = (
+    *(
+        Component(
+            f"resnet{depth}",
+            _at_depth(depth),
+            (WIDTH, SHORTCUT),
+            summary=f"ResNet-{depth} (6n+2) of basic blocks for small images",
+            source="He et al. 2016, section 4.2; posterior",
+        )
+        for depth in DEPTHS
+    ),
+    Component(
+        "resnet_cifar",
+        resnet_cifar,
+        (
+            Hyperparameter("depth", "integer", 20, minimum=8, source="He et al. 2016, section 4.2"),
+            WIDTH,
+            SHORTCUT,
+        ),
+        summary="ResNet of any depth 6n+2, basic blocks, for small images",
+        source="He et al. 2016, section 4.2",
+        check=depth_fault,
+    ),
+)

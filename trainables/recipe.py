@@ -1,0 +1,299 @@
+"""How a network is trained: optimiser, learning-rate schedule, gradient clipping, and which checkpoint counts.
+
+A recipe is the `optimizer` part of a configuration, e.g. `{name: sgd, lr: 0.1, momentum: 0.9, schedule: step,
+milestones: [150, 250], recipe_epochs: 350}`. With `recipe_epochs`, every epoch in the recipe is scaled by
+`max_epochs / recipe_epochs`: a 350-epoch recipe rehearsed in 7 drops its learning rate at epochs 3 and 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainables.registry import Component, Hyperparameter, Registry
+
+OPTIMIZERS = Registry("optimizer")
+
+EPOCH_TOLERANCE = 1e-6  # a milestone scaled in floating point still falls on its whole epoch
+
+COMMON = (
+    Hyperparameter("batch_size", "integer", 128, minimum=1, source="mukhoti App. D, posterior, selective"),
+    Hyperparameter("schedule", "text", "constant", choices=("constant", "cosine", "step")),
+    Hyperparameter(
+        "milestones",
+        "numbers",
+        (150, 250),
+        minimum=0,
+        open_minimum=True,
+        reason="a milestone is an epoch (1 or more) or a fraction of the run (below 1)",
+        source="mukhoti App. D: 150 and 250 of 350",
+    ),
+    Hyperparameter("decay", "number", 0.1, minimum=0, maximum=1, open_minimum=True, source="mukhoti App. D"),
+    Hyperparameter(
+        "recipe_epochs",
+        "number",
+        None,
+        minimum=0,
+        open_minimum=True,
+        reason="the length of the run for which the recipe's epochs were written",
+    ),
+    Hyperparameter("warmup_epochs", "number", 0, minimum=0),
+    Hyperparameter(
+        "warmup_start", "number", 0.01, minimum=0, maximum=1, reason="a share of the learning rate", source="our choice"
+    ),
+    Hyperparameter("final_factor", "number", 0.0, minimum=0, maximum=1, source="Loshchilov & Hutter 2017, eta_min 0"),
+    Hyperparameter(
+        "gradient_clip",
+        "number",
+        None,
+        minimum=0,
+        open_minimum=True,
+        reason="a bound of 0 would stop training; leave it out for no clipping",
+        source="mukhoti's released code clips at 2",
+    ),
+    Hyperparameter(
+        "reduction",
+        "text",
+        "mean",
+        choices=("mean", "sum"),
+        source="mukhoti's released code clips the gradient of the loss summed over the batch",
+    ),
+    Hyperparameter(
+        "checkpoint", "text", "last", choices=("last", "best_val_nll", "best_val_accuracy"), source="mukhoti App. D"
+    ),
+    Hyperparameter("checkpoint_after", "number", 0, minimum=0, source="selective: 40 of 200, 20 of 90"),
+)
+
+
+def build_optimizer(model: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """Build the optimiser that `settings["name"]` names over all trainable parameters of `model`.
+
+    Args:
+        model: the network.
+        settings: `name` and the hyperparameters of that optimiser's component; absent ones take their defaults.
+
+    Raises:
+        ValueError: unknown name, or every rule that the hyperparameters break.
+    """
+    hyperparameters = {key: value for key, value in settings.items() if key != "name"}
+    return OPTIMIZERS.build(settings["name"], model, **hyperparameters)
+
+
+def learning_rate(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> float:
+    """Return the learning rate at `epoch`, counted from 0 and possibly fractional, of a run of `max_epochs`."""
+    return setting(settings, "lr") * learning_rate_factor(settings, epoch, max_epochs)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Give every parameter group of `optimizer` the learning rate `value`."""
+    for group in optimizer.param_groups:
+        group["lr"] = value
+
+
+def learning_rate_factor(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> float:
+    """Return the schedule's factor on the learning rate.
+
+    * `constant`: 1;
+    * `step`: `decay` to the power of the milestones reached; an epoch counted from 0 equal to a milestone is past
+      it, as in the papers ("150 epochs at 0.1, the next 100 at 0.01");
+    * `cosine`: from 1 at the end of the warm-up to `final_factor` at `max_epochs` (Loshchilov & Hutter 2017, Eq. 5).
+
+    During the first `warmup_epochs` the factor is also multiplied by a line from `warmup_start` to 1
+    (Goyal et al. 2017, section 2.2).
+
+    Args:
+        settings: the recipe.
+        epoch: epochs done, counted from 0; fractional for a schedule by step.
+        max_epochs: length of the run.
+    """
+    warmup = scaled_epoch(settings, setting(settings, "warmup_epochs"), max_epochs)
+    factor = 1.0
+    if epoch < warmup:
+        start = setting(settings, "warmup_start")
+        factor = start + (1 - start) * epoch / warmup
+    schedule = setting(settings, "schedule")
+    if schedule == "step":
+        return factor * setting(settings, "decay") ** milestones_reached(settings, epoch, max_epochs)
+    if schedule == "cosine":
+        final = setting(settings, "final_factor")
+        progress = min(1.0, max(0.0, epoch - warmup) / max(max_epochs - warmup, EPOCH_TOLERANCE))
+        return factor * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
+    return factor
+
+
+def milestones_reached(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> int:
+    """Count the milestones at or before `epoch` (counted from 0)."""
+    points = (scaled_epoch(settings, point, max_epochs) for point in setting(settings, "milestones"))
+    return sum(epoch >= point - EPOCH_TOLERANCE for point in points)
+
+
+def scaled_epoch(settings: Mapping[str, Any], point: float, max_epochs: int) -> float:
+    """Turn an epoch of the recipe into an epoch of this run.
+
+    Values below 1 are fractions of the run; others are epochs, scaled by `max_epochs / recipe_epochs` when the
+    recipe says for how many epochs it was written.
+    """
+    if point < 1:
+        return point * max_epochs
+    recipe_epochs = setting(settings, "recipe_epochs")
+    return point if recipe_epochs is None else point * max_epochs / recipe_epochs
+
+
+def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Mapping[str, Any], batch: int) -> None:
+    """Scale and clip the gradients of a mean loss in place, before the optimiser's step.
+
+    With `reduction: sum` gradients are those of the loss summed over the batch: multiplied by `batch`. With
+    `gradient_clip` their joint Euclidean norm is then bounded (mukhoti's released code: sum, clip 2).
+    """
+    clip = setting(settings, "gradient_clip")
+    summed = setting(settings, "reduction") == "sum"
+    if clip is None and not summed:
+        return
+    held = list(parameters)
+    if summed:
+        gradients = [parameter.grad for parameter in held if parameter.grad is not None]
+        torch._foreach_mul_(gradients, float(batch))
+    if clip is not None:
+        nn.utils.clip_grad_norm_(held, clip)
+
+
+def replaces_checkpoint(
+    settings: Mapping[str, Any], epoch: int, max_epochs: int, value: float, best: float | None
+) -> bool:
+    """Tell whether the state after `epoch` completed epochs becomes the one that is evaluated at the end.
+
+    `last` takes every epoch. The `best_…` rules take strict improvements among the epochs after
+    `checkpoint_after`; an epoch before it never counts, and so never blocks a later one.
+
+    Args:
+        settings: the recipe; `checkpoint` and `checkpoint_after` are read.
+        epoch: completed epochs, counted from 1.
+        max_epochs: length of the run, to scale `checkpoint_after` with `recipe_epochs`.
+        value: the metric that `checkpoint_metric` names, after this epoch.
+        best: the value at the state kept so far; `None` when there is none.
+    """
+    metric = checkpoint_metric(settings)
+    if metric is None:
+        return True
+    if epoch <= scaled_epoch(settings, setting(settings, "checkpoint_after"), max_epochs) or math.isnan(value):
+        return False
+    if best is None:
+        return True
+    return value > best if metric == "val_accuracy" else value < best
+
+
+def checkpoint_metric(settings: Mapping[str, Any]) -> str | None:
+    """Return the epoch column that the checkpoint rule compares, or `None` when the last epoch counts."""
+    rule = setting(settings, "checkpoint")
+    return None if rule == "last" else rule.removeprefix("best_")
+
+
+def setting(settings: Mapping[str, Any], name: str) -> Any:
+    """Return hyperparameter `name` of a recipe, its component's default when absent.
+
+    Raises:
+        KeyError: the optimiser has no such hyperparameter.
+    """
+    value = settings.get(name)
+    if value is not None:
+        return value
+    description = OPTIMIZERS[settings.get("name", "sgd")].hyperparameter(name)
+    if description is None:
+        raise KeyError(f"the optimizer {settings.get('name')!r} has no hyperparameter {name!r}")
+    return description.default
+
+
+def check_recipe(values: Mapping[str, Any]) -> str | None:
+    """Return the rule that several hyperparameters of a recipe break together, or `None`."""
+    if values.get("nesterov") and not values.get("momentum", 0.9):
+        return "nesterov needs momentum above 0; set momentum, or leave nesterov out"
+    points = list(values.get("milestones", ()))
+    if points != sorted(points):
+        return f"milestones = {points} must rise"
+    after, length = values.get("checkpoint_after", 0), values.get("recipe_epochs")
+    if length is not None and max([after, *points]) > length:
+        return f"milestones and checkpoint_after must lie within recipe_epochs = {length:g}"
+    return None
+
+
+def _trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _sgd(model: nn.Module, **values: Any) -> torch.optim.Optimizer:
+    momentum = values.get("momentum", 0.9)
+    return torch.optim.SGD(
+        _trainable(model),
+        lr=values.get("lr", 0.1),
+        momentum=momentum,
+        weight_decay=values.get("weight_decay", 5e-4),
+        nesterov=values.get("nesterov", False),
+    )
+
+
+def _adam(model: nn.Module, **values: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(_trainable(model), **_adam_arguments(values, weight_decay=0.0))
+
+
+def _adamw(model: nn.Module, **values: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(_trainable(model), **_adam_arguments(values, weight_decay=0.01))
+
+
+def _adam_arguments(values: Mapping[str, Any], weight_decay: float) -> dict[str, Any]:
+    return {
+        "lr": values.get("lr", 1e-3),
+        "betas": (values.get("beta1", 0.9), values.get("beta2", 0.999)),
+        "weight_decay": values.get("weight_decay", weight_decay),
+    }
+
+
+def _adagrad(model: nn.Module, **values: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adagrad(
+        _trainable(model), lr=values.get("lr", 0.05), weight_decay=values.get("weight_decay", 1e-4)
+    )
+
+
+def _lr(default: float, source: str) -> Hyperparameter:
+    return Hyperparameter("lr", "number", default, minimum=0, open_minimum=True, source=source)
+
+
+def _weight_decay(default: float, source: str) -> Hyperparameter:
+    return Hyperparameter("weight_decay", "number", default, minimum=0, source=source)
+
+
+BETAS = tuple(
+    Hyperparameter(name, "number", default, minimum=0, maximum=1, open_maximum=True, source="Kingma & Ba 2015")
+    for name, default in (("beta1", 0.9), ("beta2", 0.999))
+)
+
+for _name, _build, _own, _source in (
+    (
+        "sgd",
+        _sgd,
+        (
+            _lr(0.1, "mukhoti App. D"),
+            Hyperparameter("momentum", "number", 0.9, minimum=0, maximum=1, open_maximum=True, source="mukhoti App. D"),
+            Hyperparameter("nesterov", "boolean", False, source="mukhoti App. D uses plain momentum"),
+            _weight_decay(5e-4, "mukhoti App. D"),
+        ),
+        "stochastic gradient descent with (Nesterov) momentum",
+    ),
+    ("adam", _adam, (_lr(1e-3, "mukhoti App. D, text"), *BETAS, _weight_decay(0, "Kingma & Ba 2015")), "Adam"),
+    (
+        "adamw",
+        _adamw,
+        (_lr(1e-3, "Loshchilov & Hutter 2019"), *BETAS, _weight_decay(0.01, "PyTorch's default")),
+        "Adam with decoupled weight decay",
+    ),
+    (
+        "adagrad",
+        _adagrad,
+        (_lr(0.05, "mukhoti App. D, text"), _weight_decay(1e-4, "mukhoti App. D, text")),
+        "AdaGrad",
+    ),
+):
+    OPTIMIZERS.register(Component(_name, _build, (*_own, *COMMON), summary=_source, check=check_recipe))
