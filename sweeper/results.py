@@ -1,0 +1,299 @@
+"""Reading a sweep: SQL, Arrow, pandas and Polars over its Parquet tables.
+
+Everything here reads `<sweep>/tables/<table>/**/*.parquet` and writes nothing. It may be used while the sweep runs:
+`tables` is a symbolic link to a generation of files, and each query resolves it once, so that a query sees one
+generation from beginning to end even when the link is swapped meanwhile.
+
+    from sweeper.results import load
+    results = load("quickstart")
+    results.sql("SELECT config_loss_name, avg(ece) FROM final WHERE split = 'test' GROUP BY 1")
+    results.pandas("final")
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from sweeper.errors import SweeperError
+from sweeper.ids import TABLES, SweepPaths
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+FORMATS = ("table", "json", "csv", "parquet")
+VIEWS = (*TABLES, "final")
+
+LARGE_TABLES = frozenset({"reliability", "predictions"})
+"""Tables with many rows an evaluation: a snapshot leaves them in their files and reads only what a query asks for."""
+
+READ_ATTEMPTS = 3
+"""A sweep that is opened in the middle of a query may remove the generation being read: the query then starts anew."""
+
+FINAL = """
+CREATE VIEW final AS
+SELECT evaluations.*, trials.* EXCLUDE (trial, replicate)
+FROM (
+    SELECT * FROM evaluations
+    QUALIFY row_number() OVER (PARTITION BY trial, replicate, split ORDER BY epoch DESC, stage) = 1
+) AS evaluations
+JOIN trials ON trials.trial = evaluations.trial AND trials.replicate = evaluations.replicate
+"""
+"""Each replicate's last evaluation, both splits, with its configuration and its trial's status.
+Of two stages at one epoch, `end` sorts before `rung`."""
+
+
+EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?P<statement>.+)", re.IGNORECASE | re.DOTALL)
+
+
+class UnknownSweepError(SweeperError):
+    """No sweep of that name or at that path."""
+
+
+class QueryError(SweeperError):
+    """A query that DuckDB refuses, or one that would do more than read."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """One sweep's tables.
+
+    Attributes:
+        folder: the sweep's results folder.
+        frozen: a connection that already holds the tables (see `snapshot`); None reads the files at each query.
+    """
+
+    folder: Path
+    frozen: duckdb.DuckDBPyConnection | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.folder.name
+
+    @property
+    def paths(self) -> SweepPaths:
+        """The places of the sweep's files."""
+        return SweepPaths(self.folder)
+
+    def sql(self, query: str) -> pa.Table:
+        """Return the rows of one reading SQL statement over the tables and the view `final`.
+
+        Raises:
+            QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
+        """
+        check_reads_only(query)
+        if self.frozen is not None:
+            return execute(self.frozen, query)
+        for attempt in range(READ_ATTEMPTS):
+            generation = current_generation(self.folder)
+            try:
+                with connect(generation) as connection:
+                    return execute(connection, query)
+            except QueryError:
+                if generation.exists() or attempt == READ_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """Return the rows of a query as dictionaries. Raises as `sql` does."""
+        return self.sql(query).to_pylist()
+
+    def table(self, name: str) -> pa.Table:
+        """Return a whole table, or the view `final`, as Arrow. Raises QueryError when there is none of that name."""
+        if name not in VIEWS:
+            raise QueryError(f"there is no table {name!r}", f"tables: {', '.join(VIEWS)}{nearest(name, VIEWS)}")
+        return self.sql(f"SELECT * FROM {name}")
+
+    def pandas(self, name: str = "final") -> pandas.DataFrame:
+        """Return a whole table as a pandas data frame (pandas must be installed). Raises as `table` does."""
+        return self.table(name).to_pandas()
+
+    def polars(self, name: str = "final") -> polars.DataFrame:
+        """Return a whole table as a Polars data frame (Polars must be installed). Raises as `table` does."""
+        import polars
+
+        frame = polars.from_arrow(self.table(name))
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Results]:
+        """Give these results as they are now: every query in the block sees the same rows, read once.
+
+        The small tables are held in memory; those of `LARGE_TABLES` stay in the files of this moment's generation.
+        """
+        with connect(current_generation(self.folder), in_memory=True) as connection:
+            yield Results(self.folder, connection)
+
+    @cached_property
+    def specification(self) -> dict[str, Any]:
+        """What was run: the resolved search space, from sweep.yaml. Empty where the file is missing."""
+        return yaml.safe_load(self.paths.sweep_file.read_text("utf-8")) if self.paths.sweep_file.exists() else {}
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """With what it was run: versions, commit, seeds, hardware, command. Empty where the file is missing."""
+        return json.loads(self.paths.manifest.read_text("utf-8")) if self.paths.manifest.exists() else {}
+
+
+def load(name_or_path: str | Path, output: str | Path = "results") -> Results:
+    """Open a sweep by name (a folder of `output`) or by the path of its results folder.
+
+    Raises:
+        UnknownSweepError: when there is none, with the nearest names of `output`.
+    """
+    for folder in (Path(output) / name_or_path, Path(name_or_path)):
+        if (folder / "tables").is_dir():
+            return Results(folder.resolve())
+    names = sweep_names(output)
+    known = f"sweeps there: {', '.join(names[:8])}" if names else "there are no sweeps there yet"
+    raise UnknownSweepError(
+        f"there is no sweep {str(name_or_path)!r} in {Path(output)}/", known + nearest(str(name_or_path), names)
+    )
+
+
+def sweep_names(output: str | Path = "results") -> list[str]:
+    """Return the names of the sweeps in `output`, latest first."""
+    folders = [folder for folder in Path(output).glob("*") if (folder / "tables").is_dir()]
+    return [folder.name for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)]
+
+
+def nearest(name: str, names: list[str] | tuple[str, ...]) -> str:
+    """Return `; did you mean 'x'?` for the nearest of `names`, or nothing."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def current_generation(folder: Path) -> Path:
+    """Return the folder of files that `tables` points to at this moment."""
+    return (folder / "tables").resolve()
+
+
+@contextmanager
+def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Give a connection with one view a table of `generation`, and the view `final`.
+
+    `in_memory` copies all but the large tables, so that later queries do not open the files again.
+    """
+    connection = duckdb.connect()
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        for name in TABLES:
+            files = f"{generation}/{name}/**/*.parquet".replace("'", "''")
+            if next((generation / name).glob("**/*.parquet"), None) is None:
+                continue
+            kind = "TABLE" if in_memory and name not in LARGE_TABLES else "VIEW"
+            connection.execute(
+                f"CREATE {kind} {name} AS SELECT * FROM read_parquet('{files}', hive_partitioning = false)"
+            )
+        if {"trials", "evaluations"} <= {row[0] for row in connection.execute("SHOW TABLES").fetchall()}:
+            connection.execute(FINAL)
+        yield connection
+    except duckdb.Error as error:
+        raise QueryError(first_line(error), "the sweep's tables could not be read") from error
+    finally:
+        connection.close()
+
+
+def check_reads_only(query: str) -> None:
+    """Raise QueryError unless `query` is exactly one statement that reads.
+
+    EXPLAIN ANALYZE runs the statement it explains, so that one has to read too.
+    """
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as error:
+        raise QueryError(first_line(error)) from error
+    if len(statements) != 1:
+        raise QueryError(f"{len(statements)} SQL statements were given", "give exactly one")
+    explained = EXPLAIN.match(query)
+    if explained:
+        check_reads_only(explained["statement"])
+        return
+    reading = {duckdb.StatementType.SELECT, duckdb.StatementType.RELATION}
+    if statements[0].type not in reading:
+        raise QueryError(
+            f"a {statements[0].type.name} statement would do more than read", "use SELECT, DESCRIBE, SHOW or EXPLAIN"
+        )
+
+
+def execute(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
+    """Return a query's rows as Arrow. Raises QueryError with DuckDB's message alone."""
+    try:
+        return connection.sql(query).to_arrow_table()
+    except duckdb.Error as error:
+        raise QueryError(first_line(error), f"tables: {', '.join(VIEWS)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without the query it repeats."""
+    return str(error).split("\n\nLINE", 1)[0].strip()
+
+
+def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
+    """Return a table as text (`table`, `json`: one object a row in a list, `csv`) or as bytes (`parquet`).
+
+    Raises:
+        SweeperError: for another format.
+    """
+    if kind == "parquet":
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        return sink.getvalue()
+    rows = [{key: plain(value) for key, value in row.items()} for row in table.to_pylist()]
+    if kind == "json":
+        return json.dumps(rows, indent=1, ensure_ascii=False)
+    if kind == "csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(table.column_names)
+        writer.writerows(row.values() for row in rows)
+        return text.getvalue()
+    if kind == "table":
+        return text_table(table.column_names, rows)
+    raise SweeperError(f"unknown format {kind!r}", f"formats: {', '.join(FORMATS)}")
+
+
+def plain(value: Any) -> Any:
+    """Return a value that JSON and CSV can hold: times as ISO 8601 text, NaN and infinities as None."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
+
+
+def text_table(columns: list[str], rows: list[dict[str, Any]]) -> str:
+    """Return rows as aligned plain text: numbers to the right with six digits, nothing for null."""
+    cells = [[shown(row[column]) for column in columns] for row in rows]
+    widths = [max([len(column), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
+    numeric = [any(isinstance(row[column], (int, float)) for row in rows) for column in columns]
+
+    def line(values: list[str]) -> str:
+        aligned = [v.rjust(w) if right else v.ljust(w) for v, w, right in zip(values, widths, numeric, strict=True)]
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join([line(columns), line(["─" * width for width in widths]), *map(line, cells)])
+
+
+def shown(value: Any) -> str:
+    """Return a value as text in a table."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
