@@ -1,0 +1,13 @@
+"""Training losses by name. A new loss is one new file that registers itself, and one import below."""
+
+from importlib import import_module
+
+from trainables.losses.base import LOSSES, Loss, build_loss
+
+import_module("trainables.losses.cross_entropy")
+import_module("trainables.losses.brier")
+import_module("trainables.losses.focal")
+import_module("trainables.losses.inverse_focal")
+import_module("trainables.losses.selective_risk")
+
+__all__ = ["LOSSES", "Loss", "build_loss"]

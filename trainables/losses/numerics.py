@@ -1,0 +1,66 @@
+"""Logarithms of probabilities that stay accurate at both ends, and the targets of label smoothing.
+
+Every function takes logits or log-probabilities [N, K], keeps their type and works under `torch.func.vmap`
+(no shape depends on data).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Number = float | Tensor
+
+
+def true_class_logs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p_y and log(1 − p_y), each [N].
+
+    With the log-odds m = z_y − logsumexp_{k≠y} z_k these are log σ(m) and log σ(−m): both keep full relative
+    accuracy as p_y → 0 and p_y → 1, and are finite for every finite logit.
+    """
+    index = targets.unsqueeze(-1)
+    others = logits.scatter(-1, index, -math.inf).logsumexp(-1)
+    log_odds = logits.gather(-1, index).squeeze(-1) - others
+    return functional.logsigmoid(log_odds), functional.logsigmoid(-log_odds)
+
+
+def true_class(values: Tensor, targets: Tensor) -> Tensor:
+    """Return [N], the entry of `values` [N, K] at each target."""
+    return values.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+
+
+def log_complements(log_probabilities: Tensor) -> Tensor:
+    """Return log(1 − p_k) [N, K] in O(K).
+
+    A class that is not the largest has p_k ≤ 1/2, where log1p(−p_k) is accurate; for the largest, 1 − p is the
+    sum of the others.
+    """
+    top = log_probabilities.argmax(-1, keepdim=True)
+    rest = log_probabilities.scatter(-1, top, -math.inf)
+    return torch.log1p(-rest.exp()).scatter(-1, top, rest.logsumexp(-1, keepdim=True))
+
+
+def smoothed_targets(like: Tensor, targets: Tensor, amount: Number, form: str) -> Tensor:
+    """Return soft targets [N, K].
+
+    `others`: 1 − α on the target and α/(K−1) elsewhere (mukhoti §5.1). `uniform`: α/K everywhere and 1 − α more
+    on the target (the form of torch's own `label_smoothing`).
+    """
+    classes = like.shape[-1]
+    elsewhere = amount / (classes - 1 if form == "others" else classes)
+    on_target = 1.0 - amount if form == "others" else 1.0 - amount + elsewhere
+    one_hot = torch.arange(classes, device=like.device) == targets.unsqueeze(-1)
+    return torch.where(one_hot, as_type(on_target, like), as_type(elsewhere, like))
+
+
+def as_type(number: Number, like: Tensor) -> Tensor:
+    """Return a number or tensor as a tensor of the type and device of `like`."""
+    return torch.as_tensor(number).to(dtype=like.dtype, device=like.device)
+
+
+def is_zero(number: Number) -> bool:
+    """Tell whether a plain number is 0; a tensor never counts, for its values may differ between lanes."""
+    return not isinstance(number, Tensor) and number == 0

@@ -1,0 +1,167 @@
+"""The selective-risk (AU) loss: cross-entropy weighted by how few samples are more confident."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.losses.base import LOSSES, Loss, State, full_precision, widened
+from trainables.losses.numerics import Number, as_type, true_class
+from trainables.losses.weighted import WeightedCrossEntropy
+from trainables.registry import Component, Hyperparameter
+from trainables.scores import SCORE_NAMES, score_from_log_probabilities
+
+BINS = 64  # over [0, 1]; the counts of a finer histogram change the smoothed survival by less than ν does
+
+
+class SelectiveRisk(Loss):
+    """(1/n) Σ_i β_i·CE_i with β_i = −ln S(min(g_i, τ)) (selective Eqs. 13–17, Alg. 1).
+
+    g is the confidence score, τ its `coverage`-quantile in the batch, and S the survival function
+    S(x) = (1/n) Σ_k h_k σ((c_k − x)/ν) of the scores' histogram h with bin centres c, kept in
+    [1/(n+1), n/(n+1)]. Counts, τ and S(τ) carry no gradient: β does only where g_i < τ (App. C.4).
+
+    The mean weight is about `coverage`, because Eq. 12 drops the 1/P(g < τ) of Eq. 9; `normalise=True` divides
+    by it. `history="epoch"` adds up the counts of the epoch's batches. Counts are added by a call with
+    gradients enabled; under `torch.func` transforms nothing is stored, and `observe` adds a batch explicitly.
+    Cost is O(n·bins).
+    """
+
+    name = "selective_risk"
+    batch_coupled = True
+
+    def __init__(
+        self,
+        coverage: Number = 0.8,
+        nu: Number = 0.1,
+        score: str = "msp",
+        history: str = "batch",
+        normalise: bool = False,
+    ) -> None:
+        self.coverage = coverage
+        self.nu = nu
+        self.score = score
+        self.history = history
+        self.normalise = normalise
+        self.stateful = history == "epoch"
+        self.counts: Tensor = torch.zeros(BINS, dtype=torch.float64)
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return β_i·CE_i, [N]; each depends on the whole batch through β."""
+        log_p = torch.log_softmax(logits, dim=-1)
+        scores = score_from_log_probabilities(self.score, log_p)
+        batch_counts = histogram(scores.detach())
+        weights = self._weights(scores, batch_counts)
+        # A tensor inside a torch.func transform must not outlive it.
+        if self.stateful and torch.is_grad_enabled() and not torch._C._functorch.is_functorch_wrapped_tensor(logits):
+            self._add(batch_counts)
+        return weights * -true_class(log_p, targets)
+
+    def observe(self, logits: Tensor) -> None:
+        """Add a batch's scores to the epoch's histogram (`history="epoch"`), where the call itself could not."""
+        with torch.no_grad(), full_precision(logits):
+            log_p = torch.log_softmax(widened(logits), dim=-1)
+            self._add(histogram(score_from_log_probabilities(self.score, log_p)))
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
+        """Return cross-entropy with the weights β_i of these logits."""
+        with torch.no_grad(), full_precision(logits):
+            log_p = torch.log_softmax(widened(logits), dim=-1)
+            scores = score_from_log_probabilities(self.score, log_p)
+            return WeightedCrossEntropy(self._weights(scores, histogram(scores)))
+
+    def begin_epoch(self, epoch: int, max_epochs: int) -> None:
+        """Clear the counts."""
+        self.counts = torch.zeros_like(self.counts)
+
+    def state_dict(self) -> State:
+        """Return the epoch's counts so far, for `history="epoch"`."""
+        return {"counts": self.counts} if self.stateful else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over the counts."""
+        if self.stateful:
+            self.counts = torch.as_tensor(state["counts"])
+
+    def _add(self, batch_counts: Tensor) -> None:
+        self.counts = self.counts.to(batch_counts.device) + batch_counts
+
+    def _weights(self, scores: Tensor, batch_counts: Tensor) -> Tensor:
+        threshold = quantile(scores.detach(), self.coverage)
+        counts = batch_counts + self.counts.to(batch_counts.device) if self.stateful else batch_counts
+        below = torch.where(scores < threshold, scores, threshold)
+        survived = survival(below, counts.to(scores.dtype), as_type(self.nu, scores))
+        weights = -survived.clamp(1 / (len(scores) + 1), len(scores) / (len(scores) + 1)).log()
+        return weights / as_type(self.coverage, scores) if self.normalise else weights
+
+
+def histogram(scores: Tensor) -> Tensor:
+    """Return the counts [BINS] (float64) of scores in half-open bins of equal width over [0, 1], 1 in the last."""
+    index = (scores * BINS).long().clamp(0, BINS - 1)  # exact: BINS is a power of two
+    counts = torch.zeros(BINS, dtype=torch.float64, device=scores.device)
+    return counts.scatter_add(0, index, torch.ones_like(scores, dtype=torch.float64))
+
+
+def survival(points: Tensor, counts: Tensor, nu: Tensor) -> Tensor:
+    """Return S [N] at points [N]: the share of the counted scores that lie above, smoothed by σ(·/ν)."""
+    centres = (torch.arange(BINS, device=points.device, dtype=points.dtype) + 0.5) / BINS
+    return (torch.sigmoid((centres - points.unsqueeze(-1)) / nu) * counts).sum(-1) / counts.sum()
+
+
+def quantile(values: Tensor, level: Number) -> Tensor:
+    """Return the `level`-quantile of values [N], interpolated linearly between order statistics.
+
+    A plain level needs two selections in O(N); a tensor level, one a lane, needs the values in order.
+    """
+    last = len(values) - 1
+    if not isinstance(level, Tensor):
+        low = min(math.floor(level * last), last)
+        lower = values.kthvalue(low + 1).values
+        return lower + (level * last - low) * (values.kthvalue(min(low + 1, last) + 1).values - lower)
+    ordered = values.sort().values
+    position = as_type(level, values) * last
+    at = position.floor().long().clamp(0, last)
+    lower = ordered.gather(0, at.reshape(1)).squeeze(0)
+    upper = ordered.gather(0, (at + 1).clamp(max=last).reshape(1)).squeeze(0)
+    return lower + (position - at) * (upper - lower)
+
+
+LOSSES.register(
+    Component(
+        "selective_risk",
+        SelectiveRisk,
+        hyperparameters=(
+            Hyperparameter(
+                "coverage",
+                default=0.8,
+                minimum=0.0,
+                maximum=1.0,
+                open_minimum=True,
+                reason="it is the share of a batch that counts as low-confidence; at 0 every weight is nearly 0",
+                source="selective Table 3: .8 or .9 on CIFAR, .2 and .4 for transformers on Tiny-ImageNet",
+            ),
+            Hyperparameter(
+                "nu",
+                default=0.1,
+                minimum=0.0,
+                open_minimum=True,
+                reason="it divides in the sigmoid that smooths the distribution function",
+                source="selective App. E.2: .1 on CIFAR-10; tuned on scores of another scale, so search it",
+            ),
+            Hyperparameter(
+                "score", "text", default="msp", choices=SCORE_NAMES, source="selective App. A, Table 1 lists all three"
+            ),
+            Hyperparameter(
+                "history", "text", default="batch", choices=("batch", "epoch"), source="selective Eqs. 14–15: the batch"
+            ),
+            Hyperparameter("normalise", "boolean", default=False, source="selective Eq. 12 as printed"),
+        ),
+        summary="cross-entropy weighted by rank among the less confident samples, evenly above a threshold (AU loss)",
+        source="selective Eqs. 13–17, Alg. 1",
+        tags=frozenset({"batch_coupled", "stateful"}),
+    )
+)
