@@ -1,0 +1,122 @@
+"""The focal calibration map Ψ^γ, which turns the focal risk's minimiser into the class posterior.
+
+Ψ^γ(p) ∝ h(p_i) with h(v) = v/φ(v) and φ(v) = (1−v)^γ − γ(1−v)^{γ−1} v ln v (posterior Eqs. 12–13; properness
+Eq. 1 is the same map). It is evaluated as
+
+    ln φ(v) = γ ln(1−v) + ln(1 + γ w(v)),   w(v) = −v ln v/(1−v) ∈ [0, 1],
+
+in log space, so that it stays exact where v rounds to 1 or underflows to 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
+from trainables.probabilities import Floats, log_softmax64, softmax64
+
+SMALLEST_GAMMA = -1.0
+"""Below −1, φ turns negative near v = 1: the map is undefined."""
+
+
+def require_gamma(gamma: float) -> None:
+    """Raise PosthocUnavailable unless −1 ≤ γ < ∞."""
+    if not (np.isfinite(gamma) and gamma >= SMALLEST_GAMMA):
+        raise PosthocUnavailable(f"gamma = {gamma:g} is outside [-1, inf): below -1 the focal map is undefined")
+
+
+def log_complement(log_probabilities: Floats) -> Floats:
+    """Return log(1 − p_k) for every class of `log_probabilities` [N, K], exact also where p_k rounds to 1, in O(K)."""
+    rows = np.arange(len(log_probabilities))
+    top = log_probabilities.argmax(axis=1)
+    others = log_probabilities.copy()
+    others[rows, top] = -np.inf
+    largest = others.max(axis=1)
+    safe = np.where(np.isfinite(largest), largest, 0.0)
+    with np.errstate(divide="ignore"):
+        complement: Floats = np.log1p(-np.exp(others))
+        complement[rows, top] = safe + np.log(np.exp(others - safe[:, None]).sum(axis=1))
+    return complement
+
+
+def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
+    """Return log φ^γ(v) elementwise from log v and log t, t = 1 − v.
+
+    φ^γ(p_y) is also the factor between the focal loss's and cross-entropy's logit gradients (mukhoti Prop. 1).
+    """
+    with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
+        t = np.exp(log_t)
+        # near v = 1, ln v taken from t keeps the digits that v no longer has
+        precise = np.where(t < 0.5, np.log1p(-np.minimum(t, 0.5)), log_v)
+        v = np.exp(precise)
+        w = np.where(v > 0.0, v * np.where(t > 0.0, -precise / t, 1.0), 0.0)
+        return np.asarray(gamma * log_t + _log_one_plus(w, t, log_t, gamma))
+
+
+def _log_one_plus(w: Floats, t: Floats, log_t: Floats, gamma: float) -> Floats:
+    """Return ln(1 + γw). Near γ = −1 it is ln((1+γ)w + (1−w)), 1 − w = t Σ_j t^j/((j+1)(j+2)) being lost near t = 0."""
+    if gamma > -0.99:
+        return np.asarray(np.log1p(gamma * w))
+    series = 1 / 2 + t * (1 / 6 + t * (1 / 12 + t * (1 / 20 + t / 30)))
+    log_rest = log_t + np.log(np.where(t < 1e-3, series, (1.0 - w) / t))
+    return np.asarray(np.logaddexp(np.log1p(gamma) + np.log(w), log_rest))
+
+
+def focal_map_of_logits(logits: Any, gamma: float) -> Floats:
+    """Return Ψ^γ(softmax(logits)) [N, K], float64. Raises PosthocUnavailable for γ < −1 or γ not finite."""
+    return _focal_map(log_softmax64(logits), gamma)
+
+
+def focal_map(probabilities: Any, gamma: float) -> Floats:
+    """Return Ψ^γ(probabilities) [N, K], float64; a one-hot row is a fixed point and the argmax is kept.
+
+    It usually raises the top confidence for γ > 0, but not always: where it is below τ_oc the map lowers it
+    (posterior Thm. 8; properness Prop. 5 overlooks many-class cases). On −1 ≤ γ < 0, h is not monotone, yet the
+    argmax is kept. Raises PosthocUnavailable for γ < −1 or γ not finite.
+    """
+    with np.errstate(divide="ignore"):
+        return _focal_map(np.log(np.asarray(probabilities, dtype=np.float64)), gamma)
+
+
+def _focal_map(log_probabilities: Floats, gamma: float) -> Floats:
+    require_gamma(gamma)
+    if gamma == 0.0:
+        return softmax64(log_probabilities)
+    # a one-hot row has log t = −∞ at its top, where only the limit of h is defined: any finite stand-in gives it
+    log_t = np.maximum(log_complement(log_probabilities), -1e300 / (1.0 + abs(gamma)))
+    with np.errstate(invalid="ignore"):
+        return softmax64(log_probabilities - log_phi(log_probabilities, log_t, gamma))
+
+
+class FocalTemperatureCalibrator(Calibrator):
+    """Ψ^γ(softmax(logits/T)): temperature scaling at γ = 0, the focal map at T = 1, else focal temperature scaling."""
+
+    def __init__(
+        self, name: str, parameters: dict[str, float], classes: int, temperature: float = 1.0, gamma: float = 0.0
+    ) -> None:
+        """Keep the map's `temperature` T > 0 and `gamma` ≥ −1."""
+        super().__init__(name, parameters, classes)
+        self.temperature = float(temperature)
+        self.gamma = float(gamma)
+
+    def _probabilities(self, logits: Floats) -> Floats:
+        # shifting first keeps the division exact for logits far from 0
+        scaled = (logits - logits.max(axis=1, keepdims=True)) / self.temperature
+        return softmax64(scaled) if self.gamma == 0.0 else focal_map_of_logits(scaled, self.gamma)
+
+
+def fit_focal_map(logits: Any, targets: Any, *, gamma: float | None = None) -> FocalTemperatureCalibrator:
+    """Return the calibrator Ψ^γ(softmax(logits)). Nothing is fitted: γ is the training loss's (posterior Thm. 11).
+
+    Raises PosthocUnavailable for unusable validation data (so that a diverged network is told apart), for a
+    missing γ and for γ < −1.
+    """
+    values, _ = validation_data(logits, targets)
+    if gamma is None:
+        raise PosthocUnavailable(
+            "focal_map needs gamma and the training loss has none: give posthoc focal_map a gamma, or train with focal"
+        )
+    require_gamma(gamma)
+    return FocalTemperatureCalibrator("focal_map", {"gamma": gamma}, values.shape[1], gamma=gamma)

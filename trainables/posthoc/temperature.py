@@ -1,0 +1,160 @@
+"""Temperature scaling: softmax(z/T), one T > 0 chosen on validation data by NLL, ECE or the focal loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from trainables.binning import Scheme, calibration_error
+from trainables.posthoc.base import PosthocUnavailable, validation_data
+from trainables.posthoc.focal_map import FocalTemperatureCalibrator, log_complement, log_phi
+from trainables.probabilities import Floats, Integers, log_softmax64, softmax64
+
+Objective = Literal["nll", "ece", "focal"]
+
+TEMPERATURE_GRIDS: dict[str, Floats] = {
+    "mukhoti": np.arange(1, 101) / 10.0,  # .1 … 10 (released code of mukhoti)
+    "properness": np.arange(1, 501) / 100.0,  # .01 … 5 (properness §5.1)
+}
+"""Temperatures by name, computed as i/10 and i/100: adding up a step drifts off the grid."""
+
+BOUND_RATIO = 1e4
+"""T is searched within this factor of the logits' scale on both sides: beyond, softmax is one-hot or uniform."""
+
+TIE = 1e-12
+"""Objective values this close are a tie, which the smallest temperature wins; rounding alone differs by 1e-16."""
+
+
+def logit_scale(logits: Floats) -> float:
+    """Return the root mean square of the logits [N, K] about their row means; 1 where all logits are equal."""
+    centred = logits - logits.mean(axis=1, keepdims=True)
+    largest = float(np.abs(centred).max())
+    if largest == 0.0:
+        return 1.0
+    return largest * math.sqrt(float(np.mean((centred / largest) ** 2)))
+
+
+def focal_slope(logits: Floats, targets: Integers, temperature: float, gamma: float = 0.0) -> float:
+    """Return the derivative, by β = 1/T, of the mean focal loss of softmax(βz); γ = 0 is the NLL.
+
+    Σ_k p_k (z_k − z_y) for each sample, times mukhoti Prop. 1's factor g(p_y, γ). Differences to z_y come first,
+    so that nothing cancels where all samples are right and every term is tiny.
+    """
+    margins = logits - logits[np.arange(len(targets)), targets][:, None]
+    log_p = log_softmax64(margins / temperature)
+    slope = np.einsum("nk,nk->n", np.exp(log_p), margins)
+    if gamma != 0.0:
+        log_t = np.take_along_axis(log_complement(log_p), targets[:, None], axis=1)[:, 0]
+        log_y = np.take_along_axis(log_p, targets[:, None], axis=1)[:, 0]
+        slope *= np.exp(log_phi(log_y, log_t, gamma))
+    return float(slope.mean())
+
+
+def focal_value(logits: Floats, targets: Integers, temperature: float, gamma: float = 0.0) -> float:
+    """Return the mean focal loss −(1−p_y)^γ log p_y of softmax(z/T); γ = 0 is the NLL."""
+    log_p = log_softmax64(logits / temperature)
+    log_y = np.take_along_axis(log_p, targets[:, None], axis=1)[:, 0]
+    if gamma == 0.0:
+        return float(-log_y.mean())
+    log_t = np.take_along_axis(log_complement(log_p), targets[:, None], axis=1)[:, 0]
+    return float(-(np.exp(gamma * log_t) * log_y).mean())
+
+
+def temperature_by_nll(logits: Floats, targets: Integers) -> dict[str, float]:
+    """Return `temperature, converged, at_bound` of the T with least NLL.
+
+    The NLL is convex in β = 1/T and so unimodal in log T: its slope has one sign change, found by Brent's method
+    in log T to 1e-12. Where every sample is right the NLL falls all the way to T → 0, and where the logits point
+    the wrong way to T → ∞: then the bound is returned, flagged `at_bound`.
+    """
+    scale = logit_scale(logits)
+    low, high = math.log(scale / BOUND_RATIO), math.log(scale * BOUND_RATIO)
+    return _root_between(lambda log_t: focal_slope(logits, targets, math.exp(log_t)) / scale, low, high)
+
+
+def temperature_by_focal(logits: Floats, targets: Integers, gamma: float) -> dict[str, float]:
+    """Return `temperature, converged, at_bound` of the T with least focal loss (posterior §6.1, TS_FL).
+
+    The focal loss in T may have several minima: a log grid finds the lowest one's surroundings, the slope's sign
+    change within them its exact place.
+    """
+    scale = logit_scale(logits)
+    grid = np.linspace(math.log(scale / BOUND_RATIO), math.log(scale * BOUND_RATIO), 81)
+    values = np.array([focal_value(logits, targets, math.exp(log_t), gamma) for log_t in grid])
+    best = first_smallest(values, tie=0.0)
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    return _root_between(lambda log_t: focal_slope(logits, targets, math.exp(log_t), gamma) / scale, low, high)
+
+
+def temperature_by_ece(
+    logits: Floats, targets: Integers, grid: Floats, bins: int = 15, scheme: Scheme = "equal_width"
+) -> dict[str, float]:
+    """Return `temperature, converged, at_bound` of the first T of `grid` with least ECE (mukhoti §5)."""
+    prediction = logits.argmax(axis=1)
+    correct = (prediction == targets).astype(np.float64)
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    values = [calibration_error(softmax64(shifted / t).max(axis=1), correct, bins, scheme) for t in grid]
+    best = first_smallest(np.asarray(values))
+    return {"temperature": float(grid[best]), "converged": 1.0, "at_bound": float(best in (0, len(grid) - 1))}
+
+
+def first_smallest(values: Floats, tie: float = TIE) -> int:
+    """Return the first index whose value is within `tie` of the smallest."""
+    return int(np.flatnonzero(values <= values.min() + tie)[0])
+
+
+def _root_between(slope: Callable[[float], float], low: float, high: float) -> dict[str, float]:
+    """Return the temperature where `slope` (by 1/T, of log T) changes sign from + to −, or the bound it points to.
+
+    A slope by 1/T above 0 at large T falls as T falls; at or below 0 already at `high`, more T never hurts less.
+    """
+    from scipy.optimize import brentq
+
+    at_low, at_high = slope(low), slope(high)
+    if at_low <= 0.0 or at_high >= 0.0:
+        bound = low if at_low <= 0.0 else high
+        return {"temperature": math.exp(bound), "converged": 1.0, "at_bound": 1.0}
+    root, report = brentq(slope, low, high, xtol=1e-13, rtol=1e-13, full_output=True, disp=False)
+    return {"temperature": math.exp(root), "converged": float(report.converged), "at_bound": 0.0}
+
+
+def fit_temperature(
+    logits: Any,
+    targets: Any,
+    *,
+    objective: Objective = "nll",
+    gamma: float = 3.0,
+    grid: str = "mukhoti",
+    bins: int = 15,
+    scheme: Scheme = "equal_width",
+    apply_focal_map: bool = False,
+) -> FocalTemperatureCalibrator:
+    """Return softmax(z/T), T chosen on validation logits [N, K] and targets [N].
+
+    Args:
+        logits: [N, K].
+        targets: [N] class indices.
+        objective: `nll` (default; Guo et al. 2017), `ece` on a grid (mukhoti §5) or `focal` (posterior §6.1).
+        gamma: γ of the focal objective (default 3, as the focal loss).
+        grid: `mukhoti` (.1 … 10) or `properness` (.01 … 5), for `ece`.
+        bins: number of bins, for `ece`.
+        scheme: `equal_width` or `equal_mass` bins, for `ece`.
+        apply_focal_map: apply Ψ^γ after scaling (posterior §6.1's TS_FL with Ψ), for `focal`.
+
+    Raises:
+        PosthocUnavailable: unusable validation data.
+    """
+    values, labels = validation_data(logits, targets, bins if objective == "ece" else None)
+    if objective == "nll":
+        found = temperature_by_nll(values, labels)
+    elif objective == "focal":
+        found = temperature_by_focal(values, labels, gamma)
+    elif objective == "ece":
+        found = temperature_by_ece(values, labels, TEMPERATURE_GRIDS[grid], bins, scheme)
+    else:
+        raise PosthocUnavailable(f"objective = {objective!r} must be one of nll, ece, focal")
+    mapped = gamma if apply_focal_map and objective == "focal" else 0.0
+    return FocalTemperatureCalibrator("temperature", found, values.shape[1], found["temperature"], mapped)
