@@ -1,0 +1,220 @@
+"""From a search space file to a checked `SweepSpec`, or to every fault of the file at once.
+
+    spec = load_spec("search_spaces/quickstart.yaml", ["scheduler.max_epochs=9"])
+
+The structure is checked by pydantic (`sweeper.spec_models`), names and hyperparameters by the registries
+(`sweeper.spec_components`); faults of both are collected before anything is raised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from search_spaces import locate
+from sweeper.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, plain
+from sweeper.errors import Fault, InvalidSearchSpace
+from sweeper.spec_components import resolve_component, resolve_plain_component
+from sweeper.spec_file import Document, join_path, read_document
+from sweeper.spec_models import MAXIMUM_CONFIGURATIONS, SweepSpec
+from sweeper.spec_overrides import apply_overrides
+from sweeper.spec_registries import Registries, installed_registries
+from trainables.registry import did_you_mean
+
+__all__ = ["SweepSpec", "build_spec", "load_spec"]
+
+
+def load_spec(path: str | Path, overrides: Sequence[str] = (), registries: Registries | None = None) -> SweepSpec:
+    """Read, override and check a search space file.
+
+    Args:
+        path: the file, or the name of one that ships with the project, such as `quickstart`.
+        overrides: `key=value` texts, e.g. `space.loss.one_of[1].gamma=3`; values are YAML.
+        registries: the names to check against; those built into the project by default.
+
+    Raises:
+        InvalidSearchSpace: with every fault of file and overrides.
+    """
+    document = read_document(locate(path))
+    if not document.faults:
+        apply_overrides(document, overrides)
+    return _checked(document, str(path), registries)
+
+
+def build_spec(
+    values: Mapping[str, Any], registries: Registries | None = None, source: str = "search space"
+) -> SweepSpec:
+    """Check values that are in memory already, such as a resumed sweep's. Raises InvalidSearchSpace."""
+    return _checked(Document(values=dict(values)), source, registries)
+
+
+def _checked(document: Document, source: str, registries: Registries | None) -> SweepSpec:
+    faults = list(document.faults)
+    if not faults or document.values:
+        values = _written_out(document.values)
+        registries = registries or installed_registries()
+        faults += _check_names(values, registries)
+        spec, structural = _structure(values)
+        faults += [*structural, *_cross_rules(values, registries)]
+        if spec is not None and not faults:
+            return spec
+    lined = [f if f.line is not None else dataclasses.replace(f, line=document.line_of(f.path)) for f in faults]
+    raise InvalidSearchSpace(lined, source)
+
+
+def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the file's values with the short forms outside the space written out."""
+    written = dict(values)
+    for key, inner in (("dataset", "name"), ("scheduler", "name"), ("replicates", "count")):
+        if key in written and not isinstance(written[key], (dict, list)):
+            written[key] = {inner: written[key]}
+    scheduler = written.get("scheduler")
+    if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
+        written["scheduler"] = {**scheduler, "name": "none"}
+    for key in ("header", "objective", "resources", "evaluation", "replicates"):
+        if key in written and written[key] is None:  # a key with nothing below it
+            del written[key]
+    return written
+
+
+def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
+    """Check data set, space and evaluation against the registries, and put the resolved parts into `values`."""
+    faults: list[Fault] = []
+    if "dataset" in values:
+        values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
+    if isinstance(values.get("space"), dict):
+        nodes = _check_space(values["space"], registries, faults)
+        values["space"] = {key: plain(node) for key, node in nodes.items()}
+        faults += _count_faults(values, Fields(nodes))
+    if "evaluation" not in values or isinstance(values["evaluation"], dict):
+        values["evaluation"] = _check_evaluation(dict(values.get("evaluation", {})), registries, faults)
+    return faults
+
+
+def _check_space(space: Mapping[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Node]:
+    parts = registries.space
+    for key in space:
+        if key not in parts:
+            hint = did_you_mean(key, tuple(parts)).removeprefix("; ")
+            faults.append(Fault(join_path("space", key), f"unknown key {key!r}", hint))
+    nodes = {}
+    for key, registry in parts.items():
+        if key in space:
+            nodes[key] = resolve_component(space[key], registry, join_path("space", key), faults)
+        else:
+            known = ", ".join(registry)
+            faults.append(Fault(join_path("space", key), f"the space has no {key}", f"name one of: {known}"))
+    return nodes
+
+
+def _count_faults(values: dict[str, Any], space: Fields) -> list[Fault]:
+    """Fill in `samples` where it may be left out, and check how many configurations there are."""
+    if any(_invalid(node) for node in space.nodes.values()):
+        values.setdefault("samples", 1)
+        return []
+    points = grid_size(space)
+    if values.get("samples") is None:
+        if points == 1 and is_random(space):
+            values["samples"] = 1
+            return [Fault("samples", "missing: how many configurations to draw", "write e.g. samples: 48")]
+        values["samples"] = 1
+    samples = values["samples"]
+    if isinstance(samples, int) and 0 < samples <= MAXIMUM_CONFIGURATIONS < points * samples:
+        rule = f"{points} grid points × {samples} samples are more than {MAXIMUM_CONFIGURATIONS} configurations"
+        return [Fault("samples", rule, "shorten the grids, or use choice instead of grid")]
+    return []
+
+
+def _invalid(node: Node) -> bool:
+    if isinstance(node, Members):
+        return any(map(_invalid, node.nodes))
+    return node is INVALID or isinstance(node, Constant)
+
+
+def _check_evaluation(evaluation: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
+    posthoc = evaluation.get("posthoc")
+    if isinstance(posthoc, (str, dict)) or posthoc is None:
+        posthoc = [posthoc] if posthoc else []
+    if isinstance(posthoc, list):
+        resolved: list[dict[str, Any]] = []
+        for index, method in enumerate(posthoc):
+            place = join_path("evaluation.posthoc", index)
+            resolved.append(resolve_plain_component(method, registries.posthoc, place, faults))
+            if resolved[-1] and resolved[-1]["name"] in [m.get("name") for m in resolved[:-1]]:
+                faults.append(Fault(place, f"{resolved[-1]['name']} is given twice", "columns are named by method"))
+        evaluation["posthoc"] = resolved
+    if evaluation.get("bootstrap", 0) in (False, None):
+        evaluation["bootstrap"] = 0
+    curvature = evaluation.get("curvature", {})
+    if curvature is True or curvature is None:
+        curvature = {}
+    evaluation["curvature"] = (
+        _check_curvature(curvature, registries, faults) if isinstance(curvature, dict) else curvature
+    )
+    return evaluation
+
+
+def _check_curvature(values: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
+    """Return all curvature settings, defaults filled in, as plain values."""
+    place, known = "evaluation.curvature", tuple(registries.curvature_defaults)
+    for key in values.keys() - set(known):
+        hint = did_you_mean(key, known).removeprefix("; ")
+        faults.append(Fault(join_path(place, key), f"unknown key {key!r}", hint))
+    given = {key: value for key, value in values.items() if key in known}
+    faults += [Fault(join_path(place, rule.split()[0]), rule) for rule in registries.curvature_faults(given)]
+    settings = {**registries.curvature_defaults, **given}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+
+
+def _structure(values: dict[str, Any]) -> tuple[SweepSpec | None, list[Fault]]:
+    try:
+        return SweepSpec.model_validate(values), []
+    except ValidationError as error:
+        return None, [_from_pydantic(detail) for detail in error.errors(include_url=False)]
+
+
+def _from_pydantic(detail: ErrorDetails) -> Fault:
+    keys = [key for key in detail["loc"] if not str(key).startswith(("function-", "dict[", "literal["))]
+    path = ""
+    for key in keys:
+        path = join_path(path, key)
+    if detail["type"] == "extra_forbidden":
+        names = tuple(_model_at(keys[:-1]).model_fields)
+        return Fault(path, f"unknown key {keys[-1]!r}", did_you_mean(str(keys[-1]), names).removeprefix("; "))
+    if detail["type"] == "missing":
+        return Fault(path, "missing")
+    rule = detail["msg"].removeprefix("Value error, ")
+    rule = rule.replace("Input should be a valid dictionary or instance of", "must be a mapping:")
+    rule = rule.replace("Input should be", "must be")
+    shown = repr(detail["input"])
+    return Fault(path, rule if "=" in rule else f"{shown[:60]} {rule}")
+
+
+def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
+    """Return the model whose keys stand at `keys`."""
+    model: type[BaseModel] = SweepSpec
+    for key in keys:
+        annotation = model.model_fields[str(key)].annotation
+        model = next(a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel))
+    return model
+
+
+def _cross_rules(values: Mapping[str, Any], registries: Registries) -> list[Fault]:
+    """Check the rules over several keys; values of a wrong type are the structure's business."""
+    faults = []
+    scheduler, objective = values.get("scheduler"), values.get("objective")
+    if isinstance(scheduler, dict) and scheduler.get("name", "asha") == "asha":
+        grace, last = scheduler.get("grace_epochs", 1), scheduler.get("max_epochs")
+        if isinstance(grace, int) and isinstance(last, int) and grace > last >= 1:
+            rule = f"grace_epochs = {grace} is above max_epochs = {last}"
+            faults.append(Fault("scheduler.grace_epochs", rule, "the first rung comes no later than the last epoch"))
+    metric = objective.get("metric") if isinstance(objective, dict) else None
+    if isinstance(metric, str) and metric not in registries.objectives:
+        hint = did_you_mean(metric, registries.objectives).removeprefix("; ")
+        faults.append(Fault("objective.metric", f"unknown metric {metric!r}", hint))
+    return faults

@@ -1,0 +1,179 @@
+"""Checking the named parts of a search space (losses, architectures, optimisers …) against their registries.
+
+A component is written as its name, as `{name: …, hyperparameter: value or domain}`, or as a choice, grid or one_of over
+those. Checking writes the short form out, fills every default in and gives numbers their hyperparameter's type, so a
+resolved space states every hyperparameter that is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sweeper.domains import DOMAINS, INVALID, MEMBER_DOMAINS, Constant, Fields, Interval, Members, Node, extremes, parse
+from sweeper.errors import Fault
+from sweeper.spec_file import join_path
+from trainables.registry import Component, Hyperparameter, Registry, did_you_mean
+
+_MAXIMUM_COMBINATIONS = 4096
+
+
+def resolve_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> Node:
+    """Return the component at `path` with its defaults filled in; what it breaks is added to `faults`."""
+    return _resolve(parse(value, path, faults), registry, path, faults)
+
+
+def _resolve(node: Node, registry: Registry, path: str, faults: list[Fault]) -> Node:
+    if node is INVALID:
+        return node
+    if isinstance(node, Members):
+        places = [join_path(join_path(path, node.kind), index) for index in range(len(node.nodes))]
+        return Members(
+            node.kind, tuple(_resolve(n, registry, p, faults) for n, p in zip(node.nodes, places, strict=True))
+        )
+    if isinstance(node, Constant) and isinstance(node.value, str):
+        node = Fields({"name": node})
+    if isinstance(node, Fields):
+        return _resolve_named(node, registry, path, faults)
+    shown = f"the domain {node.kind}" if isinstance(node, Interval) else repr(node.value)
+    rule = f"{shown} does not name a{_n(registry.kind)} {registry.kind}"
+    faults.append(Fault(path, rule, f"known: {', '.join(registry)}"))
+    return INVALID
+
+
+def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fault]) -> Node:
+    given = dict(node.nodes)
+    name = given.pop("name", None)
+    if name is None:
+        hint = _misspelled_domain(node) or f"write {{name: …}}; known: {', '.join(registry)}"
+        faults.append(Fault(path, f"the {registry.kind} has no name", hint))
+        return INVALID
+    if name is INVALID:
+        return INVALID
+    if not isinstance(name, Constant) or not isinstance(name.value, str):
+        rule = f"the name of a{_n(registry.kind)} {registry.kind} is plain text"
+        faults.append(Fault(join_path(path, "name"), rule, "to try several, use choice, grid or one_of around it"))
+        return INVALID
+    if name.value not in registry:
+        place = join_path(path, "name") if len(given) else path
+        hint = did_you_mean(name.value, tuple(registry)).removeprefix("; ")
+        faults.append(Fault(place, f"unknown {registry.kind} {name.value!r}", hint))
+        return INVALID
+    return _resolve_hyperparameters(registry[name.value], given, path, faults)
+
+
+def _resolve_hyperparameters(component: Component, given: dict[str, Node], path: str, faults: list[Fault]) -> Node:
+    known = tuple(h.name for h in component.hyperparameters)
+    found: list[Fault] = []
+    for key in given.keys() - set(known):
+        hint = did_you_mean(key, known).removeprefix("; ") or "remove it"
+        found.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", hint))
+    nodes: dict[str, Node] = {"name": Constant(component.name)}
+    for description in component.hyperparameters:
+        place = join_path(path, description.name)
+        node = given.get(description.name)
+        if node is None:
+            if description.required:
+                rule = f"{component.name} needs {description.name}"
+                found.append(Fault(place, rule, f"valid: {description.range_text}"))
+            elif description.default is not None:
+                nodes[description.name] = _typed(Constant(description.default), description)
+        elif node is not INVALID:
+            found += _value_faults(node, description, place)
+            if not (isinstance(node, Constant) and node.value is None):  # null: the component decides
+                nodes[description.name] = node if found else _typed(node, description)
+    if not found:
+        found += _joint_faults(component, nodes, path)
+    faults += found
+    return INVALID if found else Fields(nodes)
+
+
+def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fault]:
+    """Return the rules that a hyperparameter's value or any end or member of its domain breaks."""
+    if isinstance(node, Fields):
+        hint = _misspelled_domain(node) or f"valid: {description.range_text}, or a domain: {', '.join(DOMAINS)}"
+        return [Fault(path, f"{description.name} is a mapping that is no domain", hint)]
+    faults: list[Fault] = []
+    for place, value in extremes(node):
+        rule = "an empty mapping" if isinstance(value, dict) else description.fault(value)
+        if rule is not None and not any(f.path == path + place and f.rule == rule for f in faults):
+            remedy = "" if description.choices else f"valid: {description.range_text}"  # else the rule lists them
+            faults.append(Fault(path + place, rule, "" if description.range_text in rule else remedy))
+    for place, inner in _nested(node, path):
+        if isinstance(inner, Fields):
+            faults.append(Fault(place, f"{description.name} is a mapping that is no domain", _misspelled_domain(inner)))
+        elif isinstance(inner, Interval) and description.kind == "integer" and not _draws_integers(inner):
+            rule = f"{description.name} must be a whole number, which {inner.kind} does not draw"
+            faults.append(Fault(place, rule, "use randint: [low, high]"))
+    return faults
+
+
+def _nested(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    yield path, node
+    if isinstance(node, Members):
+        for index, member in enumerate(node.nodes):
+            yield from _nested(member, join_path(join_path(path, node.kind), index))
+
+
+def _draws_integers(node: Interval) -> bool:
+    whole = all(float(end).is_integer() for end in (node.low, node.high, node.step or 0))
+    return whole and node.kind in ("randint", "quniform")
+
+
+def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) -> list[Fault]:
+    """Return the rule over several hyperparameters that some combination of ends and members breaks."""
+    if component.check is None:
+        return []
+    names = [name for name in nodes if name != "name"]
+    values = [extremes(nodes[name]) for name in names]
+    if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:  # then the first and last member of each
+        values = [[v[0], v[-1]] for v in values]
+    for combination in itertools.islice(itertools.product(*values), _MAXIMUM_COMBINATIONS):
+        rule = component.check({name: value for name, (_, value) in zip(names, combination, strict=True)})
+        if rule is not None:
+            return [Fault(path, rule)]
+    return []
+
+
+def _typed(node: Node, description: Hyperparameter) -> Node:
+    """Return the node with its numbers in the hyperparameter's type, so that `3` and `3.0` are one value."""
+    if description.kind not in ("number", "integer", "numbers"):
+        return node
+    number = int if description.kind == "integer" else float
+    if isinstance(node, Members):
+        return Members(node.kind, tuple(_typed(member, description) for member in node.nodes))
+    if isinstance(node, Interval):
+        step = None if node.step is None else number(node.step)
+        return Interval(node.kind, number(node.low), number(node.high), step)
+    if isinstance(node, Constant) and node.value is not None:
+        value = node.value
+        return Constant([number(v) for v in value] if isinstance(value, (list, tuple)) else number(value))
+    return node
+
+
+def _misspelled_domain(node: Fields) -> str:
+    """Return `did you mean 'uniform'?` when a mapping looks like a misspelled domain, else nothing."""
+    if len(node.nodes) != 1:
+        return ""
+    hint = did_you_mean(next(iter(node.nodes)), DOMAINS).removeprefix("; ")
+    return hint if hint.startswith("did") else ""
+
+
+def _n(noun: str) -> str:
+    return "n" if noun[:1] in "aeiou" else ""
+
+
+def resolve_plain_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Any]:
+    """Return a component that no domain may vary (a data set, a post-hoc method) as `{name: …, option: value}`."""
+    inner: list[Fault] = []
+    node = resolve_component(value, registry, path, inner)
+    varying = [key for key in (*MEMBER_DOMAINS, "uniform") if isinstance(value, dict) and key in value]
+    if varying or (isinstance(node, Fields) and any(not isinstance(n, Constant) for n in node.nodes.values())):
+        faults.append(Fault(path, f"the {registry.kind} is the same for the whole sweep", "vary what is below space"))
+        return {}
+    faults += inner
+    if not isinstance(node, Fields):
+        return {}
+    return {key: member.value for key, member in node.nodes.items() if isinstance(member, Constant)}

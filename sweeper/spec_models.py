@@ -1,0 +1,137 @@
+"""The structure of a search space file, after checking: pydantic models, strict and closed.
+
+`SweepSpec` is what the rest of the project reads; `sweeper.spec` builds it from a file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sweeper.scheduler import Halving
+
+MAXIMUM_CONFIGURATIONS = 1_000_000
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Header(_Part):
+    """What a search space file is for; shown by `sweeper spaces`."""
+
+    question: str = ""
+    source: str = ""
+    expected: str = ""
+    cost: str = ""
+    command: str = ""
+
+
+class Objective(_Part):
+    """What the scheduler compares: the mean over replicates of one metric."""
+
+    metric: str = "val_nll"
+    mode: Literal["min", "max"] = "min"
+
+
+class Scheduler(_Part):
+    """How long trials run.
+
+    `asha` is asynchronous successive halving (Li et al. 2020, arXiv:1810.05934); `none` runs every trial to the end.
+    The reduction factor's default, 3, is the one Hyperband's authors work with (Li et al. 2018, section 2.6: the
+    theory's optimum is e ≈ 2.72).
+    """
+
+    name: Literal["asha", "none"] = "asha"
+    max_epochs: int = Field(ge=1, le=100_000)
+    grace_epochs: int = Field(default=1, ge=1)
+    reduction_factor: int = Field(default=3, ge=2)
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The epochs at which trials are evaluated; the last one is `max_epochs`."""
+        return Halving("", "min", self.max_epochs, self.grace_epochs, self.reduction_factor, self.name == "asha").rungs
+
+
+class Replicates(_Part):
+    """How many seeds each configuration is trained with, and how they share a processor.
+
+    `sequential` trains one after the other, `fused` all at once as lanes of one program, `trials` as Ray trials of
+    their own; `auto` measures and chooses.
+    """
+
+    count: int = Field(default=1, ge=1, le=1000)
+    packing: Literal["auto", "fused", "sequential", "trials"] = "sequential"
+
+
+def _gpu(value: Any) -> Any:
+    if value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"gpu = {value!r} must be auto or a number of at least 0")
+    if value > 1 and value != int(value):
+        raise ValueError(f"gpu = {value!r}: more than one card must be a whole number of cards")
+    return value
+
+
+class Resources(_Part):
+    """What one trial needs. `gpu: auto` takes a card where there is one; `gpu: 0.25` packs four trials on a card."""
+
+    cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
+    gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
+
+
+class Evaluation(_Part):
+    """What an evaluation measures.
+
+    Attributes:
+        bins: bins of the calibration errors; 15 as in Guo et al. 2017 (arXiv:1706.04599), section 5.
+        posthoc: calibration methods fitted on validation data, each `{name: …, option: value}`.
+        curvature: settings of the curvature measurement, or `False` for none.
+        bootstrap: resamples for the calibration errors' standard errors; 0 for none.
+    """
+
+    bins: int = Field(default=15, ge=1, le=1000)
+    posthoc: list[dict[str, Any]] = Field(default_factory=list)
+    curvature: dict[str, Any] | Literal[False] = Field(default_factory=dict)
+    bootstrap: int = Field(default=0, ge=0, le=100_000)
+
+
+class SweepSpec(_Part):
+    """A checked search space file, every default filled in.
+
+    Attributes:
+        dataset: `{name: …, option: value}`.
+        space: `{loss: …, architecture: …, optimizer: …}` with domains, as in the file but resolved.
+        samples: configurations drawn a grid point.
+        retries: how often a crashed trial is tried again.
+    """
+
+    header: Header = Header()
+    dataset: dict[str, Any]
+    objective: Objective = Objective()
+    scheduler: Scheduler
+    samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
+    replicates: Replicates = Replicates()
+    seed: int = Field(default=0, ge=0)
+    space: dict[str, Any]
+    resources: Resources = Resources()
+    evaluation: Evaluation = Evaluation()
+    retries: int = Field(default=2, ge=0, le=100)
+
+    @property
+    def halving(self) -> Halving:
+        """The scheduler's settings together with the objective it compares."""
+        s = self.scheduler
+        stops = s.name == "asha"
+        return Halving(
+            self.objective.metric, self.objective.mode, s.max_epochs, s.grace_epochs, s.reduction_factor, stops
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
+        values = self.model_dump(mode="json")
+        values["header"] = {key: text for key, text in values["header"].items() if text}
+        return values if values["header"] else {key: v for key, v in values.items() if key != "header"}
