@@ -80,7 +80,8 @@ class Hyperparameter:
         if not isinstance(value, str):
             return f"{self.name} = {value!r} must be text"
         if self.choices and value not in self.choices:
-            return f"{self.name} = {value!r} must be one of {', '.join(self.choices)}{did_you_mean(value, self.choices)}"
+            known = ", ".join(self.choices)
+            return f"{self.name} = {value!r} must be one of {known}{did_you_mean(value, self.choices)}"
         return None
 
     def _range_fault(self, value: float) -> str | None:
@@ -112,7 +113,9 @@ class Component:
         """Return every rule that concrete `values` break, one sentence each."""
         known = tuple(h.name for h in self.hyperparameters)
         found = [
-            f"{self.name} takes no hyperparameter {key!r}{did_you_mean(key, known)}" for key in values if key not in known
+            f"{self.name} takes no hyperparameter {key!r}{did_you_mean(key, known)}"
+            for key in values
+            if key not in known
         ]
         for description in self.hyperparameters:
             if description.name in values:

@@ -1,0 +1,227 @@
+"""The driver's decisions: what to run next, what a report means, what a failure means. Knows nothing of Ray.
+
+Everything the driver learns becomes a journal record first; state, rungs, tables and progress follow from the
+record. The executor calls `next_assignment`, `on_started`, `on_reports` and `on_failure`, one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from sweeper.failures import Failure
+from sweeper.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.journal import Journal, Record
+from sweeper.scheduler import Decision, Halving, Rungs, decide
+from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
+
+STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
+
+BATCH_LIMIT = 8
+"""The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
+
+POLL_SECONDS = 0.5
+
+
+class Sink(Protocol):
+    """Where records go after the journal."""
+
+    def append(self, record: Record) -> None:
+        """Take one record in."""
+
+    def flush_if_due(self) -> None:
+        """Make what was taken in visible, when it is time to."""
+
+
+class Driver:
+    """Runs a sweep's unfinished configurations by answering the executor's questions."""
+
+    def __init__(
+        self,
+        paths: SweepPaths,
+        configurations: Sequence[dict[str, Any]],
+        *,
+        seed: int,
+        replicates: int,
+        halving: Halving,
+        journal: Journal,
+        state: SweepState,
+        rungs: Rungs,
+        sinks: Sequence[Sink] = (),
+        retries: int = 2,
+        failed_too: bool = False,
+        slots: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
+
+        Args:
+            paths: of the sweep.
+            configurations: all of them, by index.
+            seed: the sweep's; replicates' seeds follow from it.
+            replicates: of each configuration.
+            halving: the scheduler's settings.
+            journal: open for appending.
+            state, rungs: the fold of the journal so far.
+            sinks: take every record after it was journaled.
+            retries: how often a trial may fail in a way that counts before it has failed for good.
+            failed_too: run failed trials again.
+            slots: trials that run at once, for cutting assignments; more than one configuration goes into an
+                assignment only where no scheduler can stop a trial.
+            clock: seconds, for polling the stop marker.
+        """
+        self.paths, self.configurations, self.halving = paths, configurations, halving
+        self.state, self.rungs = state, rungs
+        self.stop_requested: str | None = None
+        self._seed, self._replicates = seed, replicates
+        self._journal, self._sinks = journal, sinks
+        self._retries, self._slots, self._clock = retries, slots, clock
+        self._queue = deque(state.unfinished(failed_too=failed_too))
+        self._outstanding = 0
+        self._polled = -math.inf
+        ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
+        self._best = max((rank for rank in ranks if rank), default=None)
+        for trial in state.trials.values():
+            if failed_too and trial.status == FAILED:
+                trial.failures = 0
+
+    def begin(self) -> None:
+        """Journal that this driver takes the sweep up."""
+        attempt = self.state.attempt + 1
+        self._record("attempt", {"attempt": attempt, "host": socket.gethostname(), "pid": os.getpid()})
+
+    def next_assignment(self) -> list[int] | None:
+        """Return the configurations of the next assignment; `None` when there is none to give now."""
+        if not self._queue or self.stop_requested:
+            return None
+        size = 1
+        if not self.halving.stops:
+            # Shares shrink towards the end, so that no process is left with a long rest to do alone.
+            size = min(BATCH_LIMIT, math.ceil(len(self._queue) / (4 * self._slots)))
+        self._outstanding += 1
+        return [self._queue.popleft() for _ in range(size)]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is left to give out and nothing given out can come back."""
+        return self._outstanding == 0 and (not self._queue or self.stop_requested is not None)
+
+    def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
+        """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
+        return [
+            [
+                index,
+                trial_name(index),
+                self.configurations[index],
+                [replicate_seed(self._seed, index, r) for r in range(self._replicates)],
+            ]
+            for index in assignment
+        ]
+
+    def on_started(self, assignment: Sequence[int]) -> None:
+        """Record that an assignment's process has begun."""
+        for index in assignment:
+            self._record("started", {"configuration": index, "attempt": self.state.attempt})
+
+    def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
+        """Journal what a process reports and return whether its assignment is over."""
+        for report in reports:
+            self._on_report(report)
+        for sink in self._sinks:
+            sink.flush_if_due()
+        over = exhausted or all(self.state.trials[index].status in ENDED for index in assignment)
+        self._outstanding -= over
+        return over
+
+    def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
+        """Journal a process's death; put its configurations back in the queue, or give the failing one up."""
+        self._outstanding -= 1
+        left = [index for index in assignment if self.state.trials[index].status not in ENDED]
+        for place, index in enumerate(left):
+            # Only the first can have been running; the others had not begun.
+            if place == 0:
+                self._fail(index, failure)
+            if self.state.trials[index].status not in ENDED:
+                self._queue.appendleft(index)
+
+    def should_stop(self) -> bool:
+        """Tell whether the sweep was asked to stop: by its marker, or by a signal through `stop_requested`."""
+        now = self._clock()
+        if self.stop_requested is None and now - self._polled >= POLL_SECONDS:
+            self._polled = now
+            if self.paths.stop_marker.exists():
+                self.stop_requested = "`sweeper stop` was called"
+        return self.stop_requested is not None
+
+    def finish(self) -> str:
+        """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""
+        unfinished = self.state.unfinished()
+        outcome = "finished" if not unfinished else "stopped" if self.stop_requested else "interrupted"
+        reason = self.stop_requested or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
+        self._record("ended", {"attempt": self.state.attempt, "outcome": outcome, "reason": reason})
+        return outcome
+
+    def _on_report(self, report: dict[str, Any]) -> None:
+        index = report["configuration"]
+        trial = self.state.trials[index]
+        if trial.status in ENDED or report["epoch"] <= trial.epochs:
+            # A trial resumed from its checkpoint repeats its last report; the journal has it.
+            return
+        decision = decide(self.rungs, index, report["epoch"], report["objective"])
+        failure = report.pop("failure", None)
+        if failure and decision is not None:
+            decision = Decision(decision.rung, "fail", failure, decision.metric, None, 0)
+        body = {
+            **report,
+            "attempt": self.state.attempt,
+            "status": STATUS_OF_DECISION[decision.kind] if decision else RUNNING,
+            "decision": decision.to_dict() if decision else None,
+        }
+        self._record("report", body)
+        if self.state.trials[index].status in ENDED:
+            self._keep_best_checkpoint(index)
+
+    def _fail(self, index: int, failure: Failure) -> None:
+        trial = self.state.trials[index]
+        final = failure.counts and trial.failures >= self._retries
+        tries = f" (after {trial.failures + 1} tries)" if final and trial.failures else ""
+        body = {
+            "configuration": index,
+            "attempt": self.state.attempt,
+            "epoch": trial.epochs,
+            "kind": failure.kind,
+            "reason": failure.reason + tries,
+            "counts": failure.counts,
+            "final": final,
+        }
+        self._record("failed", body)
+
+    def _rank(self, index: int) -> tuple[bool, float, int] | None:
+        """Return how good an ended trial is: completed before stopped, then by objective; `None` if it has none."""
+        trial = self.state.trials[index]
+        if trial.objective is None or not math.isfinite(trial.objective) or trial.status == FAILED:
+            return None
+        value = -trial.objective if self.halving.mode == "min" else trial.objective
+        return trial.status == COMPLETED, value, -index
+
+    def _keep_best_checkpoint(self, index: int) -> None:
+        """Remove an ended trial's checkpoints unless it is the best so far; then the former best's."""
+        rank, loser = self._rank(index), index
+        if rank is not None and (self._best is None or rank > self._best):
+            loser = -self._best[2] if self._best else -1
+            self._best = rank
+        if loser >= 0:
+            shutil.rmtree(self.paths.trial_checkpoints(loser), ignore_errors=True)
+
+    def _record(self, kind: str, body: dict[str, Any]) -> None:
+        record = self._journal.append(kind, body)
+        self.state.apply(record)
+        self.rungs.apply(record)
+        for sink in self._sinks:
+            sink.append(record)

@@ -1,0 +1,55 @@
+"""What went wrong with a trial, as a kind and one sentence: a taxonomy of endings, decided on text alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, CRASH, ERROR = (
+    "preempted",
+    "out_of_memory",
+    "gpu_out_of_memory",
+    "crash",
+    "error",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a trial's process ended it.
+
+    Attributes:
+        kind: `preempted`, `out_of_memory`, `gpu_out_of_memory`, `crash` or `error`.
+        reason: one sentence.
+        counts: whether it counts against the trial's retries; a preempted node is nobody's fault.
+    """
+
+    kind: str
+    reason: str
+    counts: bool = True
+
+
+def classify(type_name: str, message: str) -> Failure:
+    """Return the failure that an exception of this type and text stands for.
+
+    Args:
+        type_name: the exception's class, e.g. `ActorDiedError`, `RayTaskError(ValueError)`.
+        message: its text; of a task's error the last line names the cause.
+    """
+    text = message.strip()
+    cause = text.splitlines()[-1].strip() if text else type_name
+    lowered = text.lower()
+    if "preempt" in lowered or "node was terminated" in lowered or "node has been drained" in lowered:
+        return Failure(PREEMPTED, f"its node was taken away: {_first_line(text)}", counts=False)
+    if "cuda out of memory" in lowered or "outofmemoryerror: cuda" in lowered:
+        return Failure(GPU_OUT_OF_MEMORY, f"the card's memory ran out: {cause}")
+    if "OutOfMemory" in type_name or "memory monitor" in lowered or cause.startswith("MemoryError"):
+        return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {cause}")
+    if type_name in {"ActorDiedError", "RayActorError", "ActorUnavailableError", "NodeDiedError", "WorkerCrashedError"}:
+        if "node" in lowered and ("died" in lowered or "dead" in lowered) and "its node has died" in lowered:
+            return Failure(PREEMPTED, "its node died", counts=False)
+        return Failure(CRASH, f"its process died: {_first_line(text)}")
+    return Failure(ERROR, cause)
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0].strip() if text else "no message"

@@ -1,0 +1,81 @@
+"""What a sweep ran on: versions, git commit, seeds, hardware, command; enough to run it again."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sweeper.redaction import redact
+from sweeper.spec_models import SweepSpec
+
+PACKAGES = ("calibration-sweeper", "torch", "torchvision", "timm", "ray", "mlflow", "pyarrow", "numpy", "scikit-learn")
+
+
+def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a sweep that is about to start.
+
+    Args:
+        spec: the sweep.
+        dataset_facts: sizes of the splits and the hash of their indices.
+    """
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": [redact(argument) for argument in sys.argv],
+        "seed": spec.seed,
+        "dataset": {**spec.dataset, **dataset_facts},
+        "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "git": _git_commit(),
+        "hardware": hardware(),
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """Return this machine's processor, number of cores it may use, memory and graphics cards."""
+    import torch
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory / 2**30, 1),
+        "gpus": cards,
+        "system": platform.platform(),
+    }
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> dict[str, Any] | None:
+    """Return the commit of the code that runs, and whether it was changed since; `None` outside a repository."""
+    folder = Path(__file__).resolve().parent
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()

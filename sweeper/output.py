@@ -1,0 +1,47 @@
+"""Where words go: results on stdout, progress on stderr, everyone else's chatter in the sweep's log file.
+
+Ray, MLflow and torch write from many threads and from compiled code to file descriptors 1 and 2, so it is the
+descriptors that are turned to the log, and the console keeps a copy of the real stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+
+def standard_error() -> Console:
+    """Return a console on stderr: colours and a live table on a terminal, plain text elsewhere."""
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+@contextmanager
+def chatter_to(log: Path) -> Iterator[Console]:
+    """Send everything written to stdout and stderr to `log`, and yield a console on the real stderr."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    was_terminal = os.isatty(kept[1])
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(handler)
+    with os.fdopen(os.dup(kept[1]), "w", buffering=1) as real_error:
+        try:
+            yield Console(file=real_error, force_terminal=was_terminal, highlight=False, soft_wrap=not was_terminal)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            logging.getLogger().removeHandler(handler)
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+            os.close(kept[0])
+            os.close(kept[1])

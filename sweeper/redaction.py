@@ -1,0 +1,17 @@
+"""Keep secrets out of everything that is written: passwords in addresses, tokens in arguments."""
+
+from __future__ import annotations
+
+import re
+
+_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]+@")
+_SECRET_VALUE = re.compile(
+    r"(?i)(?P<name>[A-Za-z0-9_.-]*(?:token|secret|password|passwd|api[-_]?key|access[-_]?key|credential)"
+    r"[A-Za-z0-9_-]*)(?P<sign>\s*[=:]\s*)(?P<value>[^\s&,;\"']+)"
+)
+
+
+def redact(text: str) -> str:
+    """Return `text` with user names and passwords in addresses, and the values of secret-like names, starred out."""
+    text = _USER_INFO.sub(r"\g<scheme>***@", text)
+    return _SECRET_VALUE.sub(r"\g<name>\g<sign>***", text)

@@ -1,0 +1,232 @@
+"""Running a sweep from its first trial to its report, and taking it up again: the parts put together.
+
+`run_sweep` claims a name and drives; `resume_sweep` folds the journal and drives what is left. Both end the
+same way: journal closed, tables compacted, report written, MLflow given a bounded time to catch up.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sweeper.driver import Driver
+from sweeper.executor import execute, ray_session
+from sweeper.ids import flatten_configuration
+from sweeper.journal import Journal, read_journal
+from sweeper.lease import Lease
+from sweeper.manifest import build_manifest
+from sweeper.output import chatter_to
+from sweeper.progress import Progress
+from sweeper.report import write_report
+from sweeper.scheduler import Rungs
+from sweeper.sinks.follower import MlflowFollower
+from sweeper.sinks.parquet import ParquetSink, open_sink
+from sweeper.space import varying_columns
+from sweeper.spec import load_spec
+from sweeper.state import SweepState
+from sweeper.sweep import Sweep, create_sweep
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DataSet, DataSetUnavailableError
+from sweeper.errors import SweeperError
+
+MLFLOW_PATIENCE_SECONDS = 30.0
+"""How long the end of a sweep waits for MLflow; what is missing then is filled in by `sweeper sync`."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run, as opposed to what.
+
+    Attributes:
+        output: the folder of results folders.
+        address: of a Ray cluster; `None` starts one on this machine.
+        cpus: cores a started one may use; `None` for all.
+        tracking_uri: of MLflow's store; `None` for none at all.
+        failed_too: on resume, run failed trials again.
+        progress: show the live view.
+    """
+
+    output: Path
+    address: str | None = None
+    cpus: int | None = None
+    tracking_uri: str | None = None
+    failed_too: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        sweep: the sweep.
+        outcome: `finished`, `stopped` or `interrupted`.
+        state: of all trials.
+        seconds: wall time of this run, Ray's start included.
+        active_seconds: wall time from Ray's start to the last report.
+        notes: things the user should know, one sentence each.
+    """
+
+    sweep: Sweep
+    outcome: str
+    state: SweepState
+    seconds: float
+    active_seconds: float
+    notes: Sequence[str]
+
+
+def run_sweep(
+    space: Path | str, overrides: Sequence[str], name: str | None, options: RunOptions, console: Console
+) -> Outcome:
+    """Read a search space, claim a name for it and run it to its end.
+
+    Raises InvalidSearchSpace or SweeperError before anything was started.
+    """
+    spec = load_spec(space, overrides)
+    dataset = _load(spec.dataset)
+    facts = {
+        "samples": {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)},
+        "classes": dataset.classes,
+        "split_hash": dataset.split_hash,
+    }
+    sweep = create_sweep(spec, Path(space).stem, name, options.output, build_manifest(spec, facts))
+    return _drive(sweep, dataset, options, console)
+
+
+def resume_sweep(sweep: Sweep, options: RunOptions, console: Console) -> Outcome:
+    """Fold a sweep's journal and run what is unfinished."""
+    return _drive(sweep, _load(sweep.spec.dataset), options, console)
+
+
+def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, console: Console) -> Outcome:
+    started = time.monotonic()
+    paths, halving = sweep.paths, sweep.spec.halving
+    with Lease(paths.lease) as lease, chatter_to(paths.log) as terminal:
+        paths.stop_marker.unlink(missing_ok=True)
+        journal = Journal(paths.journal)
+        state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)
+        for record in read_journal(paths.journal):
+            state.apply(record)
+            rungs.apply(record)
+        tables = open_sink(sweep, classes=dataset.classes)
+        follower = MlflowFollower(paths, options.tracking_uri)
+        progress = Progress(terminal, state, halving, lambda index: describe(sweep, index))
+        with progress, follower:
+            progress.stage(f"{sweep.name}: starting Ray")
+            with ray_session(options.address, options.cpus) as cluster:
+                began = time.monotonic()
+                resources, slots = _share_out(sweep, cluster)
+                driver = Driver(
+                    paths,
+                    sweep.configurations,
+                    seed=sweep.spec.seed,
+                    replicates=sweep.spec.replicates.count,
+                    halving=halving,
+                    journal=journal,
+                    state=state,
+                    rungs=rungs,
+                    sinks=[tables, progress, _Heart(lease)],
+                    retries=sweep.spec.retries,
+                    failed_too=options.failed_too,
+                    slots=slots,
+                )
+                driver.begin()
+                progress.stage("running")
+                with _stopped_by_signal(driver):
+                    execute(driver, _settings(sweep, resources), resources=resources, pending=slots)
+                active = time.monotonic() - began
+                outcome = driver.finish()
+                progress.stage("writing tables and report")
+                tables.close()
+            write_report(paths.root)
+            progress.stage("MLflow: logging what is left")
+            notes = [*options.notes, *follower.wait(MLFLOW_PATIENCE_SECONDS)]
+    return Outcome(sweep, outcome, state, time.monotonic() - started, active, notes)
+
+
+def describe(sweep: Sweep, index: int) -> str:
+    """Return a configuration in a few words: the hyperparameters that vary, e.g. `loss focal, gamma 3, lr 0.1`."""
+    flat = flatten_configuration(sweep.configurations[index])
+    words = []
+    for column in varying_columns(sweep.spec.space):
+        if column in flat:
+            value = flat[column]
+            label = column.removeprefix("config_").removesuffix("_name").split("_", 1)[-1]
+            words.append(f"{label} {value:.3g}" if isinstance(value, float) else f"{label} {value}")
+    return ", ".join(words)
+
+
+class _Heart:
+    """A sink that renews the driver's lease as reports come in."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def append(self, record: Any) -> None:
+        """Records do not concern the lease."""
+
+    def flush_if_due(self) -> None:
+        """Renew the heartbeat."""
+        self._lease.beat()
+
+
+def _load(dataset: dict[str, Any]) -> DataSet:
+    options = dict(dataset)
+    try:
+        return load_dataset(options.pop("name"), **options)
+    except DataSetUnavailableError as error:
+        raise SweeperError(f"the data set {dataset['name']!r} cannot be loaded: {error.path}: {error.rule}", error.remedy) from error
+
+
+def _share_out(sweep: Sweep, cluster: dict[str, float]) -> tuple[dict[str, float], int]:
+    """Return a trial's resources and how many trials fit on the cluster as it is now.
+
+    Raises SweeperError when not even one does and the cluster cannot be one that scales from nothing.
+    """
+    asked = sweep.spec.resources
+    gpu = asked.gpu if asked.gpu != "auto" else (0.25 if cluster.get("GPU", 0) else 0.0)
+    resources = {"cpu": float(asked.cpu), "gpu": float(gpu)}
+    fits = [cluster.get("CPU", 0) / resources["cpu"]]
+    if resources["gpu"]:
+        fits.append(cluster.get("GPU", 0) / resources["gpu"])
+    return resources, max(1, int(min(fits)))
+
+
+def _settings(sweep: Sweep, resources: dict[str, float]) -> dict[str, Any]:
+    spec, paths = sweep.spec, sweep.paths
+    return {
+        "dataset": spec.dataset,
+        "max_epochs": spec.scheduler.max_epochs,
+        "rungs": list(spec.halving.rungs),
+        "objective": spec.objective.metric,
+        "evaluation": spec.evaluation.model_dump(mode="json"),
+        "tables": str(paths.tables),
+        "checkpoints": str(paths.checkpoints),
+        "threads": max(1, int(resources["cpu"])),
+        "device": "cuda" if resources["gpu"] else "cpu",
+    }
+
+
+@contextmanager
+def _stopped_by_signal(driver: Driver) -> Iterator[None]:
+    """Let SIGTERM ask the sweep to stop; Tune itself ends in good order on SIGINT."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: object) -> None:
+        driver.stop_requested = f"{signal.Signals(number).name} was received"
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

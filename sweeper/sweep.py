@@ -1,0 +1,102 @@
+"""A sweep on disk: claiming its name, writing down what it is, and opening it again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweeper.errors import SweeperError
+from sweeper.ids import SweepPaths, is_sweep_name
+from sweeper.space import Configurations, configurations
+from sweeper.spec import build_spec
+from sweeper.spec_models import SweepSpec
+from trainables.registry import did_you_mean
+
+DEFAULT_OUTPUT = Path("results")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A search space that has been given a name and a results folder."""
+
+    paths: SweepPaths
+    spec: SweepSpec
+    configurations: Configurations
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.paths.name
+
+
+def create_sweep(spec: SweepSpec, stem: str, name: str | None, output: Path, manifest: Mapping[str, Any]) -> Sweep:
+    """Claim a name and write `sweep.yaml` and `manifest.json` into its folder.
+
+    Without `name` the search space file's stem is taken, and -2, -3 … where that is taken already.
+    Raises SweeperError when an explicit name is taken or cannot be a folder's name.
+    """
+    paths = SweepPaths(_claim_folder(stem, name, output))
+    text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
+    _write_whole(paths.sweep_file, text)
+    _write_whole(paths.manifest, json.dumps(manifest, indent=2) + "\n")
+    return Sweep(paths, spec, configurations(spec))
+
+
+def open_sweep(name: str, output: Path) -> Sweep:
+    """Open the sweep `name` below `output` (or at a path). Raises SweeperError when there is none."""
+    paths = find_sweep(name, output)
+    values = yaml.safe_load(paths.sweep_file.read_text())
+    spec = build_spec(values, source=str(paths.sweep_file))
+    return Sweep(paths, spec, configurations(spec))
+
+
+def find_sweep(name: str, output: Path) -> SweepPaths:
+    """Return the paths of an existing sweep, by name below `output` or by its folder's path."""
+    direct = Path(name)
+    for root in (output / name if is_sweep_name(name) else direct, direct):
+        if (root / "sweep.yaml").is_file():
+            return SweepPaths(root.resolve())
+    known = tuple(list_sweeps(output))
+    hint = did_you_mean(name, known).removeprefix("; ") or "start one with `sweeper run search_spaces/quickstart.yaml`"
+    raise SweeperError(f"there is no sweep {name!r} in {output}", hint)
+
+
+def list_sweeps(output: Path) -> list[str]:
+    """Return the names of the sweeps below `output`, the one that began last first."""
+    found = [path.parent for path in output.glob("*/sweep.yaml")] if output.is_dir() else []
+    return [path.name for path in sorted(found, key=lambda p: (p / "sweep.yaml").stat().st_mtime, reverse=True)]
+
+
+def _claim_folder(stem: str, name: str | None, output: Path) -> Path:
+    wanted = name if name is not None else "".join(c if c.isalnum() or c in "_.-" else "-" for c in stem)
+    if not is_sweep_name(wanted):
+        raise SweeperError(
+            f"{wanted!r} cannot be a sweep's name",
+            "use 1 to 100 letters, digits, '_', '.' and '-', beginning with a letter or digit",
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = output / (wanted if number == 1 else f"{wanted}-{number}")
+        try:
+            folder.mkdir()
+            return folder.resolve()
+        except FileExistsError:
+            if name is not None:
+                raise SweeperError(
+                    f"the name {name!r} is taken: {folder} exists",
+                    f"continue it with `sweeper resume {name}`, or choose another --name",
+                ) from None
+            number += 1
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)

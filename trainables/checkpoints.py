@@ -1,0 +1,62 @@
+"""Checkpoints on disk: whole or absent, loaded without running code, the newest sound one wins."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_NAME = re.compile(r"e(\d{5,})\.pt")
+
+
+def checkpoint_file(folder: Path, epoch: int) -> Path:
+    """Return the path of the checkpoint after `epoch` epochs."""
+    return folder / f"e{epoch:05d}.pt"
+
+
+def checkpoint_epochs(folder: Path) -> list[int]:
+    """Return the epochs that have a checkpoint in `folder`, newest first."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
+
+
+def write_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
+    """Write a checkpoint under a temporary name and rename it, so that its final name never holds half of one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = checkpoint_file(folder, epoch)
+    temporary = folder / f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        torch.save(dict(state), temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def load_newest_checkpoint(folder: Path, map_location: str = "cpu") -> dict[str, Any] | None:
+    """Return the newest checkpoint that can be read, or `None`. A damaged one is set aside as `.damaged`.
+
+    Nothing but tensors and plain values is ever loaded (`weights_only=True`).
+    """
+    for epoch in checkpoint_epochs(folder):
+        path = checkpoint_file(folder, epoch)
+        try:
+            state = torch.load(path, map_location=map_location, weights_only=True)
+        except Exception:
+            # torch reports a damaged file as any of a dozen types, depending on where the damage is.
+            path.replace(path.with_suffix(".damaged"))
+            continue
+        return dict(state)
+    return None
+
+
+def remove_checkpoints_before(folder: Path, epoch: int) -> None:
+    """Remove the checkpoints of epochs below `epoch`."""
+    for older in checkpoint_epochs(folder):
+        if older < epoch:
+            checkpoint_file(folder, older).unlink(missing_ok=True)

@@ -1,0 +1,198 @@
+"""One evaluation of one replicate: metrics, post-hoc calibration and curvature, as one record a split.
+
+Post-hoc methods are fitted on the validation split and applied to both; curvature is taken on the validation
+split. What cannot be measured (a post-hoc method that refuses its data, a Hessian that is not finite) leaves
+its columns empty and its reason in a text column; it never ends the trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainables.bootstrap import bootstrap_standard_error
+from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature
+from trainables.datasets.base import DataSet, Split, evaluation_batches
+from trainables.losses import Loss, build_loss
+from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
+from trainables.posthoc import PosthocUnavailable, fit
+
+POSTHOC_METRICS = ("nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
+"""The metrics recorded of recalibrated probabilities: those that a change of confidence can move."""
+
+BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece")
+"""The metrics that are biased where samples are few, and so come with a standard error, `<metric>_se`."""
+
+CURVATURE_SUBSET_SEED = 0
+"""One subset for all trials of all sweeps on a data set, so that curvatures on `samples` can be compared."""
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What an evaluation measures.
+
+    Attributes:
+        bins: number of bins of the calibration errors (15, as METHODS of the focal-loss papers).
+        posthoc: post-hoc methods, name and options.
+        curvature: what to measure of the Hessian, or `None` for nothing.
+        bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
+    """
+
+    bins: int = 15
+    posthoc: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    curvature: CurvatureSettings | None = None
+    bootstrap: int = 100
+
+    @staticmethod
+    def from_mapping(settings: Mapping[str, Any]) -> EvaluationSettings:
+        """Read settings as a resolved search space holds them. Raises ValueError on unknown curvature settings."""
+        methods = [{"name": m} if isinstance(m, str) else dict(m) for m in settings.get("posthoc", ())]
+        curvature = settings.get("curvature")
+        return EvaluationSettings(
+            bins=settings.get("bins", 15),
+            posthoc=tuple((m.pop("name"), m) for m in methods),
+            curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
+            bootstrap=settings.get("bootstrap", 100),
+        )
+
+
+@dataclass
+class Evaluation:
+    """The result of one evaluation.
+
+    Attributes:
+        rows: one flat record a split, the scalars of the `evaluations` table.
+        reliability: rows of the `reliability` table.
+        logits: split → float32 logits `[N, K]`.
+    """
+
+    rows: list[dict[str, Any]]
+    reliability: list[dict[str, Any]]
+    logits: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def predict(model: nn.Module, split: Split, batch_size: int = 1024) -> Tensor:
+    """Return the logits `[N, K]` of a whole split, in evaluation mode, on the model's device."""
+    model.eval()
+    return torch.cat([model(inputs) for inputs, _ in evaluation_batches(split, batch_size)])
+
+
+def evaluate(
+    model: nn.Module, loss: Loss, dataset: DataSet, settings: EvaluationSettings, *, stage: str, seed: int
+) -> Evaluation:
+    """Measure a network on the validation and the test split.
+
+    Args:
+        model: the network; its parameters, buffers and mode are left as they were found.
+        loss: the training loss, whose Hessian is measured beside plain cross-entropy's.
+        dataset: gives the splits.
+        settings: what to measure.
+        stage: `rung` or `end`, copied into the rows.
+        seed: of the curvature's probes and the bootstrap.
+    """
+    was_training = model.training
+    splits = {"val": dataset.val, "test": dataset.test}
+    logits = {name: predict(model, split).float().cpu().numpy() for name, split in splits.items()}
+    targets = {name: split.targets.cpu().numpy() for name, split in splits.items()}
+    rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
+    norms = {name: _network_norms(model, split) for name, split in splits.items()}
+    recalibrated = _posthoc_columns(logits, targets, settings)
+    for name in splits:
+        rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
+    rows["val"].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
+    reliability = [
+        {"split": name, **row}
+        for name in splits
+        for row in reliability_bins(softmax64(logits[name]), targets[name], settings.bins)
+    ]
+    model.train(was_training)
+    return Evaluation(list(rows.values()), reliability, logits)
+
+
+def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of the fixed stratified subset that curvature is measured on; all for `None`.
+
+    Classes keep their shares as well as whole numbers allow; the choice depends on the split alone.
+    """
+    if samples is None or samples >= len(split.targets):
+        return split.prepare(split.inputs), split.targets
+    generator = torch.Generator().manual_seed(CURVATURE_SUBSET_SEED)
+    targets = split.targets.cpu()
+    order = torch.randperm(len(targets), generator=generator)
+    # The place of each sample within its class, as a share of the class: taking the smallest shares is stratified.
+    place = torch.empty(len(targets), dtype=torch.float64)
+    for label in targets.unique():
+        members = order[targets[order] == label]
+        place[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
+    chosen = torch.argsort(place, stable=True)[:samples].sort().values.to(split.targets.device)
+    return split.select(chosen)
+
+
+def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int) -> dict[str, Any]:
+    probabilities = softmax64(logits)
+    row: dict[str, Any] = evaluate_probabilities(probabilities, targets, settings.bins)
+    if settings.bootstrap:
+        repeated = dict(bins=settings.bins, repetitions=settings.bootstrap, seed=seed)
+        row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, **repeated))
+    return row
+
+
+def _posthoc_columns(
+    logits: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], settings: EvaluationSettings
+) -> dict[str, dict[str, Any]]:
+    columns: dict[str, dict[str, Any]] = {name: {} for name in logits}
+    for method, options in settings.posthoc:
+        prefix = f"posthoc_{method}_"
+        try:
+            calibrator = fit(method, logits["val"], targets["val"], **options)
+        except PosthocUnavailable as error:
+            for row in columns.values():
+                row[f"{prefix}unavailable"] = str(error)
+            continue
+        for name, row in columns.items():
+            row.update({prefix + key: value for key, value in calibrator.parameters.items()})
+            measured = evaluate_probabilities(calibrator(logits[name]), targets[name], settings.bins)
+            row.update({prefix + metric: measured[metric] for metric in POSTHOC_METRICS})
+    return columns
+
+
+def _curvature_columns(
+    model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
+) -> dict[str, Any]:
+    if settings is None:
+        return {}
+    inputs, targets = curvature_subset(dataset.val, settings.samples)
+    base = getattr(loss, "base", loss)  # a regulariser around a loss is measured by the loss
+    available = {"cross_entropy": build_loss("cross_entropy"), "training": base}
+    losses = {label: available[label] for label in settings.losses}
+    try:
+        measured = measure_curvature(model, inputs, targets, losses, settings=settings, seed=seed)
+    except CurvatureUnavailable as error:
+        return {"hessian_unavailable": str(error)}
+    return {f"hessian_{label}_{field}": value for label, fields in measured.items() for field, value in fields.items()}
+
+
+def _network_norms(model: nn.Module, split: Split) -> dict[str, float]:
+    """Return the last layer's weight norm and the mean norm of the features that enter it (mukhoti Figs. 3–4)."""
+    last = _last_linear(model)
+    if last is None:
+        return {}
+    features: list[Tensor] = []
+    handle = last.register_forward_pre_hook(lambda _, arguments: features.append(arguments[0]))
+    try:
+        predict(model, replace(split, inputs=split.inputs[:1024], targets=split.targets[:1024]))
+    finally:
+        handle.remove()
+    norm = torch.cat(features).flatten(1).norm(dim=1).mean()
+    return {"last_layer_weight_norm": float(last.weight.norm()), "feature_norm": float(norm)}
+
+
+def _last_linear(model: nn.Module) -> nn.Linear | None:
+    layers: Sequence[nn.Linear] = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    return layers[-1] if layers else None

@@ -1,0 +1,58 @@
+"""The Ray Tune Trainable around a trial: the only file here that imports ray.
+
+A class trainable whose processes are reused: a new trial costs hundredths of a second, where a process of its
+own costs seconds. One Tune trial carries one configuration, or several where no scheduler can stop any.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ray import tune
+
+from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
+
+
+class SweepTrainable(tune.Trainable):
+    """Trains the configurations of its assignment one after the other; a step ends with a report.
+
+    `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`. It is text so that
+    Tune has nothing in it to copy, flatten or look into.
+    """
+
+    def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:  # type: ignore[override]
+        """Load the data set and take up the assignment. `settings` are `TrialSettings` as plain values."""
+        self._settings = TrialSettings.from_mapping(settings or {})
+        prepare_process(self._settings)
+        self._dataset = self._settings.load_dataset()
+        self._assignments: list[Assignment] = []
+        self._trial: Trial | None = None
+        self._take(config)
+
+    def step(self) -> dict[str, Any]:
+        """Return the reports of at least one configuration; of several when they are short."""
+        started, reports = time.monotonic(), []
+        while self._assignments or self._trial is not None:
+            if self._trial is None:
+                self._trial = Trial(self._assignments.pop(0), self._settings, self._dataset)
+            reports.append(self._trial.advance())
+            if not self._trial.finished and not reports[-1]["failure"]:
+                break
+            self._trial = None
+            if time.monotonic() - started >= self._settings.batch_seconds:
+                break
+        # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
+        return {"reports": reports, "exhausted": not self._assignments and self._trial is None}
+
+    def reset_config(self, new_config: Mapping[str, Any]) -> bool:  # type: ignore[override]
+        """Take up another assignment in the same process."""
+        prepare_process(self._settings)
+        self._take(new_config)
+        return True
+
+    def _take(self, config: Mapping[str, Any]) -> None:
+        self._assignments = [Assignment(*fields) for fields in json.loads(config["assignment"])]
+        self._trial = None

@@ -1,0 +1,206 @@
+"""One trial: a configuration's replicates, trained side by side from one report to the next.
+
+`Trial.advance` trains up to the next rung, or until enough time has passed since the last report; it writes
+predictions and a checkpoint, and returns a report of plain values that the driver journals. A checkpoint holds
+the report that was sent with it, so a trial resumed from its newest checkpoint repeats a report that may have
+been lost on the way, and the driver ignores one that it has.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainables.checkpoints import load_newest_checkpoint, remove_checkpoints_before, write_checkpoint
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DataSet
+from trainables.evaluation import Evaluation, EvaluationSettings
+from trainables.training import Replicate
+from trainables.trial_tables import write_predictions, write_reliability
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """What is the same for all trials of a sweep.
+
+    Attributes:
+        dataset: the data set's name and options.
+        max_epochs: the last epoch.
+        rungs: the epochs at which trials are evaluated; the last one is `max_epochs`.
+        objective: the column that is judged, e.g. `val_nll`.
+        evaluation: what an evaluation measures.
+        tables: the folder that holds the tables, or `None` to write none.
+        checkpoints: the folder of checkpoints, or `None` to keep none.
+        report_seconds: a report is sent at the end of the epoch in which this much time has passed.
+        batch_seconds: short configurations that no scheduler can stop are reported together for this long.
+        threads: torch's threads in this process.
+        device: `cpu` or `cuda`.
+    """
+
+    dataset: Mapping[str, Any]
+    max_epochs: int
+    rungs: tuple[int, ...]
+    objective: str
+    evaluation: EvaluationSettings
+    tables: Path | None = None
+    checkpoints: Path | None = None
+    report_seconds: float = 10.0
+    batch_seconds: float = 2.0
+    threads: int = 1
+    device: str = "cpu"
+
+    @staticmethod
+    def from_mapping(settings: Mapping[str, Any]) -> TrialSettings:
+        """Read settings made of plain values, as the driver sends them."""
+        fields = dict(settings)
+        fields["evaluation"] = EvaluationSettings.from_mapping(fields["evaluation"])
+        fields["rungs"] = tuple(fields["rungs"])
+        for folder in ("tables", "checkpoints"):
+            fields[folder] = Path(fields[folder]) if fields.get(folder) else None
+        return TrialSettings(**fields)
+
+    def load_dataset(self) -> DataSet:
+        """Return the data set, on the trial's device."""
+        options = dict(self.dataset)
+        return load_dataset(options.pop("name"), **options).to(self.device)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One configuration to train: its index, name, values and the seed of each replicate."""
+
+    configuration: int
+    trial: str
+    values: Mapping[str, Any]
+    seeds: Sequence[int]
+
+
+class Trial:
+    """A configuration's replicates between their first epoch and their last."""
+
+    def __init__(self, assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> None:
+        """Build the replicates, and continue from the trial's newest sound checkpoint where there is one."""
+        self.assignment = assignment
+        self.settings = settings
+        self._folder = settings.checkpoints / assignment.trial if settings.checkpoints else None
+        self._wall_seconds = 0.0
+        self._repeat: dict[str, Any] | None = None
+        self.replicates = [
+            Replicate(
+                assignment.values, seed=seed, dataset=dataset, max_epochs=settings.max_epochs, device=settings.device
+            )
+            for seed in assignment.seeds
+        ]
+        self._restore()
+
+    @property
+    def epoch(self) -> int:
+        """Completed epochs."""
+        return self.replicates[0].epoch
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last epoch is done and reported."""
+        return self.epoch >= self.settings.max_epochs and self._repeat is None
+
+    def advance(self, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+        """Train to the next rung, or for about `report_seconds`, and return the report."""
+        if self._repeat is not None:
+            report, self._repeat = self._repeat, None
+            return report
+        if self._folder is not None:
+            # The last report was journaled, or this call would not have come: its checkpoint is the one to keep.
+            remove_checkpoints_before(self._folder, self.epoch)
+        started, epoch_rows, failure = clock(), [], None
+        while failure is None:
+            rows = [{"replicate": r, **replicate.train_epoch()} for r, replicate in enumerate(self.replicates)]
+            epoch_rows += rows
+            failure = _non_finite(rows)
+            if self.epoch in self.settings.rungs or clock() - started >= self.settings.report_seconds:
+                break
+        evaluations = self._evaluate() if failure is None and self.epoch in self.settings.rungs else []
+        self._wall_seconds += clock() - started
+        report = {
+            "configuration": self.assignment.configuration,
+            "epoch": self.epoch,
+            "objective": math.nan if failure else _objective(self.settings.objective, epoch_rows, evaluations),
+            "failure": failure,
+            "device": self.settings.device,
+            "packing": "sequential",
+            "wall_seconds": self._wall_seconds,
+            "epochs": epoch_rows,
+            "evaluations": evaluations,
+        }
+        if self._folder is not None and failure is None:
+            write_checkpoint(self._folder, self.epoch, self._state(report))
+        return report
+
+    def _evaluate(self) -> list[dict[str, Any]]:
+        stage = "end" if self.epoch >= self.settings.max_epochs else "rung"
+        rows: list[dict[str, Any]] = []
+        for number, replicate in enumerate(self.replicates):
+            evaluation = replicate.evaluate(self.settings.evaluation, stage)
+            rows += [{"replicate": number, "epoch": self.epoch, **row} for row in evaluation.rows]
+            self._write_tables(number, evaluation, replicate)
+        return rows
+
+    def _write_tables(self, number: int, evaluation: Evaluation, replicate: Replicate) -> None:
+        if self.settings.tables is None:
+            return
+        place = (self.settings.tables, self.assignment.trial, number, self.epoch)
+        targets = {
+            "val": replicate.dataset.val.targets.cpu().numpy(),
+            "test": replicate.dataset.test.targets.cpu().numpy(),
+        }
+        write_predictions(*place, logits=evaluation.logits, targets=targets)
+        write_reliability(*place, rows=evaluation.reliability)
+
+    def _state(self, report: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "trial": self.assignment.trial,
+            "seeds": list(self.assignment.seeds),
+            "wall_seconds": self._wall_seconds,
+            "report": dict(report),
+            "replicates": [replicate.state_dict() for replicate in self.replicates],
+        }
+
+    def _restore(self) -> None:
+        state = load_newest_checkpoint(self._folder, map_location=self.settings.device) if self._folder else None
+        if state is None or state["seeds"] != list(self.assignment.seeds):
+            return
+        for replicate, saved in zip(self.replicates, state["replicates"], strict=True):
+            replicate.load_state_dict(saved)
+        self._wall_seconds = state["wall_seconds"]
+        self._repeat = state["report"]
+
+
+def prepare_process(settings: TrialSettings) -> None:
+    """Give this process the trial's number of threads; what a reused process may have changed is set again."""
+    torch.set_num_threads(settings.threads)
+    torch.set_default_dtype(torch.float32)
+
+
+def _non_finite(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    for row in rows:
+        for column in ("train_loss", "val_nll"):
+            if not math.isfinite(row[column]):
+                return f"{column} of replicate {row['replicate']} is {row[column]} in epoch {row['epoch']}"
+    return None
+
+
+def _objective(
+    metric: str, epoch_rows: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
+) -> float | None:
+    """Return the mean over replicates of the judged metric at the last epoch; `None` where it was not measured."""
+    last = max(row["epoch"] for row in epoch_rows)
+    values = [row[metric] for row in epoch_rows if row["epoch"] == last and metric in row]
+    if not values:
+        split, _, name = metric.partition("_")
+        values = [row[name] for row in evaluations if row["split"] == split and name in row]
+    return math.fsum(values) / len(values) if values else None
