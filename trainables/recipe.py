@@ -8,7 +8,7 @@ milestones: [150, 250], recipe_epochs: 350}`. With `recipe_epochs`, every epoch 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -143,24 +143,22 @@ def scaled_epoch(settings: Mapping[str, Any], point: float, max_epochs: int) -> 
     return point if recipe_epochs is None else point * max_epochs / recipe_epochs
 
 
-def clip_gradients(model: nn.Module, settings: Mapping[str, Any], samples: int | None = None) -> None:
+def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Mapping[str, Any], batch: int) -> None:
     """Scale and clip the gradients of a mean loss in place, before the optimiser's step.
 
-    With `reduction: sum` gradients become those of the loss summed over the batch: multiplied by its size. With
+    With `reduction: sum` gradients are those of the loss summed over the batch: multiplied by `batch`. With
     `gradient_clip` their joint Euclidean norm is then bounded (mukhoti's released code: sum, clip 2).
-
-    Args:
-        model: gradients are those of its parameters.
-        settings: the recipe; `gradient_clip` and `reduction` are read.
-        samples: size of the batch; `None` takes the recipe's `batch_size`.
     """
     clip = setting(settings, "gradient_clip")
-    if setting(settings, "reduction") == "sum":
-        size = setting(settings, "batch_size") if samples is None else samples
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        torch._foreach_mul_(gradients, float(size))
+    summed = setting(settings, "reduction") == "sum"
+    if clip is None and not summed:
+        return
+    held = list(parameters)
+    if summed:
+        gradients = [parameter.grad for parameter in held if parameter.grad is not None]
+        torch._foreach_mul_(gradients, float(batch))
     if clip is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), clip)
+        nn.utils.clip_grad_norm_(held, clip)
 
 
 def replaces_checkpoint(

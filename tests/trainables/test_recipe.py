@@ -9,10 +9,10 @@ from torch import nn
 from trainables.recipe import (
     OPTIMIZERS,
     build_optimizer,
-    clip_gradients,
     learning_rate,
     learning_rate_factor,
     milestones_reached,
+    prepare_gradients,
     replaces_checkpoint,
     set_learning_rate,
     setting,
@@ -161,37 +161,35 @@ def test_bad_recipes_say_what_is_wrong(settings, sentence):
         build_optimizer(nn.Linear(2, 2), settings)
 
 
-def with_gradients(seed, scale):
+def gradients(seed, scale):
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    for parameter in list(model.parameters())[:3]:
+    parameters = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(2))]
+    for parameter in parameters[:2]:
         parameter.grad = torch.randn_like(parameter) * scale
-    return model
+    return parameters
 
 
-def norm(model):
-    return math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None))
+def norm(parameters):
+    return math.sqrt(sum(float(p.grad.square().sum()) for p in parameters if p.grad is not None))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_are_summed_and_clipped(seed):
-    model = with_gradients(seed, 1.0)
-    before = norm(model)
-    clip_gradients(model, {"name": "sgd"})
-    assert norm(model) == before
-    clip_gradients(model, {"name": "sgd", "reduction": "sum", "batch_size": 64})
-    assert norm(model) == pytest.approx(64 * before, rel=1e-5)
-    clip_gradients(model, {"name": "sgd", "reduction": "sum"}, samples=2)
-    assert norm(model) == pytest.approx(128 * before, rel=1e-5)
-    clip_gradients(model, {"name": "sgd", "gradient_clip": 2.0})
-    assert norm(model) == pytest.approx(2.0, rel=1e-4)
+    parameters = gradients(seed, 1.0)
+    before = norm(parameters)
+    prepare_gradients(parameters, {"name": "sgd"}, 128)
+    assert norm(parameters) == before
+    prepare_gradients(parameters, {"name": "sgd", "reduction": "sum"}, 128)
+    assert norm(parameters) == pytest.approx(128 * before, rel=1e-5)
+    prepare_gradients(parameters, {"name": "sgd", "gradient_clip": 2.0}, 128)
+    assert norm(parameters) == pytest.approx(2.0, rel=1e-4)
 
 
 def test_small_gradients_are_not_clipped():
-    model = with_gradients(0, 1e-3)
-    before = norm(model)
-    clip_gradients(model, {"name": "sgd", "gradient_clip": 2.0})
-    assert norm(model) == pytest.approx(before)
+    parameters = gradients(0, 1e-3)
+    before = norm(parameters)
+    prepare_gradients(parameters, {"name": "sgd", "gradient_clip": 2.0}, 128)
+    assert norm(parameters) == pytest.approx(before)
 
 
 def kept_epoch(settings, values, max_epochs=None):
