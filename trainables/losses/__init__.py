@@ -7,7 +7,16 @@ from trainables.losses.base import LOSSES, Loss, build_loss
 import_module("trainables.losses.cross_entropy")
 import_module("trainables.losses.brier")
 import_module("trainables.losses.focal")
+import_module("trainables.losses.focal_scheduled")
+import_module("trainables.losses.focal_sample_dependent")
+import_module("trainables.losses.focal_lambert")
 import_module("trainables.losses.inverse_focal")
+import_module("trainables.losses.dual_focal")
+import_module("trainables.losses.adafocal")
+import_module("trainables.losses.mmce")
+import_module("trainables.losses.kde_xe")
+import_module("trainables.losses.aurc")
 import_module("trainables.losses.selective_risk")
+import_module("trainables.losses.hessian_trace")
 
 __all__ = ["LOSSES", "Loss", "build_loss"]

@@ -1,0 +1,156 @@
+"""AdaFocal: focal loss whose γ follows the validation set's calibration, bin by bin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.losses.base import LOSSES, Loss, State, full_precision, widened
+from trainables.losses.focal import SMOOTHING, FocalTypeLoss
+from trainables.losses.numerics import Number, true_class_logs
+from trainables.registry import Component, Hyperparameter
+
+SWITCH = 0.2  # |γ| below which focal and inverse focal change places (Ghosh et al. 2022, S_th)
+LOWEST, HIGHEST = -2.0, 20.0  # γ is kept within (Ghosh et al. 2022)
+
+
+class AdaFocal(FocalTypeLoss):
+    """Focal loss with γ of the bin that p_y falls in; a negative γ stands for the weight (1 + p_y)^|γ|.
+
+    After each epoch `end_epoch` splits the validation confidences into bins of equal mass and multiplies each
+    bin's γ by exp(±rate·(confidence − accuracy)), the sign that of γ; bins keep their γ while edges move.
+    """
+
+    name = "adafocal"
+    stateful = True
+
+    def __init__(
+        self,
+        gamma: Number = 1.0,
+        rate: Number = 1.0,
+        bins: int = 15,
+        smoothing: Number = 0.0,
+        smoothing_form: str = "uniform",
+    ) -> None:
+        super().__init__(smoothing, smoothing_form)
+        self.rate = rate
+        self.bin_gammas = torch.as_tensor(gamma, dtype=torch.float64).unsqueeze(-1).expand(bins)
+        self.edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
+
+    def gammas(self, true_log_p: Tensor) -> Number:
+        """Return γ of each sample's bin, [N]: bins are half-open [l, u), the outer ones unbounded."""
+        p = true_log_p.exp().unsqueeze(-1)
+        index = (p >= self.edges.to(p)).sum(-1)
+        return self.bin_gammas.to(p).gather(0, index)
+
+    def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
+        """Return γ·log(1 − u), or |γ|·log(1 + u) where γ is negative."""
+        return signed_log_modulation(log_p, log_complement, gamma)
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
+        """Return the loss with the per-sample γ of these logits."""
+        log_p, _ = true_class_logs(widened(logits.detach()), targets)
+        return SignedFocal(self.gammas(log_p), self.smoothing, self.smoothing_form)
+
+    def end_epoch(self, val_logits: Tensor, val_targets: Tensor) -> None:
+        """Update every bin's γ and the edges from validation logits [M, K] and targets [M]."""
+        with torch.no_grad(), full_precision(val_logits):
+            top = torch.softmax(widened(val_logits).double(), dim=-1).max(-1)
+            right = (top.indices == val_targets).double()
+            gaps, self.edges = bin_gaps(top.values, right, self.bin_gammas.shape[-1])
+            self.bin_gammas = updated_gammas(self.bin_gammas.to(gaps.device), self.rate, gaps)
+
+    def state_dict(self) -> State:
+        """Return each bin's γ and the inner edges."""
+        return {"gammas": self.bin_gammas, "edges": self.edges}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over γ and edges."""
+        self.bin_gammas = torch.as_tensor(state["gammas"])
+        self.edges = torch.as_tensor(state["edges"])
+
+
+class SignedFocal(FocalTypeLoss):
+    """Focal loss with given γ [N] that may be negative: AdaFocal with every sample's γ fixed."""
+
+    name = "signed_focal"
+
+    def __init__(self, gamma: Number, smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
+        super().__init__(smoothing, smoothing_form)
+        self.gamma = gamma
+
+    def gammas(self, true_log_p: Tensor) -> Number:
+        """Return the given γ."""
+        return self.gamma
+
+    def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
+        """Return γ·log(1 − u), or |γ|·log(1 + u) where γ is negative."""
+        return signed_log_modulation(log_p, log_complement, gamma)
+
+
+def signed_log_modulation(log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
+    """Return the log weight of focal loss for γ ≥ 0 and of inverse focal loss with |γ| below."""
+    return gamma * torch.where(gamma >= 0, log_complement, -torch.log1p(log_p.exp()))
+
+
+def bin_gaps(confidences: Tensor, right: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    """Return confidence − accuracy of equal-mass bins [bins] and the inner edges [bins − 1].
+
+    The sorted confidences are split as evenly as possible, the first bins taking one more. An inner edge is the
+    smallest confidence of the bin above it; an empty bin has gap 0 and an edge that no probability reaches.
+    """
+    order = confidences.argsort(stable=True)
+    ordered_confidences = confidences[order].tensor_split(bins)
+    ordered_right = right[order].tensor_split(bins)
+    zero = confidences.new_zeros(())
+    unreachable = confidences.new_full((), torch.inf)
+    gaps = [c.mean() - r.mean() if len(c) else zero for c, r in zip(ordered_confidences, ordered_right, strict=True)]
+    edges = [c[0] if len(c) else unreachable for c in ordered_confidences[1:]]
+    return torch.stack(gaps), torch.stack(edges) if edges else confidences.new_zeros(0)
+
+
+def updated_gammas(gammas: Tensor, rate: Number, gaps: Tensor) -> Tensor:
+    """Return γ·exp(±rate·gap) clipped to [−2, 20]; where |γ| falls below 0.2 it becomes ∓0.2 (Ghosh et al. 2022)."""
+    sign = torch.where(gammas >= 0, 1.0, -1.0)
+    moved = (gammas * torch.exp(sign * rate * gaps)).clamp(LOWEST, HIGHEST)
+    return torch.where(moved.abs() < SWITCH, -sign * SWITCH, moved)
+
+
+LOSSES.register(
+    Component(
+        "adafocal",
+        AdaFocal,
+        hyperparameters=(
+            Hyperparameter(
+                "gamma",
+                default=1.0,
+                minimum=SWITCH,
+                maximum=HIGHEST,
+                reason="every bin starts here, and γ between −0.2 and 0.2 flips its sign at each update",
+                source="Ghosh et al. 2022, Algorithm 1: γ = 1 at the start",
+            ),
+            Hyperparameter(
+                "rate",
+                default=1.0,
+                minimum=0.0,
+                reason="a negative rate would move γ away from calibration",
+                source="Ghosh et al. 2022: λ = 1",
+            ),
+            Hyperparameter(
+                "bins",
+                "integer",
+                default=15,
+                minimum=1,
+                reason="there has to be a bin",
+                source="Ghosh et al. 2022: 15 equal-mass bins",
+            ),
+            *SMOOTHING,
+        ),
+        summary="focal loss with γ per confidence bin, driven by the validation set's calibration gap",
+        source="Ghosh et al. 2022 (AdaFocal)",
+        tags=frozenset({"stateful"}),
+    )
+)

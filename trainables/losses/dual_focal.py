@@ -1,0 +1,106 @@
+"""Dual focal loss: the weight also looks at the true class's nearest rival."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from trainables.losses.base import LOSSES
+from trainables.losses.focal import NON_NEGATIVE, SMOOTHING, FocalTypeLoss
+from trainables.losses.numerics import Number, true_class
+from trainables.registry import Component, Hyperparameter
+
+
+class DualFocal(FocalTypeLoss):
+    """−(1 − p_y + p_j)^γ log p_y, with gradient through p_j.
+
+    `variant="ranked_below"`: p_j is the largest probability strictly below p_y, 0 when there is none (Tao et al.
+    2023 and its released code). `variant="competitor"`: the largest among the other classes (selective Eq. 24).
+    """
+
+    name = "dual_focal"
+
+    def __init__(
+        self,
+        gamma: Number = 5.0,
+        variant: str = "ranked_below",
+        smoothing: Number = 0.0,
+        smoothing_form: str = "uniform",
+    ) -> None:
+        super().__init__(smoothing, smoothing_form)
+        self.gamma = gamma
+        self.variant = variant
+
+    def gammas(self, true_log_p: Tensor) -> Number:
+        """Return the one γ."""
+        return self.gamma
+
+    def log_modulation_true(
+        self, logits: Tensor, targets: Tensor, logs: tuple[Tensor, Tensor], gamma: Tensor
+    ) -> Tensor:
+        """Return γ·log(1 − p_y + p_j), [N]."""
+        fixed = logits.detach()
+        if self.variant == "competitor":
+            candidates = fixed.scatter(-1, targets.unsqueeze(-1), -math.inf)
+        else:
+            candidates = fixed.masked_fill(fixed >= true_class(fixed, targets).unsqueeze(-1), -math.inf)
+        best = candidates.max(-1)
+        rival = true_class(torch.log_softmax(logits, dim=-1), best.indices)
+        return gamma * log_sum(logs[1], rival, best.values > -math.inf)
+
+    def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:
+        """Return γ·log(1 − u_k + u_j(k)) of every class k, [N, K]."""
+        places = competitors(log_p.detach()) if self.variant == "competitor" else ranks_below(log_p.detach())
+        return gamma * log_sum(log_complement, log_p.gather(-1, places.clamp(min=0)), places >= 0)
+
+
+def log_sum(log_a: Tensor, log_b: Tensor, present: Tensor) -> Tensor:
+    """Return log(a + b) where b is present, log a elsewhere; the absent b gets no gradient."""
+    return torch.where(present, torch.logaddexp(log_a, torch.where(present, log_b, log_a)), log_a)
+
+
+def competitors(values: Tensor) -> Tensor:
+    """Return, for each entry of values [N, K], the index of the largest other entry of its row."""
+    top = values.topk(2, dim=-1).indices
+    own = torch.arange(values.shape[-1], device=values.device)
+    return torch.where(own == top[..., :1], top[..., 1:], top[..., :1])
+
+
+def ranks_below(values: Tensor) -> Tensor:
+    """Return, for each entry of values [N, K], the index of the largest strictly smaller entry of its row, or −1."""
+    ordered, order = values.sort(dim=-1)
+    place = torch.arange(values.shape[-1], device=values.device).expand_as(order)
+    # The first of a run of equal values points to its left neighbour; the rest of the run points there too.
+    starts = torch.cat([torch.zeros_like(order[..., :1]), (ordered.diff(dim=-1) > 0).to(order.dtype)], dim=-1)
+    left = torch.cummax(torch.where(starts > 0, place - 1, -1), dim=-1).values
+    below = torch.where(left >= 0, order.gather(-1, left.clamp(min=0)), -1)
+    return torch.zeros_like(order).scatter(-1, order, below)
+
+
+LOSSES.register(
+    Component(
+        "dual_focal",
+        DualFocal,
+        hyperparameters=(
+            Hyperparameter(
+                "gamma",
+                default=5.0,
+                minimum=0.0,
+                reason=NON_NEGATIVE,
+                source="selective Table 2: 5 for ResNet-50 on CIFAR-10 and CIFAR-100",
+            ),
+            Hyperparameter(
+                "variant",
+                "text",
+                default="ranked_below",
+                choices=("ranked_below", "competitor"),
+                source="Tao et al. 2023 and its code; selective Eq. 24 is the other reading",
+            ),
+            *SMOOTHING,
+        ),
+        summary="cross-entropy weighted by (1 − p_y + p_j)^γ with p_j of a rival class",
+        source="Tao et al. 2023; selective App. C.3",
+    )
+)

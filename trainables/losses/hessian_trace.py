@@ -1,0 +1,196 @@
+"""Explicit curvature regularisation: a base loss plus the trace of its Hessian (curvature Eq. 33)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainables.losses.base import LOSSES, Loss, State, build_loss
+from trainables.losses.numerics import Number, as_type, is_zero
+from trainables.registry import Component, Hyperparameter
+
+Tree = dict[str, Tensor]
+PASSED_ON = ("gamma", "alpha", "p0", "smoothing")  # hyperparameters handed to the base loss where given
+
+
+class HessianTrace(Loss):
+    """base + τ·Tr(H), with H the Hessian of the mini-batch base loss in all trainable parameters.
+
+    Tr(H) is estimated without bias by M Rademacher probes, (1/M) Σ_m v_mᵀ H v_m (Hutchinson), and differentiated
+    again. Probes come from a generator of their own, so they change no other random number.
+    """
+
+    name = "hessian_trace"
+    needs_model = True
+    stateful = True
+
+    def __init__(self, base: Loss, weight: Number = 1e-2, probes: int = 1, seed: int = 0) -> None:
+        if base.batch_coupled or base.needs_model:
+            raise ValueError(refusal(base.name))
+        self.base = base
+        self.weight = weight
+        self.probes = probes
+        self.generator = torch.Generator()
+        self.reseed(seed)
+
+    def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+        """Return base + τ·Tr(H) for `model(inputs)` → [N, K] and targets [N]; one forward pass.
+
+        Raises:
+            ValueError: the model has no trainable parameter.
+        """
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if not parameters:
+            raise ValueError("hessian_trace needs a model with trainable parameters; this one has none")
+        value = self.base(model(inputs), targets)
+        if is_zero(self.weight):
+            return value
+        gradients = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
+        trace = torch.zeros_like(value)
+        for _ in range(self.probes):
+            probe = [self._signs(p) for p in parameters]
+            product = torch.autograd.grad(
+                inner(gradients, probe), parameters, create_graph=True, materialize_grads=True
+            )
+            trace = trace + inner(product, probe)
+        return value + as_type(self.weight, value) * trace / self.probes
+
+    def functional(
+        self,
+        apply: Callable[[Tree, Tensor], Tensor],
+        parameters: Tree,
+        inputs: Tensor,
+        targets: Tensor,
+        probes: Sequence[Tree],
+    ) -> Tensor:
+        """Return the same value for `apply(parameters, inputs)` → logits, built from `torch.func` transforms.
+
+        It can be differentiated by `torch.func.grad` and mapped over stacked parameters and probes by
+        `torch.func.vmap`; draw the probes beforehand with `draw`.
+        """
+
+        def mean_loss(at: Tree) -> Tensor:
+            return self.base(apply(at, inputs), targets)
+
+        def curvature(probe: Tree) -> Tensor:
+            def slope(at: Tree) -> Tensor:
+                return inner(torch.func.grad(mean_loss)(at).values(), probe.values())
+
+            return inner(torch.func.grad(slope)(parameters).values(), probe.values())
+
+        value = mean_loss(parameters)
+        trace = torch.stack([curvature(probe) for probe in probes]).mean()
+        return value + as_type(self.weight, value) * trace
+
+    def draw(self, parameters: Tree) -> list[Tree]:
+        """Return M probes of ±1 shaped like `parameters`, the next ones of the generator."""
+        return [{name: self._signs(p) for name, p in parameters.items()} for _ in range(self.probes)]
+
+    def reseed(self, seed: int) -> None:
+        """Start the probes' generator anew."""
+        self.generator.manual_seed(seed)
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
+        """Return the base loss, frozen at these logits."""
+        return self.base.frozen(logits, targets)
+
+    def begin_epoch(self, epoch: int, max_epochs: int) -> None:
+        """Tell the base loss."""
+        self.base.begin_epoch(epoch, max_epochs)
+
+    def end_epoch(self, val_logits: Tensor, val_targets: Tensor) -> None:
+        """Tell the base loss."""
+        self.base.end_epoch(val_logits, val_targets)
+
+    def state_dict(self) -> State:
+        """Return the generator's state and the base loss's own, its keys prefixed with `base.`."""
+        own: State = {"generator": self.generator.get_state()}
+        return own | {f"base.{key}": value for key, value in self.base.state_dict().items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over the generator's and the base loss's state."""
+        self.generator.set_state(state["generator"].cpu())
+        self.base.load_state_dict({k.removeprefix("base."): v for k, v in state.items() if k != "generator"})
+
+    def _signs(self, like: Tensor) -> Tensor:
+        """Return ±1 in the shape of `like`; drawn on the CPU, so that a seed means the same on every device."""
+        bits = torch.randint(0, 2, like.shape, generator=self.generator)
+        return (2 * bits - 1).to(like)
+
+
+def inner(left: Any, right: Any) -> Tensor:
+    """Return the inner product of two sequences of tensors, summed over all entries."""
+    total: Tensor = sum((a * b).sum() for a, b in zip(left, right, strict=True))  # type: ignore[assignment]
+    return total
+
+
+def refusal(name: str) -> str:
+    """Say why a base loss is refused."""
+    return (
+        f"hessian_trace cannot wrap {name}: its Hessian needs a loss that is a mean over independent samples; "
+        "choose a base such as cross_entropy or focal"
+    )
+
+
+def check_base(values: Mapping[str, Any]) -> str | None:
+    """Return why the base loss or a hyperparameter handed on to it is refused, or `None`."""
+    name = values.get("base", "cross_entropy")
+    unknown = LOSSES.fault(name)
+    if unknown:
+        return f"base: {unknown}"
+    if LOSSES[name].tags & {"batch_coupled", "needs_model"}:
+        return refusal(name)
+    return "; ".join(LOSSES[name].faults(handed_on(values))) or None
+
+
+def handed_on(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters among `values` that the base loss gets."""
+    return {key: values[key] for key in PASSED_ON if values.get(key) is not None}
+
+
+def build(
+    base: str | Loss = "cross_entropy", weight: Number = 1e-2, probes: int = 1, seed: int = 0, **of_base: Any
+) -> HessianTrace:
+    """Build the wrapper around a base loss, given by name with its hyperparameters."""
+    inside = build_loss(base, **handed_on(of_base)) if isinstance(base, str) else base
+    return HessianTrace(inside, weight, probes, seed)
+
+
+LOSSES.register(
+    Component(
+        "hessian_trace",
+        build,
+        hyperparameters=(
+            Hyperparameter("base", "text", default="cross_entropy", source="curvature Eq. 33: cross-entropy"),
+            Hyperparameter(
+                "weight",
+                default=1e-2,
+                minimum=0.0,
+                reason="a negative weight would reward sharp minima without bound",
+                source="curvature App.: τ from 1e-5 to 1 is searched; 1e-2 is the middle of it",
+            ),
+            Hyperparameter(
+                "probes",
+                "integer",
+                default=1,
+                minimum=1,
+                reason="the trace is estimated from at least one probe",
+                source="one probe a step is unbiased; each costs about two more backward passes",
+            ),
+            Hyperparameter(
+                "seed", "integer", default=0, minimum=0, reason="seeds are not negative", source="0 by convention"
+            ),
+            *(
+                Hyperparameter(key, source=f"handed to the base loss, which decides where {key} is not given")
+                for key in PASSED_ON
+            ),
+        ),
+        summary="a base loss plus the trace of its Hessian, by Hutchinson probes and double backward",
+        source="curvature Eq. 33",
+        check=check_base,
+        tags=frozenset({"needs_model", "stateful"}),
+    )
+)
