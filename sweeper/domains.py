@@ -122,6 +122,8 @@ def _members(kind: str, value: Any, path: str, faults: list[Fault]) -> Node:
         place = join_path(path, index)
         if kind == "one_of" and not isinstance(member, (dict, str)):
             faults.append(Fault(place, f"one_of chooses among mappings, not {member!r}", "use choice for plain values"))
+            nodes.append(INVALID)
+            continue
         nodes.append(parse(member, place, faults))
         if kind != "grid" and grid_size(nodes[-1]) != 1:
             faults.append(Fault(place, f"a grid inside {kind}", "use grid here instead: it takes each member in turn"))

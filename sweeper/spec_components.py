@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sweeper.domains import DOMAINS, INVALID, MEMBER_DOMAINS, Constant, Fields, Interval, Members, Node, extremes, parse
+from sweeper.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, extremes, parse, plain
 from sweeper.errors import Fault
 from sweeper.spec_file import join_path
 from trainables.registry import Component, Hyperparameter, Registry, did_you_mean
@@ -53,8 +53,14 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
     if name is INVALID:
         return INVALID
     if not isinstance(name, Constant) or not isinstance(name.value, str):
-        rule = f"the name of a{_n(registry.kind)} {registry.kind} is plain text"
-        faults.append(Fault(join_path(path, "name"), rule, "to try several, use choice, grid or one_of around it"))
+        rule = f"{plain(name)!r} is not the name of a{_n(registry.kind)} {registry.kind}"
+        faults.append(
+            Fault(
+                join_path(path, "name"),
+                rule,
+                "a name is plain text; to try several, use choice, grid or one_of around it",
+            )
+        )
         return INVALID
     if name.value not in registry:
         place = join_path(path, "name") if len(given) else path
@@ -161,19 +167,21 @@ def _misspelled_domain(node: Fields) -> str:
     return hint if hint.startswith("did") else ""
 
 
-def _n(noun: str) -> str:
-    return "n" if noun[:1] in "aeiou" else ""
-
-
 def resolve_plain_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Any]:
     """Return a component that no domain may vary (a data set, a post-hoc method) as `{name: …, option: value}`."""
-    inner: list[Fault] = []
-    node = resolve_component(value, registry, path, inner)
-    varying = [key for key in (*MEMBER_DOMAINS, "uniform") if isinstance(value, dict) and key in value]
-    if varying or (isinstance(node, Fields) and any(not isinstance(n, Constant) for n in node.nodes.values())):
-        faults.append(Fault(path, f"the {registry.kind} is the same for the whole sweep", "vary what is below space"))
+    given = value if isinstance(value, dict) else {"name": value}
+    same = f"the {registry.kind} is the same for the whole sweep"
+    if len(given) == 1 and next(iter(given)) in DOMAINS:
+        faults.append(Fault(path, same, "vary what is below space"))
         return {}
-    faults += inner
-    if not isinstance(node, Fields):
+    domains = [key for key, option in given.items() if isinstance(option, dict)]
+    if domains:
+        faults += [Fault(join_path(path, key), f"{key} takes a plain value; {same}") for key in domains]
         return {}
-    return {key: member.value for key, member in node.nodes.items() if isinstance(member, Constant)}
+    constants: dict[str, Node] = {key: Constant(option) for key, option in given.items()}
+    node = _resolve_named(Fields(constants), registry, path, faults)
+    return plain(node) if isinstance(node, Fields) else {}
+
+
+def _n(noun: str) -> str:
+    return "n" if noun[:1] in "aeiou" else ""
