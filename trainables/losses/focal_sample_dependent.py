@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES, Loss
+from trainables.losses.base import LOSSES, Loss, widened
 from trainables.losses.focal import SMOOTHING, Focal, FocalTypeLoss
 from trainables.losses.numerics import Number, true_class_logs
 from trainables.registry import Component, Hyperparameter
@@ -40,7 +40,7 @@ class FocalSampleDependent(FocalTypeLoss):
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
         """Return focal loss with the per-sample γ of these logits."""
-        log_p, _ = true_class_logs(logits.detach(), targets)
+        log_p, _ = true_class_logs(widened(logits.detach()), targets)
         return Focal(self.gammas(log_p), self.smoothing, self.smoothing_form)
 
 

@@ -152,11 +152,10 @@ def handed_on(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(
-    base: str | Loss = "cross_entropy", weight: Number = 1e-2, probes: int = 1, seed: int = 0, **of_base: Any
+    base: str = "cross_entropy", weight: Number = 1e-2, probes: int = 1, seed: int = 0, **of_base: Any
 ) -> HessianTrace:
-    """Build the wrapper around a base loss, given by name with its hyperparameters."""
-    inside = build_loss(base, **handed_on(of_base)) if isinstance(base, str) else base
-    return HessianTrace(inside, weight, probes, seed)
+    """Build the wrapper around the loss registered as `base`, with the hyperparameters handed on to it."""
+    return HessianTrace(build_loss(base, **handed_on(of_base)), weight, probes, seed)
 
 
 LOSSES.register(

@@ -58,7 +58,9 @@ def smoothed_targets(like: Tensor, targets: Tensor, amount: Number, form: str) -
 
 def as_type(number: Number, like: Tensor) -> Tensor:
     """Return a number or tensor as a tensor of the type and device of `like`."""
-    return torch.as_tensor(number).to(dtype=like.dtype, device=like.device)
+    if isinstance(number, Tensor):
+        return number.to(like)
+    return torch.full((), number, dtype=like.dtype, device=like.device)  # filled there: nothing to copy or wait for
 
 
 def is_zero(number: Number) -> bool:

@@ -27,7 +27,7 @@ class SelectiveRisk(Loss):
 
     The mean weight is about `coverage`, because Eq. 12 drops the 1/P(g < τ) of Eq. 9; `normalise=True` divides
     by it. `history="epoch"` adds up the counts of the epoch's batches. Counts are added by a call with
-    gradients enabled; under `torch.func` transforms nothing is stored, and `observe` adds a batch explicitly.
+    gradients enabled (`per_sample` and `frozen` add none); under `torch.func` transforms nothing is stored, and `observe` adds a batch explicitly.
     Cost is O(n·bins).
     """
 
@@ -50,16 +50,17 @@ class SelectiveRisk(Loss):
         self.stateful = history == "epoch"
         self.counts: Tensor = torch.zeros(BINS, dtype=torch.float64)
 
-    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return β_i·CE_i, [N]; each depends on the whole batch through β."""
-        log_p = torch.log_softmax(logits, dim=-1)
-        scores = score_from_log_probabilities(self.score, log_p)
-        batch_counts = histogram(scores.detach())
-        weights = self._weights(scores, batch_counts)
+    def value(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean of β_i·CE_i, and add the batch to the epoch's histogram for `history="epoch"`."""
+        terms, batch_counts = self._terms(logits, targets)
         # A tensor inside a torch.func transform must not outlive it.
         if self.stateful and torch.is_grad_enabled() and not torch._C._functorch.is_functorch_wrapped_tensor(logits):
             self._add(batch_counts)
-        return weights * -true_class(log_p, targets)
+        return terms.mean()
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return β_i·CE_i, [N]; each depends on the whole batch through β."""
+        return self._terms(logits, targets)[0]
 
     def observe(self, logits: Tensor) -> None:
         """Add a batch's scores to the epoch's histogram (`history="epoch"`), where the call itself could not."""
@@ -86,6 +87,12 @@ class SelectiveRisk(Loss):
         """Take over the counts."""
         if self.stateful:
             self.counts = torch.as_tensor(state["counts"])
+
+    def _terms(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = torch.log_softmax(logits, dim=-1)
+        scores = score_from_log_probabilities(self.score, log_p)
+        batch_counts = histogram(scores.detach())
+        return self._weights(scores, batch_counts) * -true_class(log_p, targets), batch_counts
 
     def _add(self, batch_counts: Tensor) -> None:
         self.counts = self.counts.to(batch_counts.device) + batch_counts
