@@ -1,0 +1,301 @@
+"""The commands. Data goes to stdout, progress and errors to stderr; the only module that prints.
+
+Exit status: 0 done; 1 the sweep has failed trials or was stopped; 2 bad input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+from sweeper.errors import SweeperError
+
+DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
+
+app = typer.Typer(
+    name="sweeper",
+    help="Sweep loss families, γ, coverage, ν and architectures; measure calibration and curvature at every rung.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Output = Annotated[Path, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders.")]
+Name = Annotated[str, typer.Argument(help="A sweep's name, or the path of its results folder.")]
+Tracking = Annotated[
+    str | None,
+    typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's store; a local SQLite file if unset."),
+]
+NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Parquet only.")]
+Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
+RESULTS = Path("results")
+
+
+def main() -> None:
+    """Run the command line; every `SweeperError` becomes its message and exit status, never a traceback."""
+    try:
+        app()
+    except SweeperError as error:
+        sys.stdout.flush()
+        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False)
+        raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(DONE) from None
+
+
+def _show(content: RenderableType) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 140
+    console.print(content)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"sweeper {version('calibration-sweeper')}")
+        raise typer.Exit(DONE)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Take the options that come before a command."""
+
+
+@app.command()
+def run(
+    space: Annotated[str, typer.Argument(help="A search space file, or the name of one that ships.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. seed=1; repeatable.")] = None,
+    name: Annotated[str | None, typer.Option(help="The sweep's name; the file's name, numbered, if unset.")] = None,
+    output: Output = RESULTS,
+    tracking_uri: Tracking = None,
+    no_mlflow: NoMlflow = False,
+    address: Address = None,
+    cpus: Cpus = None,
+) -> None:
+    """Run a sweep from a search space file to its report."""
+    from sweeper.output import standard_error
+    from sweeper.runner import RunOptions, run_sweep
+
+    chosen = RunOptions(output, address, cpus, None if no_mlflow else _tracking(tracking_uri, output))
+    _finish(run_sweep(space, settings or [], name, chosen, standard_error()), output)
+
+
+@app.command()
+def resume(
+    name: Name,
+    failed: Annotated[bool, typer.Option("--failed", help="Run failed trials again, too.")] = False,
+    output: Output = RESULTS,
+    tracking_uri: Tracking = None,
+    no_mlflow: NoMlflow = False,
+    address: Address = None,
+    cpus: Cpus = None,
+) -> None:
+    """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
+    from sweeper.output import standard_error
+    from sweeper.runner import RunOptions, resume_sweep
+    from sweeper.sweep import open_sweep
+
+    sweep = open_sweep(name, output)
+    uri = None if no_mlflow else _tracking(tracking_uri, sweep.paths.root.parent)
+    chosen = RunOptions(output, address, cpus, uri, failed_too=failed)
+    _finish(resume_sweep(sweep, chosen, standard_error()), output)
+
+
+@app.command()
+def plan(
+    space: Annotated[str, typer.Argument(help="A search space file, or the name of one that ships.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. samples=96.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Say what a search space will cost, before any training: trials, rungs, epochs, time."""
+    from sweeper.plan import plan as make_plan
+    from sweeper.spec import load_spec
+
+    planned = make_plan(load_spec(space, settings or []))
+    if as_json:
+        typer.echo(json.dumps(planned.to_dict(), indent=2))
+    else:
+        _show(planned)
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(help="A sweep's name; all sweeps if left out.")] = None,
+    audit: Annotated[bool, typer.Option("--audit", help="Recompute every decision from the journal.")] = False,
+    output: Output = RESULTS,
+) -> None:
+    """Show how far sweeps have come."""
+    from sweeper.status import audit_sweep, status_table
+
+    if name is None or not audit:
+        _show(status_table(output, name))
+        return
+    checked, differences = audit_sweep(name, output)
+    typer.echo(f"{checked} decisions recomputed from the records before them, {len(differences)} differ")
+    for difference in differences:
+        typer.echo(f"  {difference}")
+    raise typer.Exit(INCOMPLETE if differences else DONE)
+
+
+@app.command()
+def stop(name: Name, output: Output = RESULTS) -> None:
+    """Ask a running sweep to stop; what it has is kept, and `resume` continues it."""
+    from sweeper.lease import holder
+    from sweeper.sweep import find_sweep
+
+    paths = find_sweep(name, output)
+    driver = holder(paths.lease)
+    if driver is None:
+        raise SweeperError(f"the sweep {paths.name!r} is not running", f"see `sweeper status {paths.name}`")
+    paths.stop_marker.touch()
+    typer.echo(f"asked process {driver.get('pid')} on {driver.get('host')} to stop {paths.name}", err=True)
+
+
+@app.command()
+def results(
+    name: Name,
+    sql: Annotated[str | None, typer.Option(help="A query over the tables and the view `final`.")] = None,
+    form: Annotated[str, typer.Option("--format", "-f", help="table, json, csv or parquet.")] = "table",
+    output: Output = RESULTS,
+) -> None:
+    """Print results: the best trials, or the answer to a query."""
+    from sweeper.results import load
+    from sweeper.summary import best_trials_sql
+    from sweeper.table_formats import format_table
+
+    found = load(name, output)
+    text = format_table(found.sql(sql if sql is not None else best_trials_sql(found)), form)
+    if isinstance(text, bytes):
+        sys.stdout.buffer.write(text)
+    else:
+        typer.echo(text)
+
+
+@app.command()
+def report(name: Name, output: Output = RESULTS) -> None:
+    """Write a sweep's report.html again."""
+    from sweeper.report import write_report
+    from sweeper.sweep import find_sweep
+
+    typer.echo(write_report(find_sweep(name, output).root))
+
+
+@app.command()
+def sync(name: Name, output: Output = RESULTS, tracking_uri: Tracking = None) -> None:
+    """Make MLflow equal to a sweep's journal; safe to repeat."""
+    from sweeper.sinks.mlflow import sync as synchronise
+    from sweeper.sweep import find_sweep
+
+    paths = find_sweep(name, output)
+    typer.echo(synchronise(paths.root, _tracking(tracking_uri, paths.root.parent)), err=True)
+
+
+@app.command()
+def ui(
+    output: Output = RESULTS,
+    tracking_uri: Tracking = None,
+    port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
+) -> None:
+    """Browse sweeps in MLflow, on this machine only (127.0.0.1)."""
+    from sweeper.sinks.server import serve
+
+    typer.echo(f"MLflow is at http://127.0.0.1:{port} (end with Ctrl-C)", err=True)
+    raise typer.Exit(serve(_tracking(tracking_uri, output), port))
+
+
+@app.command()
+def spaces(
+    losses: Annotated[bool, typer.Option("--losses", help="List loss families.")] = False,
+    architectures: Annotated[bool, typer.Option("--architectures", help="List architectures.")] = False,
+    datasets: Annotated[bool, typer.Option("--datasets", help="List data sets.")] = False,
+    optimizers: Annotated[bool, typer.Option("--optimizers", help="List optimisers and their recipes.")] = False,
+    posthoc: Annotated[bool, typer.Option("--posthoc", help="List post-hoc methods.")] = False,
+) -> None:
+    """List the search spaces that ship, or what a search space may name."""
+    from sweeper import catalogue
+
+    asked: dict[str, bool] = {
+        "losses": losses,
+        "architectures": architectures,
+        "datasets": datasets,
+        "optimizers": optimizers,
+        "posthoc": posthoc,
+    }
+    chosen = [kind for kind, wanted in asked.items() if wanted]
+    for kind in chosen:
+        _show(catalogue.components_table(kind))
+    if not chosen:
+        _show(catalogue.spaces_table())
+
+
+@app.command()
+def doctor() -> None:
+    """Check that this machine has what a sweep needs, and say what to do where it has not."""
+    from sweeper.doctor import checks
+
+    found = checks()
+    for check in found:
+        typer.echo(f"{'ok  ' if check.ok else 'FAIL'} {check.subject}: {check.finding}")
+        if not check.ok:
+            typer.echo(f"     {check.remedy}")
+    raise typer.Exit(DONE if all(check.ok for check in found) else INCOMPLETE)
+
+
+def _tracking(uri: str | None, output: Path) -> str:
+    from sweeper.sinks.follower import default_tracking_uri
+
+    return uri or default_tracking_uri(output)
+
+
+def _finish(outcome: Any, output: Path) -> None:
+    """Print a run's summary, where its results are, and the next commands, ready to paste."""
+    from sweeper.results import load
+    from sweeper.summary import summary
+
+    sweep, paths = outcome.sweep, outcome.sweep.paths
+    _show(summary(load(paths.root)))
+    say: Callable[[str], None] = typer.echo
+    say(f"\nresults  {_short(paths.root)}")
+    say(f"report   {_short(paths.report)}")
+    for note in outcome.notes:
+        say(f"note     {note}")
+    where = "" if output == RESULTS else f" --output {output}"
+    next_commands = [
+        f"sweeper results {sweep.name}{where} --sql \"select config_loss_name, avg(ece) from final "
+        "where split = 'test' group by all order by 2\"",
+        f"sweeper ui{where}",
+    ]
+    if outcome.outcome != "finished":
+        counts = outcome.state.count()
+        left = len(outcome.state.unfinished())
+        say(f"\n{outcome.outcome}: {left} of {sum(counts.values())} trials are unfinished")
+        next_commands.insert(0, f"sweeper resume {sweep.name}{where}")
+    elif outcome.state.count()["failed"]:
+        next_commands.insert(0, f"sweeper resume {sweep.name}{where} --failed")
+    say("\nnext")
+    for command in next_commands:
+        say(f"  {command}")
+    complete = outcome.outcome == "finished" and not outcome.state.count()["failed"]
+    raise typer.Exit(DONE if complete else INCOMPLETE)
+
+
+def _short(path: Path) -> str:
+    """Return a path relative to the current folder where that is shorter."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

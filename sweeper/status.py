@@ -1,0 +1,50 @@
+"""How far sweeps have come, from their journals alone: works while a driver runs, and after it died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from sweeper.ids import SweepPaths
+from sweeper.journal import read_journal
+from sweeper.lease import holder
+from sweeper.progress import snapshot
+from sweeper.scheduler import audit
+from sweeper.state import fold
+from sweeper.sweep import find_sweep, list_sweeps, open_sweep
+
+
+def status_table(output: Path, name: str | None = None) -> Table:
+    """Return one row a sweep (all below `output`, or `name` alone): trials by status, best value, who drives it."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"):
+        table.add_column(heading, no_wrap=True)
+    for each in [name] if name is not None else list_sweeps(output):
+        table.add_row(*_row(each, output))
+    return table
+
+
+def audit_sweep(name: str, output: Path) -> tuple[int, list[str]]:
+    """Recompute every journaled decision; return how many were checked and what differs."""
+    sweep = open_sweep(name, output)
+    return audit(sweep.spec.halving, read_journal(sweep.paths.journal))
+
+
+def running(paths: SweepPaths) -> str | None:
+    """Return who drives the sweep now, in words, or `None`."""
+    driver = holder(paths.lease)
+    return f"process {driver.get('pid', '?')} on {driver.get('host', '?')}" if driver is not None else None
+
+
+def _row(name: str, output: Path) -> list[str]:
+    sweep = open_sweep(str(find_sweep(name, output).root), output)
+    state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
+    driver = running(sweep.paths)
+    counts = state.count()
+    now = snapshot(state, sweep.spec.halving, seconds=0.0, epochs_before=0)
+    left = counts["waiting"] + counts["running"] + counts["interrupted"]
+    word = "running" if driver else "finished" if not left else (state.outcome or "interrupted")
+    best = f"{sweep.spec.objective.metric} {now.best.objective:.4f}" if now.best else "–"
+    numbers = [len(sweep.configurations), counts["completed"], counts["early_stopped"], counts["failed"], left]
+    return [sweep.name, word, *map(str, numbers), best, driver or "–"]
