@@ -1,0 +1,90 @@
+"""The `trials` table: one row a trial and replicate, of all configurations, also those that still wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sweeper.ids import config_hash, flatten_configuration, replicate_seed, trial_name
+from sweeper.state import FAILED, SweepState
+from sweeper.tables import record_batch
+
+_STATE_COLUMNS = {
+    "stop_kind": "stop_kind",
+    "stop_reason": "stop_reason",
+    "stop_rung": "stop_rung",
+    "epochs": "epochs",
+    "last_evaluation_epoch": "last_evaluation_epoch",
+    "device": "device",
+    "packing": "packing",
+    "objective": "objective",
+    "attempt": "attempt",
+}
+"""Columns that are the same for all replicates of a trial, and where its state keeps them."""
+
+
+class TrialsTable:
+    """Makes the whole table from the sweep's state; what never changes is converted once."""
+
+    def __init__(
+        self,
+        sweep: str,
+        schema: pa.Schema,
+        configurations: Sequence[Mapping[str, Any]],
+        *,
+        replicates: int,
+        sweep_seed: int,
+    ) -> None:
+        """Convert the configurations.
+
+        Raises ValueError when a configuration has a hyperparameter that the schema has no column for.
+        """
+        self._schema, self._replicates = schema, replicates
+        self._places = np.repeat(np.arange(len(configurations)), replicates)
+        fixed = ["sweep", "trial", "config_hash", *(name for name in schema.names if name.startswith("config_"))]
+        fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed)])
+        rows = [
+            {
+                "sweep": sweep,
+                "trial": trial_name(index),
+                "config_hash": config_hash(configuration),
+                **{
+                    name: _as_text(value) if name in schema.names and schema.field(name).type == pa.string() else value
+                    for name, value in flatten_configuration(configuration).items()
+                },
+            }
+            for index, configuration in enumerate(configurations)
+        ]
+        batch = record_batch("trials", fixed_schema, rows).take(pa.array(self._places))
+        self._fixed = {name: batch.column(name) for name in fixed_schema.names}
+        numbers = [(index, replicate) for index in range(len(rows)) for replicate in range(replicates)]
+        self._fixed["replicate"] = pa.array([replicate for _, replicate in numbers], pa.int64())
+        self._fixed["seed"] = pa.array([replicate_seed(sweep_seed, *number) for number in numbers], pa.int64())
+
+    def batch(self, state: SweepState) -> pa.RecordBatch:
+        """Return the table as it is in `state`.
+
+        A replicate that failed while the others went on is `failed` with its own error. `wall_seconds` is the
+        replicate's share of its trial's, so that sums over rows come out right.
+        """
+        trials, replicates = [*state.trials.values()], range(self._replicates)
+        columns = dict(self._fixed)
+        for column, attribute in _STATE_COLUMNS.items():
+            values = pa.array([getattr(trial, attribute) for trial in trials], self._schema.field(column).type)
+            columns[column] = values.take(pa.array(self._places))
+        columns["wall_seconds"] = pa.array([t.wall_seconds / self._replicates for t in trials for _ in replicates])
+        columns["status"] = pa.array(
+            [FAILED if r in t.replicate_errors else t.status for t in trials for r in replicates], pa.string()
+        )
+        columns["error"] = pa.array(
+            [t.replicate_errors.get(r, t.error) for t in trials for r in replicates], pa.string()
+        )
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+
+def _as_text(value: Any) -> str | None:
+    """Return a value for a column in which branches of the space disagree about the type."""
+    return value if value is None or isinstance(value, str) else str(value)

@@ -1,0 +1,163 @@
+"""The Arrow schema of every table of a sweep, and rows made to fit it.
+
+A schema is fixed when the sweep starts, from its search space alone: a value that is absent is a typed null, never a
+missing column, so every file of a table can be read together with every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from trainables.trial_tables import RELIABILITY_SCHEMA, predictions_schema
+
+HESSIAN_LOSSES = ("cross_entropy", "training")
+"""The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
+
+TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("sweep", pa.string()),
+    ("trial", pa.string()),
+    ("replicate", pa.int64()),
+    ("seed", pa.int64()),
+    ("config_hash", pa.string()),
+    ("status", pa.string()),
+    ("stop_kind", pa.string()),
+    ("stop_reason", pa.string()),
+    ("stop_rung", pa.int64()),
+    ("epochs", pa.int64()),
+    ("last_evaluation_epoch", pa.int64()),
+    ("wall_seconds", pa.float64()),
+    ("device", pa.string()),
+    ("packing", pa.string()),
+    ("error", pa.string()),
+    ("objective", pa.float64()),
+    ("attempt", pa.int64()),
+)
+
+EPOCHS_SCHEMA = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("replicate", pa.int64()),
+        ("epoch", pa.int64()),
+        ("train_loss", pa.float64()),
+        ("val_nll", pa.float64()),
+        ("val_accuracy", pa.float64()),
+        ("val_ece", pa.float64()),
+        ("lr", pa.float64()),
+        ("seconds", pa.float64()),
+    ]
+)
+
+DECISIONS_SCHEMA = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("epoch", pa.int64()),
+        ("rung", pa.int64()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+        ("metric", pa.float64()),
+        ("cutoff", pa.float64()),
+        ("competitors", pa.int64()),
+        # UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
+        ("decided_at", pa.timestamp("us")),
+    ]
+)
+
+NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
+"""What an evaluation measures of the network itself (mukhoti Figs. 3–4)."""
+
+BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
+"""Metrics that are biased at small samples and come with a bootstrap standard error, `<metric>_se`."""
+
+_ARROW_TYPES: dict[type, pa.DataType] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+
+
+def table_schemas(
+    configuration_types: Mapping[str, type], classes: int, evaluation_columns: Sequence[str]
+) -> dict[str, pa.Schema]:
+    """Return the schema of every table by name.
+
+    Args:
+        configuration_types: hyperparameter column (`config_…`) → bool, int, float or str.
+        classes: number of classes of the data set, the length of a row of logits.
+        evaluation_columns: what `evaluation_columns` gives for the sweep's post-hoc methods.
+    """
+    configuration = [(name, _ARROW_TYPES[kind]) for name, kind in configuration_types.items()]
+    return {
+        "trials": pa.schema([*TRIAL_COLUMNS, *configuration]),
+        "epochs": EPOCHS_SCHEMA,
+        "evaluations": _evaluations_schema(evaluation_columns),
+        "reliability": RELIABILITY_SCHEMA,
+        "predictions": predictions_schema(classes),
+        "decisions": DECISIONS_SCHEMA,
+    }
+
+
+def evaluation_columns(posthoc_methods: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that an evaluation measures, without those that name it (trial, epoch, split …).
+
+    They are composed of what the measuring parts declare, so a new metric is a new column without a change here.
+    A column ending in `_unavailable` holds the reason why a group of columns is empty.
+    """
+    # These bring torch along, which a process that only reads tables does not need.
+    from trainables.curvature import CURVATURE_FIELDS
+    from trainables.evaluation import POSTHOC_METRICS
+    from trainables.metrics import METRIC_NAMES
+    from trainables.posthoc import parameter_names
+
+    posthoc = [
+        f"posthoc_{method}_{name}"
+        for method in posthoc_methods
+        for name in dict.fromkeys((*parameter_names(method), *POSTHOC_METRICS, "unavailable"))
+    ]
+    hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
+    errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
+    return (*METRIC_NAMES, *errors, *NETWORK_NORMS, *posthoc, *hessian, "hessian_unavailable")
+
+
+def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return `rows` as one typed batch: what a row lacks becomes null, a NaN stays a NaN.
+
+    Args:
+        table: the table's name, for messages.
+        schema: the table's schema.
+        rows: column → value.
+
+    Raises:
+        ValueError: a row has columns the schema lacks, or a value does not fit its column's type.
+    """
+    known = set(schema.names)
+    unknown = sorted(set().union(*rows) - known) if rows else []
+    if unknown:
+        raise ValueError(
+            f"the table {table} has no column {', '.join(unknown)}: every column is declared in sweeper/tables.py "
+            "when the sweep starts"
+        )
+    columns = []
+    for field in schema:
+        name = field.name
+        try:
+            columns.append(pa.array([row.get(name) for row in rows], field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise ValueError(f"a value of {table}.{name} is not {field.type}: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _evaluations_schema(columns: Sequence[str]) -> pa.Schema:
+    names = [
+        ("trial", pa.string()),
+        ("replicate", pa.int64()),
+        ("epoch", pa.int64()),
+        ("split", pa.string()),
+        ("stage", pa.string()),
+    ]
+    return pa.schema([*names, *((name, _measured_type(name)) for name in columns)])
+
+
+def _measured_type(column: str) -> pa.DataType:
+    if column.endswith("_unavailable"):
+        return pa.string()
+    counted = column.startswith("hessian_") and column.endswith(("_matvecs", "_samples"))
+    return pa.int64() if counted else pa.float64()

@@ -1,0 +1,172 @@
+"""The two large tables that a trial's own process writes: `predictions` and `reliability`.
+
+A trial writes one file a table and evaluation, named after (trial, replicate, epoch), so writing an evaluation
+twice leaves one file. A file is written under a temporary name and renamed: under its final name it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TEMPORARY_PREFIX = ".tmp-"
+"""How names of unfinished files begin. They end without `.parquet`, so no reader's pattern matches them."""
+
+RELIABILITY_SCHEMA = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("replicate", pa.int64()),
+        ("epoch", pa.int64()),
+        ("split", pa.string()),
+        ("bin", pa.int64()),
+        ("lower", pa.float64()),
+        ("upper", pa.float64()),
+        ("n", pa.int64()),
+        ("confidence", pa.float64()),
+        ("accuracy", pa.float64()),
+    ]
+)
+"""One row a confidence bin; `confidence` and `accuracy` are null where the bin is empty."""
+
+
+def predictions_schema(classes: int) -> pa.Schema:
+    """Return the schema of `predictions`, one row a sample, for `classes` classes (`logits` float32 [classes])."""
+    return pa.schema(
+        [
+            ("trial", pa.string()),
+            ("replicate", pa.int64()),
+            ("epoch", pa.int64()),
+            ("split", pa.string()),
+            ("sample", pa.int64()),
+            ("target", pa.int64()),
+            ("logits", pa.list_(pa.float32(), classes)),
+        ]
+    )
+
+
+def part_name(trial: str, replicate: int, epoch: int) -> str:
+    """Return the file name of one evaluation's part, e.g. `c00007-r0-e00009.parquet`."""
+    return f"{trial}-r{replicate}-e{epoch:05d}.parquet"
+
+
+def write_predictions(
+    folder: Path, trial: str, replicate: int, epoch: int, logits: Mapping[str, Any], targets: Mapping[str, Any]
+) -> Path:
+    """Write the logits of one evaluation below `folder`, so that every metric can be computed again later.
+
+    Args:
+        folder: where the trial's tables go; the file lies in its sub-folder `predictions`.
+        trial: the trial's name.
+        replicate: the replicate, counted from 0.
+        epoch: completed epochs.
+        logits: split → logits [N, K]; row i is sample i of the split.
+        targets: split → class indices [N].
+
+    Returns:
+        The file's path.
+
+    Raises:
+        ValueError: logits are not [N, K] with one target a row, or K differs between splits.
+    """
+    batches = [
+        _prediction_batch((trial, replicate, epoch, split), np.asarray(values, np.float32), np.asarray(targets[split]))
+        for split, values in logits.items()
+    ]
+    if len({batch.schema for batch in batches}) != 1:
+        raise ValueError(f"predictions of {trial}: needs one split at least, all of them with as many classes")
+    path = folder / "predictions" / part_name(trial, replicate, epoch)
+    return write_parquet(path, batches[0].schema, [pa.concat_batches(batches)], durable=True)
+
+
+def write_reliability(folder: Path, trial: str, replicate: int, epoch: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write the reliability diagram's bins of one evaluation below `folder`, in its sub-folder `reliability`.
+
+    Args:
+        folder: where the trial's tables go.
+        trial: the trial's name.
+        replicate: the replicate, counted from 0.
+        epoch: completed epochs.
+        rows: a row a bin and split, with `split bin lower upper n confidence accuracy`.
+
+    Returns:
+        The file's path.
+    """
+    key = {"trial": trial, "replicate": replicate, "epoch": epoch}
+    batch = pa.RecordBatch.from_pylist([{**key, **row} for row in rows], schema=RELIABILITY_SCHEMA)
+    path = folder / "reliability" / part_name(trial, replicate, epoch)
+    return write_parquet(path, RELIABILITY_SCHEMA, [batch], durable=True)
+
+
+def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, durable: bool = False) -> Path:
+    """Write record batches, a row group each, to a temporary file and rename it to `path`.
+
+    Args:
+        path: the final name; its folder is created when missing, a file of that name is replaced in one step.
+        schema: the table's schema.
+        batches: taken one at a time, so that a large table never has to fit in memory; may be empty.
+        durable: flush the file to the disk before it gets its name, for data that nothing else could restore.
+
+    Raises:
+        OSError: the folder cannot be written to; the temporary file is removed.
+    """
+
+    def write(target: Path) -> None:
+        with target.open("wb") as file:
+            with pq.ParquetWriter(file, schema, **_format(schema)) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+
+    return replace_file(path, write)
+
+
+def replace_file(path: Path, write: Callable[[Path], Any]) -> Path:
+    """Let `write` fill a temporary file beside `path`, then give it the name `path` in one step.
+
+    Whatever `write` raises is passed on; no temporary file stays behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(temporary_name())
+    try:
+        write(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def temporary_name() -> str:
+    """Return a name for an unfinished file: process id and a random part, so no two writers share one."""
+    return f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _format(schema: pa.Schema) -> dict[str, Any]:
+    """Options of the Parquet writer: dictionaries where values repeat, checksums so that damage shows."""
+    repeating = [field.name for field in schema if pa.types.is_string(field.type)]
+    return {"compression": "zstd", "use_dictionary": repeating, "write_page_checksum": True}
+
+
+def _prediction_batch(key: tuple[str, int, int, str], logits: np.ndarray, targets: np.ndarray) -> pa.RecordBatch:
+    if logits.ndim != 2 or targets.shape != logits.shape[:1]:
+        raise ValueError(
+            f"predictions of {key[0]}, split {key[3]}: logits {logits.shape} and targets {targets.shape} "
+            "must be [N, K] and [N]"
+        )
+    samples, classes = logits.shape
+    columns = [
+        *(pa.repeat(pa.scalar(value), samples) for value in key),
+        pa.array(np.arange(samples, dtype=np.int64)),
+        pa.array(targets.astype(np.int64)),
+        pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(logits).reshape(-1)), classes),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=predictions_schema(classes))
