@@ -117,7 +117,7 @@ def _members(kind: str, value: Any, path: str, faults: list[Fault]) -> Node:
     if not isinstance(value, list) or not value:
         faults.append(Fault(path, f"{kind} needs a list of at least one member", f"write {kind}: [a, b]"))
         return INVALID
-    nodes = []
+    nodes: list[Node] = []
     for index, member in enumerate(value):
         place = join_path(path, index)
         if kind == "one_of" and not isinstance(member, (dict, str)):

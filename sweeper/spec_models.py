@@ -96,7 +96,7 @@ class Evaluation(_Part):
     bins: int = Field(default=15, ge=1, le=1000)
     posthoc: list[dict[str, Any]] = Field(default_factory=list)
     curvature: dict[str, Any] | Literal[False] = Field(default_factory=dict)
-    bootstrap: int = Field(default=0, ge=0, le=100_000)
+    bootstrap: int = Field(default=100, ge=0, le=100_000)
 
 
 class SweepSpec(_Part):

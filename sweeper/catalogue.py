@@ -1,0 +1,89 @@
+"""What can be written in a search space file, as data: shipped files, and components with their hyperparameters.
+
+`sweeper spaces` shows the files; `--losses`, `--architectures`, `--datasets`, `--optimizers` and `--posthoc` show the
+components of one kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces import packaged_files
+from sweeper.spec_file import read_document
+from sweeper.spec_registries import Registries, installed_registries
+from trainables.registry import Component, Hyperparameter
+
+KINDS = ("losses", "architectures", "datasets", "optimizers", "posthoc")
+
+
+@dataclass(frozen=True)
+class SpaceEntry:
+    """A shipped search space file: its name and header."""
+
+    name: str
+    question: str
+    cost: str
+    command: str
+
+
+@dataclass(frozen=True)
+class HyperparameterEntry:
+    """One hyperparameter in words."""
+
+    name: str
+    valid: str
+    default: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ComponentEntry:
+    """One component in words."""
+
+    name: str
+    summary: str
+    source: str
+    hyperparameters: tuple[HyperparameterEntry, ...]
+
+
+def list_spaces() -> list[SpaceEntry]:
+    """Return the shipped search space files, by name. Reads their headers only; nothing is checked or imported."""
+    entries = []
+    for name, path in packaged_files().items():
+        header = read_document(path).values.get("header") or {}
+        entries.append(SpaceEntry(name, *(str(header.get(key, "")) for key in ("question", "cost", "command"))))
+    return entries
+
+
+def list_components(kind: str, registries: Registries | None = None) -> list[ComponentEntry]:
+    """Return the components of one of `KINDS`, in the order of their registry. Raises KeyError for another kind."""
+    if kind not in KINDS:
+        raise KeyError(f"{kind!r} is none of {', '.join(KINDS)}")
+    registry = getattr(registries or installed_registries(), kind)
+    return [_component_entry(component) for component in registry.values()]
+
+
+def _component_entry(component: Component) -> ComponentEntry:
+    hyperparameters = tuple(map(_hyperparameter_entry, component.hyperparameters))
+    return ComponentEntry(component.name, component.summary, component.source, hyperparameters)
+
+
+def _hyperparameter_entry(description: Hyperparameter) -> HyperparameterEntry:
+    valid = f"list of numbers in {description.range_text}" if description.kind == "numbers" else description.range_text
+    if description.kind == "integer" and "whole" not in valid:
+        valid = f"whole number in {valid}"
+    default = "required" if description.required else value_text(description.default)
+    return HyperparameterEntry(description.name, valid, default, description.source, description.reason)
+
+
+def value_text(value: Any) -> str:
+    """Return a default as a search space file would write it; `auto` where the component decides."""
+    if value is None:
+        return "auto"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(value_text, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

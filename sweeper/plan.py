@@ -1,0 +1,199 @@
+"""What a sweep will do, before anything is trained: trials, rungs, epochs, time.
+
+How many trials reach a rung is simulated with the scheduler's own decisions on random trials. Trials are assumed to
+keep their order from rung to rung; where they change places, fewer go on, so the estimate errs to the expensive side.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+from sweeper.scheduler import Halving, Rungs, decide
+from sweeper.space import configurations
+from sweeper.spec_models import SweepSpec
+
+SIMULATED_TRIALS = 2000
+"""Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens."""
+
+START_SECONDS = 10.0
+"""From the command to the first step: Ray's start (3 to 4 s) and the workers' import of torch (4 to 5 s)."""
+
+REPORT_SECONDS = 0.05
+"""What the driver and the tables cost for each evaluation of a replicate."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A mean with the 5th and 95th percentile."""
+
+    low: float
+    mean: float
+    high: float
+
+    @staticmethod
+    def of(values: np.ndarray) -> Range:
+        """Return the range of simulated values."""
+        low, high = np.percentile(values, [5, 95])
+        return Range(float(low), float(np.mean(values)), float(high))
+
+    def text(self, digits: int = 0) -> str:
+        """Return e.g. `17.6 (13 to 23)`, or the number alone where it is certain."""
+        if self.low == self.high:
+            return f"{self.mean:,.{digits}f}"
+        return f"{self.mean:,.{digits}f} ({self.low:,.0f} to {self.high:,.0f})"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that one epoch and one evaluation of one replicate take on one trial's share of this machine."""
+
+    epoch_seconds: float
+    evaluation_seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep will do.
+
+    Attributes:
+        trials: configurations.
+        replicates: seeds of each.
+        reaching: rung (epochs) → how many trials reach it.
+        epochs: training epochs over all replicates.
+        evaluations: evaluations over all replicates.
+        workers: trials that run at once.
+        seconds: how long it takes; `None` when costs were not measured.
+        costs: architecture → measured cost.
+        note: why there is no time, or how it was estimated.
+    """
+
+    trials: int
+    replicates: int
+    reaching: dict[int, Range]
+    epochs: Range
+    evaluations: Range
+    workers: int
+    seconds: Range | None
+    costs: dict[str, Cost]
+    note: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain JSON values."""
+        return asdict(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Show the plan as a table and, below it, where the time comes from."""
+        table = Table(show_header=False, box=None, pad_edge=False)
+        table.add_column(style="bold")
+        table.add_column()
+        table.add_row("trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} at a time")
+        last = max(self.reaching)
+        for rung, count in self.reaching.items():
+            kind = "the end" if rung == last else "rung"
+            table.add_row(
+                f"{kind}, epoch {rung}", f"reached by {count.text(1 if count.low != count.high else 0)} trials"
+            )
+        table.add_row("epochs in all", self.epochs.text())
+        table.add_row("evaluations", self.evaluations.text())
+        if self.seconds is not None:
+            times = [duration_text(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
+            same = self.seconds.low == self.seconds.high
+            table.add_row("estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})")
+        yield table
+        if self.note:
+            yield self.note
+
+
+def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int | None = None, note: str = "") -> Plan:
+    """Plan a sweep.
+
+    Args:
+        spec: the checked search space.
+        costs: architecture → cost, as `sweeper.plan_costs.measure_costs` gives; without it there is no time.
+        workers: trials that run at once; by default this machine's cores over `resources.cpu`.
+        note: shown with the plan.
+    """
+    space = configurations(spec)
+    trials, replicates = len(space), spec.replicates.count
+    workers = min(workers or local_workers(spec), trials)
+    simulated = simulate(spec.halving, trials, workers)
+    rungs = spec.halving.rungs
+    lengths = np.diff([0, *rungs])
+    epochs = simulated @ lengths * replicates
+    evaluations = simulated.sum(axis=1) * replicates
+    seconds = None
+    if costs:
+        shares = architecture_shares(spec)
+        epoch = sum(share * costs[name].epoch_seconds for name, share in shares.items())
+        evaluation = sum(share * costs[name].evaluation_seconds for name, share in shares.items())
+        work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS)
+        seconds = Range.of(START_SECONDS + work / workers)
+    reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
+    return Plan(
+        trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds, dict(costs or {}), note
+    )
+
+
+def simulate(halving: Halving, trials: int, workers: int, repetitions: int | None = None, seed: int = 0) -> np.ndarray:
+    """Return how many of `trials` reach each rung, float64 [repetitions, rungs], under the scheduler's decisions."""
+    size = min(trials, SIMULATED_TRIALS)
+    if not halving.stops:
+        return np.full((1, len(halving.rungs)), float(trials))
+    repetitions = repetitions or max(40, min(1000, 50_000 // size))
+    random = np.random.default_rng(seed)
+    counts = [_simulate_once(halving, size, min(workers, size), random) for _ in range(repetitions)]
+    return np.array(counts, dtype=np.float64) * (trials / size)
+
+
+def _simulate_once(halving: Halving, trials: int, workers: int, random: np.random.Generator) -> list[int]:
+    """Run one sweep of random trials, `workers` at a time, each at a speed of its own, in random order."""
+    rungs, epochs = Rungs(halving), halving.rungs
+    quality, pace = random.normal(size=trials), random.uniform(0.5, 2.0, size=trials)
+    reached = [0] * len(epochs)
+    running = [(epochs[0] * pace[trial], trial, 0) for trial in range(workers)]
+    heapq.heapify(running)
+    waiting = iter(range(workers, trials))
+    while running:
+        now, trial, column = heapq.heappop(running)
+        reached[column] += 1
+        decision = decide(rungs, trial, epochs[column], quality[trial])
+        rungs.add(epochs[column], trial, quality[trial])
+        if decision is not None and decision.kind == "continue":
+            heapq.heappush(running, (now + (epochs[column + 1] - epochs[column]) * pace[trial], trial, column + 1))
+        elif (following := next(waiting, None)) is not None:
+            heapq.heappush(running, (now + epochs[0] * pace[following], following, 0))
+    return reached
+
+
+def architecture_shares(spec: SweepSpec) -> dict[str, float]:
+    """Return the share of configurations of each architecture, from at most the first `SIMULATED_TRIALS`."""
+    space = configurations(spec)
+    names = [space[i]["architecture"]["name"] for i in range(min(len(space), SIMULATED_TRIALS))]
+    return {name: names.count(name) / len(names) for name in sorted(set(names))}
+
+
+def local_workers(spec: SweepSpec) -> int:
+    """Return how many trials this machine's cores carry at once."""
+    return max(1, int(len(os.sched_getaffinity(0)) / spec.resources.cpu))
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as people say it: `40 s`, `2 min 5 s`, `3 h 10 min`, `2 d 4 h`."""
+    units = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
+    parts: list[str] = []
+    rest = round(seconds)
+    for unit, size in units:
+        count, rest = divmod(rest, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+        elif parts:
+            break
+    return " ".join(parts[:2])

@@ -1,0 +1,113 @@
+"""How long an epoch and an evaluation take on this machine, measured by doing a little of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sweeper.plan import SIMULATED_TRIALS, Cost, Plan, plan
+from sweeper.space import configurations
+from sweeper.spec_models import SweepSpec
+
+if TYPE_CHECKING:
+    from trainables.datasets import DataSet
+
+MEASURED_SAMPLES = 2048
+"""A larger training split is cut to this many samples and the time scaled up, so that planning stays quick."""
+
+MEASURED_SECONDS = 1.0
+"""For how long each architecture is trained."""
+
+
+def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
+    """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why."""
+    from trainables.datasets import DataSetUnavailableError
+
+    try:
+        costs = measure_costs(spec)
+    except DataSetUnavailableError as error:
+        return plan(spec, workers=workers, note=f"no time: {error}")
+    parts = [
+        f"{name} {c.epoch_seconds:.3g} s an epoch, {c.evaluation_seconds:.3g} s an evaluation"
+        for name, c in costs.items()
+    ]
+    return plan(spec, costs, workers, f"time from a short measurement on this machine: {'; '.join(parts)}")
+
+
+def measure_costs(spec: SweepSpec) -> dict[str, Cost]:
+    """Return architecture → cost, each measured on one of the sweep's configurations.
+
+    Raises:
+        DataSetUnavailableError: the data set's files are missing or damaged.
+    """
+    import torch
+
+    from trainables.datasets import load_dataset
+
+    device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
+    options = dict(spec.dataset)
+    whole = load_dataset(options.pop("name"), **options)
+    share = min(1.0, MEASURED_SAMPLES / len(whole.train))
+    dataset = _cut(whole, share).to(device)
+    with _threads(max(1, int(spec.resources.cpu))):
+        return {
+            name: _measure(configuration, spec, dataset, share, device)
+            for name, configuration in representatives(spec).items()
+        }
+
+
+def representatives(spec: SweepSpec) -> dict[str, dict[str, Any]]:
+    """Return architecture → one of its configurations, preferring other losses to plain cross-entropy, which
+    needs one Hessian where they need two.
+    """
+    space = configurations(spec)
+    chosen: dict[str, dict[str, Any]] = {}
+    for i in range(min(len(space), SIMULATED_TRIALS)):
+        configuration = space[i]
+        before = chosen.setdefault(configuration["architecture"]["name"], configuration)
+        if before["loss"]["name"] == "cross_entropy":
+            chosen[configuration["architecture"]["name"]] = configuration
+    return dict(sorted(chosen.items()))
+
+
+def _measure(configuration: Mapping[str, Any], spec: SweepSpec, dataset: DataSet, share: float, device: str) -> Cost:
+    from trainables.evaluation import EvaluationSettings
+    from trainables.training import Replicate
+
+    replicate = Replicate(configuration, seed=0, dataset=dataset, max_epochs=spec.scheduler.max_epochs, device=device)
+    replicate.train_epoch()  # the first one also pays for allocations and kernels' choice
+    started, epochs = time.perf_counter(), 0
+    while epochs == 0 or time.perf_counter() - started < MEASURED_SECONDS:
+        replicate.train_epoch()
+        epochs += 1
+    epoch_seconds = (time.perf_counter() - started) / epochs
+    started = time.perf_counter()
+    replicate.evaluate(EvaluationSettings.from_mapping(spec.evaluation.model_dump()), "rung")
+    return Cost(epoch_seconds / share, (time.perf_counter() - started) / share)
+
+
+def _cut(dataset: DataSet, share: float) -> DataSet:
+    """Return the data set with the first `share` of each split."""
+    if share == 1.0:
+        return dataset
+    parts = {}
+    for name in ("train", "val", "test"):
+        split = getattr(dataset, name)
+        count = max(1, int(len(split) * share))
+        parts[name] = replace(split, inputs=split.inputs[:count], targets=split.targets[:count])
+    return replace(dataset, **parts)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

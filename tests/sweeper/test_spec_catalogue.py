@@ -1,0 +1,52 @@
+"""What `sweeper spaces` shows is complete and readable."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces import packaged_files
+from sweeper.catalogue import KINDS, list_components, list_spaces, value_text
+from tests.sweeper.small_registries import REGISTRIES
+
+
+def test_every_shipped_file_is_listed_with_its_question():
+    entries = list_spaces()
+    assert [entry.name for entry in entries] == sorted(packaged_files())
+    assert all(entry.question and entry.cost and entry.command for entry in entries)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_component_that_exists_is_listed(kind):
+    entries = list_components(kind)
+    assert entries
+    for entry in entries:
+        for hyperparameter in entry.hyperparameters:
+            assert hyperparameter.valid
+            assert hyperparameter.default
+
+
+def test_hyperparameters_in_words():
+    losses = {entry.name: entry for entry in list_components("losses", REGISTRIES)}
+    coverage = losses["selective_risk"].hyperparameters[0]
+    assert (coverage.name, coverage.valid, coverage.default, coverage.reason) == (
+        "coverage",
+        "(0, 1]",
+        "0.8",
+        "a share",
+    )
+    optimizer = {h.name: h for h in list_components("optimizers", REGISTRIES)[0].hyperparameters}
+    assert optimizer["lr"].default == "required"
+    assert optimizer["milestones"].valid == "list of numbers in [0, inf)"
+    assert list_components("architectures", REGISTRIES)[0].hyperparameters[0].valid == "whole number in [1, inf)"
+
+
+def test_an_unknown_kind():
+    with pytest.raises(KeyError, match="'loss' is none of losses"):
+        list_components("loss", REGISTRIES)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "auto"), (True, "true"), ((150, 0.5), "[150, 0.5]"), (3.0, "3"), ("msp", "msp")]
+)
+def test_values_as_a_file_writes_them(value, text):
+    assert value_text(value) == text
