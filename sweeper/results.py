@@ -12,9 +12,7 @@ generation from beginning to end even when the link is swapped meanwhile.
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -26,17 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from sweeper.errors import SweeperError
 from sweeper.ids import TABLES, SweepPaths
+from sweeper.tables import table_schemas
 
 if TYPE_CHECKING:
     import pandas
     import polars
 
-FORMATS = ("table", "json", "csv", "parquet")
 VIEWS = (*TABLES, "final")
 
 LARGE_TABLES = frozenset({"reliability", "predictions"})
@@ -120,6 +117,10 @@ class Results:
             raise QueryError(f"there is no table {name!r}", f"tables: {', '.join(VIEWS)}{nearest(name, VIEWS)}")
         return self.sql(f"SELECT * FROM {name}")
 
+    def columns(self, name: str) -> list[str]:
+        """Return the column names of a table. Raises as `table` does."""
+        return self.sql(f"SELECT * FROM {name} LIMIT 0").column_names
+
     def pandas(self, name: str = "final") -> pandas.DataFrame:
         """Return a whole table as a pandas data frame (pandas must be installed). Raises as `table` does."""
         return self.table(name).to_pandas()
@@ -197,18 +198,24 @@ def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.Duc
         for name in TABLES:
             files = f"{generation}/{name}/**/*.parquet".replace("'", "''")
             if next((generation / name).glob("**/*.parquet"), None) is None:
+                connection.register(f"no_{name}", empty_table(name))
+                connection.execute(f"CREATE VIEW {name} AS SELECT * FROM no_{name}")
                 continue
             kind = "TABLE" if in_memory and name not in LARGE_TABLES else "VIEW"
             connection.execute(
                 f"CREATE {kind} {name} AS SELECT * FROM read_parquet('{files}', hive_partitioning = false)"
             )
-        if {"trials", "evaluations"} <= {row[0] for row in connection.execute("SHOW TABLES").fetchall()}:
-            connection.execute(FINAL)
+        connection.execute(FINAL)
         yield connection
     except duckdb.Error as error:
         raise QueryError(first_line(error), "the sweep's tables could not be read") from error
     finally:
         connection.close()
+
+
+def empty_table(name: str) -> pa.Table:
+    """Return a table of the columns that every sweep has, without rows: what a table without files reads as."""
+    return table_schemas({}, classes=1, evaluation_columns=())[name].empty_table()
 
 
 def check_reads_only(query: str) -> None:
@@ -244,56 +251,3 @@ def execute(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
 def first_line(error: Exception) -> str:
     """Return what an error says, without the query it repeats."""
     return str(error).split("\n\nLINE", 1)[0].strip()
-
-
-def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
-    """Return a table as text (`table`, `json`: one object a row in a list, `csv`) or as bytes (`parquet`).
-
-    Raises:
-        SweeperError: for another format.
-    """
-    if kind == "parquet":
-        sink = io.BytesIO()
-        pq.write_table(table, sink)
-        return sink.getvalue()
-    rows = [{key: plain(value) for key, value in row.items()} for row in table.to_pylist()]
-    if kind == "json":
-        return json.dumps(rows, indent=1, ensure_ascii=False)
-    if kind == "csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(table.column_names)
-        writer.writerows(row.values() for row in rows)
-        return text.getvalue()
-    if kind == "table":
-        return text_table(table.column_names, rows)
-    raise SweeperError(f"unknown format {kind!r}", f"formats: {', '.join(FORMATS)}")
-
-
-def plain(value: Any) -> Any:
-    """Return a value that JSON and CSV can hold: times as ISO 8601 text, NaN and infinities as None."""
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    return value
-
-
-def text_table(columns: list[str], rows: list[dict[str, Any]]) -> str:
-    """Return rows as aligned plain text: numbers to the right with six digits, nothing for null."""
-    cells = [[shown(row[column]) for column in columns] for row in rows]
-    widths = [max([len(column), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
-    numeric = [any(isinstance(row[column], (int, float)) for row in rows) for column in columns]
-
-    def line(values: list[str]) -> str:
-        aligned = [v.rjust(w) if right else v.ljust(w) for v, w, right in zip(values, widths, numeric, strict=True)]
-        return "  ".join(aligned).rstrip()
-
-    return "\n".join([line(columns), line(["─" * width for width in widths]), *map(line, cells)])
-
-
-def shown(value: Any) -> str:
-    """Return a value as text in a table."""
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from sweeper.ids import SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
+from sweeper.tables import evaluation_columns, record_batch, table_schemas
 
 CLASSES = 10
 RUNGS = (3, 9)
@@ -151,9 +152,7 @@ def drop_rung_evaluations(sweep: Sweep, index: int) -> None:
     """Keep only the evaluation at the end: without early stopping there are no rungs."""
     name = trial_name(index)
     for table in ("evaluations", "reliability", "predictions"):
-        sweep.rows[table] = [
-            row for row in sweep.rows[table] if row["trial"] != name or row["epoch"] == MAX_EPOCHS
-        ]
+        sweep.rows[table] = [row for row in sweep.rows[table] if row["trial"] != name or row["epoch"] == MAX_EPOCHS]
 
 
 def trial_quality(rng: np.random.Generator, configuration: dict[str, Any]) -> dict[str, float]:
@@ -170,17 +169,20 @@ def trial_quality(rng: np.random.Generator, configuration: dict[str, Any]) -> di
     scale = 60.0 if residual else 18.0
     shrink = np.exp(-0.33 * gamma) if loss["name"] == "focal" else np.exp(0.25 * gamma)
     return {
-        "separation": float((4.6 if residual else 3.9) - 1.1 * off_optimum + rng.normal(0, 0.15)),
+        "separation": float((3.9 if residual else 3.3) - 0.9 * off_optimum + rng.normal(0, 0.15)),
         "sharpness": float(sharpness * np.exp(rng.normal(0, 0.05))),
         "lambda_training": float(scale * shrink * (1 + off_optimum) * np.exp(rng.normal(0, 0.15))),
-        "lambda_cross_entropy": float(
-            scale * np.exp(-0.05 * gamma) * (1 + off_optimum) * np.exp(rng.normal(0, 0.25))
-        ),
+        "lambda_cross_entropy": float(scale * np.exp(-0.05 * gamma) * (1 + off_optimum) * np.exp(rng.normal(0, 0.25))),
     }
 
 
 def add_epochs(
-    sweep: Sweep, index: int, quality: dict[str, float], configuration: dict[str, Any], first: int, last: int,
+    sweep: Sweep,
+    index: int,
+    quality: dict[str, float],
+    configuration: dict[str, Any],
+    first: int,
+    last: int,
     seconds: float,
 ) -> float:
     """Add epoch rows first+1 … last for every replicate; return the mean validation NLL of the last."""
@@ -282,7 +284,7 @@ def add_evaluations(
             calibrated = metrics(softmax(logits / temperature), targets)
             row = {**key, "stage": "end" if epoch == MAX_EPOCHS else "rung", **metrics(softmax(logits), targets)}
             row["posthoc_temperature_temperature"] = temperature
-            row |= {f"posthoc_temperature_{name}": value for name, value in calibrated.items()}
+            row |= {f"posthoc_temperature_{name}": value for name, value in calibrated.items() if name != "accuracy"}
             if split == "val":
                 row |= curvature(sweep, index, replicate, quality, epoch)
             sweep.rows["evaluations"].append(row)
@@ -336,8 +338,15 @@ def decide(sweep: Sweep, index: int, epoch: int, value: float) -> tuple[str, str
 
 
 def add_decision(
-    sweep: Sweep, index: int, epoch: int, rung: int | None, kind: str, reason: str | None, metric: float | None,
-    cutoff: float | None, competitors: int | None,
+    sweep: Sweep,
+    index: int,
+    epoch: int,
+    rung: int | None,
+    kind: str,
+    reason: str | None,
+    metric: float | None,
+    cutoff: float | None,
+    competitors: int | None,
 ) -> None:
     """Add one row to the table of decisions."""
     sweep.rows["decisions"].append(
@@ -349,8 +358,15 @@ def add_decision(
 
 
 def add_trial_rows(
-    sweep: Sweep, index: int, configuration: dict[str, Any], status: str, reason: str | None, rung: int | None,
-    epoch: int, seconds: float, error: str | None,
+    sweep: Sweep,
+    index: int,
+    configuration: dict[str, Any],
+    status: str,
+    reason: str | None,
+    rung: int | None,
+    epoch: int,
+    seconds: float,
+    error: str | None,
 ) -> None:
     """Add one row a replicate to the table of trials."""
     evaluated = [row["epoch"] for row in sweep.rows["evaluations"] if row["trial"] == trial_name(index)]
@@ -359,45 +375,28 @@ def add_trial_rows(
             {
                 "trial": trial_name(index), "replicate": replicate,
                 "seed": replicate_seed(sweep.seed, index, replicate), "config_hash": config_hash(configuration),
-                "status": status, "stop_reason": reason, "stop_rung": rung, "epochs": epoch,
+                "status": status, "stop_kind": status, "stop_reason": reason, "stop_rung": rung, "epochs": epoch,
                 "last_evaluation_epoch": max(evaluated, default=None), "wall_seconds": seconds * epoch,
-                "device": "cpu", "error": error, **flatten_configuration(configuration),
+                "device": "cpu", "packing": "sequential", "attempt": 1, "error": error,
+                **flatten_configuration(configuration),
             }
         )  # fmt: skip
-
-
-def table_schemas(rows: dict[str, list[dict[str, Any]]]) -> dict[str, pa.Schema]:
-    """Return one explicit schema a table, wide enough for every row."""
-    typed = {
-        "rung": pa.int32(), "stop_rung": pa.int32(), "error": pa.string(), "metric": pa.float64(),
-        "cutoff": pa.float64(), "competitors": pa.int32(), "logits": pa.list_(pa.float32(), CLASSES),
-        "decided_at": pa.timestamp("us", tz="UTC"), "last_evaluation_epoch": pa.int32(), "stop_reason": pa.string(),
-        "confidence": pa.float64(), "accuracy": pa.float64(), "seed": pa.int64(),
-    }  # fmt: skip
-    schemas = {}
-    for name, lines in rows.items():
-        examples: dict[str, Any] = {}
-        for line in lines:
-            for column, value in line.items():
-                if examples.get(column) is None:
-                    examples[column] = value
-        fields = [(column, typed.get(column) or pa.scalar(value).type) for column, value in examples.items()]
-        schemas[name] = pa.schema(fields)
-    return schemas
 
 
 def write_folder(paths: SweepPaths, sweep: Sweep, configurations: int, space: str) -> None:
     """Write tables, link, sweep.yaml and manifest.json."""
     generation = paths.generations / "0001"
     sweep.rows["trials"] = [{"sweep": paths.name, **line} for line in sweep.rows["trials"]]
-    for name, schema in table_schemas(sweep.rows).items():
+    types = {key: type(v) for row in sweep.rows["trials"] for key, v in row.items() if key.startswith("config_")}
+    types.pop("config_hash")
+    for name, schema in table_schemas(types, CLASSES, evaluation_columns(["temperature"])).items():
         lines = sweep.rows[name]
         parts = 3 if len(lines) >= 30 else 1
         for part in range(parts):
             target = generation / name / f"part-{part:04d}.parquet"
             target.parent.mkdir(parents=True, exist_ok=True)
             chunk = lines[part * len(lines) // parts : (part + 1) * len(lines) // parts]
-            pq.write_table(pa.Table.from_pylist(chunk, schema=schema), target)
+            pq.write_table(pa.Table.from_batches([record_batch(name, schema, chunk)]), target)
     paths.tables.symlink_to(generation.relative_to(paths.root))
     paths.sweep_file.write_text(yaml.safe_dump(resolved(sweep, configurations, space)), encoding="utf-8")
     paths.manifest.write_text(json.dumps(manifest(paths.name, sweep.seed), indent=2), encoding="utf-8")

@@ -1,0 +1,97 @@
+"""What the scatter figures draw: one row a configuration, replicates averaged, curvature and validation metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.leaderboard import FINISHED
+from sweeper.results import Results
+from sweeper.statistics import MINIMUM_PAIRS, correlation
+
+Rows = Sequence[dict[str, Any]]
+
+SAMPLES = "hessian_training_samples"
+MEASURED = (
+    "ece", "nll", "accuracy", "hessian_training_lambda_max", "hessian_cross_entropy_lambda_max",
+    "hessian_training_trace", "hessian_cross_entropy_trace",
+)  # fmt: skip
+OPTIONAL = {"gamma": "config_loss_gamma"}
+
+
+def has_curvature(results: Results) -> bool:
+    """Tell whether the Hessian's columns are there (they may still be empty)."""
+    return {SAMPLES, "hessian_cross_entropy_lambda_max"} <= set(results.columns("evaluations"))
+
+
+def configuration_rows(results: Results, condition: str = "true") -> tuple[str, Rows]:
+    """Return the query and rows of every evaluated configuration: validation split, last evaluation.
+
+    Columns: `trial status epoch loss architecture gamma samples replicates` and each of MEASURED with `…_sd`.
+    Replicates of one trial are averaged only at the same epoch, status and Hessian sample size. NaN becomes None.
+    """
+    trials = set(results.columns("trials"))
+    present = set(results.columns("evaluations"))
+    keys = {
+        "loss": "config_loss_name", "architecture": "config_architecture_name", "gamma": "config_loss_gamma",
+    }  # fmt: skip
+    selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
+    selected.append(f"{SAMPLES if SAMPLES in present else 'NULL'} AS samples")
+    measured = [f"avg({name}) AS {name}, stddev_samp({name}) AS {name}_sd" for name in MEASURED if name in present]
+    columns = ",\n  ".join([*selected, "count(*) AS replicates", *measured])
+    sql = (
+        f"SELECT trial, status, epoch,\n  {columns}\nFROM final\nWHERE split = 'val' AND {condition}\n"
+        "GROUP BY ALL ORDER BY trial, epoch"
+    )
+    rows = results.rows(sql)
+    return sql, [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
+
+def one_sample_size(rows: Rows) -> tuple[Rows, int]:
+    """Return the rows of the most frequent Hessian sample size, and how many were left out for another one.
+
+    A subset's curvature is biased by its size, so values of different sizes are never shown together.
+    """
+    sizes = Counter(row["samples"] for row in rows if row["samples"] is not None)
+    if not sizes:
+        return [], 0
+    size = sizes.most_common(1)[0][0]
+    return [row for row in rows if row["samples"] == size], sizes.total() - sizes[size]
+
+
+def sample_size_remark(rows: Rows, left_out: int) -> str:
+    """Return the sentence that says on how many samples the Hessian was taken, and what was left out for it."""
+    text = f"Hessian on {int(rows[0]['samples'])} validation samples."
+    if left_out:
+        text += f" {left_out} measured on another number of samples are left out: such values are not comparable."
+    return text
+
+
+def rank_correlations(rows: Rows, x: str, y: str, *, pooled: bool = False) -> str:
+    """Return Spearman's correlation of two columns in words.
+
+    One a category of architecture, of finished trials only and of all evaluated ones; with `pooled`, the rows as they
+    are given, as one correlation, or nothing where there are too few.
+    """
+    if pooled:
+        found = correlated(rows, x, y)
+        return found if found.startswith("ρ") else ""
+    parts: list[str] = []
+    for architecture in sorted({str(row["architecture"]) for row in rows}):
+        mine = [row for row in rows if str(row["architecture"]) == architecture]
+        finished = [row for row in mine if row["status"] == FINISHED]
+        text = f"{architecture}: {correlated(finished, x, y)}"
+        if len(finished) < len(mine):
+            text += f"; with those not finished {correlated(mine, x, y)}"
+        parts.append(text)
+    return f"Spearman, finished. {'. '.join(parts)}." if parts else "No trial here."
+
+
+def correlated(rows: Rows, x: str, y: str) -> str:
+    """Return one correlation with interval and n, or why there is none."""
+    pairs = [(row[x], row[y]) for row in rows if row[x] is not None and row[y] is not None]
+    found = correlation([a for a, _ in pairs], [b for _, b in pairs])
+    if found is not None:
+        return found.text()
+    return f"too few (n = {len(pairs)})" if len(pairs) < MINIMUM_PAIRS else f"constant (n = {len(pairs)})"

@@ -1,0 +1,151 @@
+"""What a figure of the report is, and how all of them look.
+
+Colours are written as CSS variables (`var(--series-1)`); the page resolves them when it draws, so one figure serves
+light, dark and print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import plotly.graph_objects as go
+
+from sweeper.results import Results
+
+SERIES = 8
+"""Colours of the categorical palette in page.css; a ninth category starts again with the first."""
+
+SYMBOLS = {"completed": "circle", "early_stopped": "circle-open", "failed": "x-thin-open"}
+"""Marker by status; whatever has not ended is drawn as OTHER_SYMBOL."""
+OTHER_SYMBOL = "diamond-open"
+
+STATUS_WORDS = {
+    "completed": "finished", "early_stopped": "stopped early", "failed": "failed", "running": "running",
+    "waiting": "waiting", "interrupted": "interrupted",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot of a figure: a heading, a remark below it (plain text), and the plot."""
+
+    heading: str
+    remark: str
+    plot: go.Figure
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with everything that a reader needs to trust it.
+
+    Attributes:
+        key: an identifier, unique in the report; also the anchor.
+        title: the heading.
+        caption: one sentence that says what is shown, with n.
+        finding: one sentence that says what it shows here, for the top of the report; may be empty.
+        sql: the queries whose rows are drawn.
+        tables: the tables they read.
+        panels: the plots, side by side where there is room.
+        legend: categories in the order of their colours; the statuses drawn are added by `statuses`.
+        statuses: statuses of the trials drawn.
+    """
+
+    key: str
+    title: str
+    caption: str
+    sql: Sequence[str]
+    tables: Sequence[str]
+    panels: Sequence[Panel]
+    finding: str = ""
+    legend: Sequence[str] = ()
+    statuses: Sequence[str] = ()
+
+
+class FigureModule(Protocol):
+    """A file of `figures/`: what it draws, and what to say where there is nothing to draw."""
+
+    ABSENT: str
+
+    def draw(self, results: Results) -> Figure | None:
+        """Return the figure, or None where it does not apply to this sweep."""
+
+
+def colour(index: int) -> str:
+    """Return the colour of category number `index`."""
+    return f"var(--series-{index % SERIES + 1})"
+
+
+def categories(rows: Iterable[Mapping[str, Any]], column: str) -> list[str]:
+    """Return the values of `column`, sorted, so that a category keeps its colour from figure to figure."""
+    return sorted({str(row[column]) for row in rows})
+
+
+def statuses(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the statuses among rows, finished ones first."""
+    order = list(STATUS_WORDS)
+    return sorted({str(row["status"]) for row in rows}, key=order.index)
+
+
+def counted(rows: Sequence[Mapping[str, Any]], noun: str = "configuration") -> str:
+    """Return e.g. `14 configurations (5 finished, 9 stopped early)`."""
+    parts = [f"{sum(row['status'] == s for row in rows)} {STATUS_WORDS[s]}" for s in statuses(rows)]
+    return f"{plural(len(rows), noun)} ({', '.join(parts)})"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return e.g. `1 trial`, `1,200 trials`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def symbol(status: str) -> str:
+    """Return the marker of a status."""
+    return SYMBOLS.get(status, OTHER_SYMBOL)
+
+
+def scatter_type(points: int) -> type[go.Scatter] | type[go.Scattergl]:
+    """Return the SVG scatter for few points and the WebGL one for many.
+
+    SVG prints and works everywhere; above some thousand points it becomes slow (plotly's own advice is 1,000 or more).
+    """
+    return go.Scattergl if points > 4000 else go.Scatter
+
+
+def tagged(status: str, group: str = "") -> dict[str, str]:
+    """Return the tags by which the page's filters find a trace."""
+    return {"status": status, "group": group}
+
+
+def axis(title: str, *, log: bool = False, **more: Any) -> dict[str, Any]:
+    """Return an axis in the report's style."""
+    style: dict[str, Any] = {
+        "title": {"text": title, "standoff": 8, "font": {"size": 12}},
+        "gridcolor": "var(--grid)", "linecolor": "var(--axis)", "zeroline": False, "ticks": "outside", "ticklen": 4,
+        "tickcolor": "var(--axis)", "showline": True, "automargin": True, "tickfont": {"size": 11},
+    }  # fmt: skip
+    if log:
+        style |= {"type": "log", "dtick": "D2", "minor": {"showgrid": False}, "exponentformat": "power"}
+        style.pop("dtick")
+    return style | more
+
+
+def plot(traces: Sequence[Any], x: Mapping[str, Any], y: Mapping[str, Any], **layout: Any) -> go.Figure:
+    """Return a plot in the report's style."""
+    return go.Figure(
+        data=list(traces),
+        layout={
+            "template": "none",
+            "paper_bgcolor": "var(--card)",
+            "plot_bgcolor": "var(--card)",
+            "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "color": "var(--soft)"},
+            "margin": {"l": 52, "r": 14, "t": 10, "b": 44},
+            "showlegend": False,
+            "hovermode": "closest",
+            "hoverlabel": {"font": {"size": 12}, "align": "left"},
+            "xaxis": dict(x),
+            "yaxis": dict(y),
+            **layout,
+        },
+    )

@@ -1,0 +1,59 @@
+"""HTML as nested function calls: text is escaped unless it is already `Markup`."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+VOID = frozenset({"meta", "link", "input", "br", "hr"})
+
+
+class Markup(str):
+    """Text that is HTML already and is not escaped again."""
+
+    __slots__ = ()
+
+
+def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+    """Return `<name attributes>children</name>`.
+
+    Children that are None or "" are left out; attributes that are None or False too, True is written without a value.
+    `class_` and `for_` stand for the reserved words, other underscores become hyphens.
+    """
+    written = []
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = key.rstrip("_").replace("_", "-")
+        written.append(f" {key}" if value is True else f' {key}="{html.escape(str(value))}"')
+    opening = f"<{name}{''.join(written)}>"
+    return Markup(opening if name in VOID else f"{opening}{join(*children)}</{name}>")
+
+
+def join(*children: Any) -> Markup:
+    """Return the children one after the other, text escaped."""
+    kept = [child for child in children if child is not None and child != ""]
+    return Markup("".join(c if isinstance(c, Markup) else html.escape(str(c), quote=False) for c in kept))
+
+
+def data_script(identifier: str, text: str) -> Markup:
+    """Return JSON text as an inert script element that no `</script>` or `<!--` in it can end."""
+    safe = text.replace("<", "\\u003c")
+    return Markup(f'<script type="application/json" id="{html.escape(identifier)}">{safe}</script>')
+
+
+def json_text(value: Any) -> str:
+    """Return compact JSON; NaN and infinities, which JSON lacks, become null."""
+    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def finite(value: Any) -> Any:
+    """Return the value with every NaN and infinity in it replaced by None."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

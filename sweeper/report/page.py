@@ -1,0 +1,279 @@
+"""Puts the report's page together: one HTML file that holds its style, its script, its plots and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from sweeper.leaderboard import Leaderboard, leaderboard
+from sweeper.report.figure import STATUS_WORDS, Figure, Panel, colour, plural, symbol
+from sweeper.report.figures import FIGURES
+from sweeper.report.markup import Markup, data_script, join, json_text, tag
+from sweeper.report.overview import Overview, details, duration, headline, overview
+from sweeper.report.tables import DataTable, decisions_table, failures_table, trials_table
+from sweeper.results import Results
+
+FILTERS = (
+    ("finished", ("completed",)),
+    ("stopped early", ("early_stopped",)),
+    ("others", ("failed", "running", "waiting", "interrupted")),
+)
+"""The statuses behind each button of the filter."""
+
+MARKS = {
+    "circle": '<circle cx="5.5" cy="5.5" r="4" fill="currentColor"/>',
+    "circle-open": '<circle cx="5.5" cy="5.5" r="3.6" fill="none" stroke="currentColor" stroke-width="1.6"/>',
+    "x-thin-open": '<path d="M2 2l7 7M9 2l-7 7" fill="none" stroke="currentColor" stroke-width="1.6"/>',
+    "diamond-open": '<path d="M5.5 1l4.5 4.5-4.5 4.5L1 5.5z" fill="none" stroke="currentColor" stroke-width="1.5"/>',
+}
+"""The markers of `figure.SYMBOLS` as 11 × 11 drawings for the legend."""
+
+
+def render(results: Results) -> str:
+    """Return the whole page of a sweep. `results` should be a snapshot, so that all parts see the same rows."""
+    board, counts = leaderboard(results), overview(results)
+    drawings = [(module.draw(results), module.ABSENT) for module in FIGURES]
+    figures = [figure for figure, _ in drawings if figure is not None]
+    absent = [sentence for figure, sentence in drawings if figure is None]
+    tables = [trials_table(board), decisions_table(results), failures_table(results)]
+    body = tag(
+        "main",
+        masthead(results, counts, figures, tables),
+        toolbar(counts),
+        summary(board, counts, figures),
+        tiles(counts),
+        *map(figure_section, figures),
+        *map(table_section, tables),
+        left_out(absent),
+        manifest_section(results),
+    )
+    return document(results.name, body)
+
+
+def document(name: str, body: Markup) -> str:
+    """Return the HTML document around the body; plotly's script comes after everything a reader sees first."""
+    files = resources.files("sweeper.report")
+    style = Markup(files.joinpath("page.css").read_text("utf-8"))
+    script = Markup(files.joinpath("page.js").read_text("utf-8"))
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{name} · sweep report"),
+        tag("link", rel="icon", href="data:,"),
+        tag("style", style),
+    )
+    words = data_script("status-words", json_text(STATUS_WORDS))
+    scripts = join(words, tag("script", Markup(get_plotlyjs())), tag("script", script))
+    return f"<!doctype html>\n{tag('html', head, tag('body', body, scripts), lang='en', data_theme='light')}\n"
+
+
+def masthead(results: Results, counts: Overview, figures: Sequence[Figure], tables: Sequence[DataTable]) -> Markup:
+    """Return the sweep's name, what it ran on, and the contents."""
+    space = results.specification
+    facts = [
+        f"data set {space['dataset']['name']}" if "dataset" in space else "",
+        f"{plural(counts.trials, 'configuration')} × {plural(counts.replicates // max(1, counts.trials), 'replicate')}",
+        f"scheduler {space['scheduler']['name']}" if "name" in space.get("scheduler", {}) else "",
+        f"started {results.manifest['created'].replace('T', ' ')}" if "created" in results.manifest else "",
+    ]
+    places = [(item.key, item.title) for item in figures] + [(item.key, item.title) for item in tables]
+    links = [tag("a", title, href=f"#{key}") for key, title in places]
+    return tag(
+        "header",
+        tag("h1", results.name),
+        tag("p", " · ".join(filter(None, facts)), class_="facts"),
+        tag("noscript", tag("p", "Plots and tables need JavaScript, which is off.")),
+        tag("nav", *links, tag("a", "Manifest", href="#manifest"), class_="contents"),
+        class_="masthead",
+    )
+
+
+def toolbar(counts: Overview) -> Markup:
+    """Return the filter by status, for all plots and tables, and the switch between light and dark."""
+    chips = [
+        tag(
+            "button",
+            mark(names[0]),
+            label,
+            class_="chip",
+            type="button",
+            aria_pressed="true",
+            data_status=" ".join(names),
+        )
+        for label, names in FILTERS
+        if counts.count(*names)
+    ]
+    theme = tag("button", "Dark", id="theme", class_="chip push", type="button", title="Switch light and dark")
+    return tag("div", tag("span", "Trials shown", class_="word"), *chips, theme, class_="toolbar")
+
+
+def mark(status: str) -> Markup:
+    """Return the marker of a status as a small drawing."""
+    return Markup(f'<svg class="mark" viewBox="0 0 11 11" aria-hidden="true">{MARKS[symbol(status)]}</svg>')
+
+
+def summary(board: Leaderboard, counts: Overview, figures: Sequence[Figure]) -> Markup:
+    """Return the card with the headline, its particulars, and what the figures found."""
+    findings = [tag("p", figure.finding) for figure in figures if figure.finding]
+    return tag(
+        "section",
+        tag("p", headline(board, counts), class_="lead"),
+        tag("div", *(tag("p", sentence) for sentence in details(board)), class_="more"),
+        tag("div", *findings, class_="findings") if findings else "",
+        class_="card headline",
+        id="summary",
+    )
+
+
+def tiles(counts: Overview) -> Markup:
+    """Return the counts: trials by status and rung, epochs saved, time."""
+    stops = ", ".join(f"{row['stopped']} at rung {row['rung']}" for row in counts.rungs if row["stopped"])
+    judged = ", ".join(f"{row['judged']} at {row['rung']}" for row in counts.rungs)
+    others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in ("running", "waiting", "interrupted")]
+    others = [text for text in others if not text.startswith("0 ")]
+    share = f"{counts.trained / counts.full:.0%}" if counts.full else "–"
+    spent = f"{counts.trained:,} of {counts.full:,}; stopping saved {counts.saved:,}"
+    return tag(
+        "section",
+        tile("Trials", f"{counts.trials:,}", ", ".join(others) or f"{counts.replicates:,} with replicates"),
+        tile("Finished", f"{counts.count('completed'):,}", f"judged: {judged}" if judged else ""),
+        tile("Stopped early", f"{counts.count('early_stopped'):,}", stops),
+        tile("Failed", f"{counts.count('failed'):,}", "see Failures" if counts.count("failed") else ""),
+        tile("Of all epochs trained", share, spent),
+        tile(
+            "Time in trials", duration(counts.worked), f"elapsed {duration(counts.elapsed)}" if counts.elapsed else ""
+        ),
+        class_="tiles",
+        aria_label="Counts",
+    )
+
+
+def tile(label: str, value: str, note: str) -> Markup:
+    """Return one count."""
+    return tag(
+        "div",
+        tag("div", label, class_="label"),
+        tag("div", value, class_="figure"),
+        tag("div", note, class_="note"),
+        class_="tile",
+    )
+
+
+def figure_section(figure: Figure) -> Markup:
+    """Return a figure's card: caption, legend, panels, the SQL and the data."""
+    groups = [
+        tag(
+            "button", tag("span", class_="swatch", style=f"background:{colour(at)}"), name,
+            class_="chip", type="button", aria_pressed="true", data_group=name,
+        )
+        for at, name in enumerate(figure.legend)
+    ]  # fmt: skip
+    marks = [tag("span", mark(name), STATUS_WORDS[name], class_="chip still") for name in figure.statuses]
+    alone = len(figure.panels) == 1
+    panels = [panel_figure(f"{figure.key}-{at}", panel, alone) for at, panel in enumerate(figure.panels)]
+    return tag(
+        "section",
+        tag("h2", figure.title),
+        tag("p", figure.caption, class_="caption"),
+        tag("div", *groups, *marks, class_="key") if groups or marks else "",
+        tag("div", *panels, class_="panels"),
+        sources(figure.sql, figure.tables),
+        class_="card",
+        id=figure.key,
+    )
+
+
+def panel_figure(identifier: str, panel: Panel, alone: bool) -> Markup:
+    """Return one plot with its heading and remark; the plot itself as data that the page draws when it is near."""
+    plot = panel.plot.to_json()
+    shape = "panel wide" if panel.wide else "panel alone" if alone else "panel"
+    return tag(
+        "figure",
+        tag("figcaption", tag("h3", panel.heading)) if panel.heading else "",
+        tag("div", class_="plot", data_plot=identifier, role="img", aria_label=panel.heading or identifier),
+        tag("p", panel.remark, class_="remark") if panel.remark else "",
+        data_script(identifier, plot),
+        class_=shape,
+    )
+
+
+def sources(sql: Sequence[str], tables: Sequence[str]) -> Markup:
+    """Return the collapsed queries and the links to the Parquet files they read."""
+    links = [join(tag("a", name, href=f"tables/{name}/"), " ") for name in tables]
+    return tag(
+        "div",
+        tag("details", tag("summary", "SQL of these data"), tag("pre", ";\n\n".join(sql))),
+        tag("span", "Parquet: ", *links),
+        class_="sources",
+    )
+
+
+def table_section(table: DataTable) -> Markup:
+    """Return a table's card; its rows are data that the page draws as they are scrolled to."""
+    heads = [
+        tag("th", tag("button", column["label"], type="button"), class_=None if left(column) else "right", scope="col")
+        for column in table.columns
+    ]
+    data = {"columns": table.columns, "rows": table.rows, "status": table.status}
+    rows = join(
+        tag("div", tag("input", type="search", placeholder="Filter rows", aria_label=f"Filter {table.title}"),
+            tag("span", class_="count"), class_="finder"),
+        tag("div", tag("table", tag("thead", tag("tr", *heads)), tag("tbody")), class_="scroll", tabindex="0"),
+        data_script(f"{table.key}-rows", json_text(data)),
+        sources([table.sql], table.tables),
+    )  # fmt: skip
+    return tag(
+        "section",
+        tag("h2", table.title),
+        tag("p", table.caption, class_="caption"),
+        rows if table.rows else "",
+        class_="card data",
+        id=table.key,
+        data_table=f"{table.key}-rows" if table.rows else None,
+    )
+
+
+def left(column: dict[str, str]) -> bool:
+    """Tell whether a column is aligned to the left."""
+    return column["kind"] in ("text", "status", "time")
+
+
+def left_out(sentences: Sequence[str]) -> Markup:
+    """Return the figures that do not apply, one sentence each."""
+    if not sentences:
+        return Markup("")
+    items = tag("ul", *(tag("li", sentence) for sentence in sentences), class_="left-out")
+    return tag("section", tag("h2", "Not shown"), items, class_="card")
+
+
+def manifest_section(results: Results) -> Markup:
+    """Return with what the sweep was run, and the resolved search space."""
+    pairs = [join(tag("dt", key), tag("dd", value)) for key, value in flat(results.manifest)]
+    space = results.paths.sweep_file.read_text("utf-8") if results.paths.sweep_file.exists() else ""
+    return tag(
+        "section",
+        tag("h2", "Manifest"),
+        tag("p", "What ran, where, and from which seeds.", class_="caption") if pairs else "",
+        tag("dl", *pairs, class_="pairs"),
+        tag("div", tag("details", tag("summary", "Resolved search space"), tag("pre", space)), class_="sources"),
+        class_="card",
+        id="manifest",
+    )
+
+
+def flat(value: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the manifest as readable pairs: nested groups as `name value, name value`."""
+    return [(key.replace("_", " "), words(item)) for key, item in value.items() if item not in (None, {}, [])]
+
+
+def words(value: Any) -> str:
+    """Return a nested value as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {words(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return str(value)
