@@ -133,13 +133,15 @@ def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) ->
     if component.check is None:
         return []
     names = [name for name in nodes if name != "name"]
-    values = [extremes(nodes[name]) for name in names]
+    values: list[list[tuple[str, Any]]] = [extremes(nodes[name]) for name in names]
     if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:  # then the first and last member of each
         values = [[v[0], v[-1]] for v in values]
     for combination in itertools.islice(itertools.product(*values), _MAXIMUM_COMBINATIONS):
         rule = component.check({name: value for name, (_, value) in zip(names, combination, strict=True)})
         if rule is not None:
-            return [Fault(path, rule)]
+            subject = rule.split()[0]  # a rule that begins with a hyperparameter is that one's fault
+            places = {name: join_path(path, name) + place for name, (place, _) in zip(names, combination, strict=True)}
+            return [Fault(places.get(subject, path), rule)]
     return []
 
 

@@ -60,16 +60,18 @@ class Document:
     Attributes:
         values: the file's mapping; empty when it could not be read.
         lines: path → line of the file (from 1), e.g. `space.loss` → 14.
+        overridden: paths that `--set` gave a value; they and what is below have no line.
         faults: what is wrong with the text itself: unreadable, not YAML, duplicate keys, a bad override.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    overridden: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
 
     def line_of(self, path: str) -> int | None:
         """Return the line of `path`, or of the nearest part of the file that encloses it."""
-        while path:
+        while path and path not in self.overridden:
             if path in self.lines:
                 return self.lines[path]
             path = parent_path(path)

@@ -80,5 +80,6 @@ def _assign(document: Document, keys: Sequence[str | int], value: Any) -> list[F
 
 def _forget_lines(document: Document, path: str) -> None:
     """Drop the lines of `path` and all below it: they come from the command line now."""
+    document.overridden.add(path)
     for known in [p for p in document.lines if p == path or p.startswith((f"{path}.", f"{path}["))]:
         del document.lines[known]

@@ -185,7 +185,7 @@ def test_rules_over_several_hyperparameters_see_every_member():
     optimizer = {"name": "sgd", "lr": {"uniform": [0.1, 1]}, "schedule": {"choice": ["cosine", "step"]}}
     assert (
         "schedule = step needs milestones"
-        in _faults(_with(space=_space(optimizer=optimizer), samples=2))["space.optimizer"]
+        in _faults(_with(space=_space(optimizer=optimizer), samples=2))["space.optimizer.schedule.choice[1]"]
     )
 
 
