@@ -29,13 +29,17 @@ class _PlainLoader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own hook
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose as PyYAML does, refusing structures deeper than `MAXIMUM_DEPTH` before Python's stack ends."""
+        """Compose as PyYAML does, refusing what is too deep or too long before the stack or patience ends."""
         self.depth += 1
-        if self.depth > MAXIMUM_DEPTH:
+        self.nodes += 1
+        if self.depth > MAXIMUM_DEPTH or self.nodes > MAXIMUM_VALUES:
             mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(None, None, f"nested more than {MAXIMUM_DEPTH} levels deep", mark)
+            deep = f"nested more than {MAXIMUM_DEPTH} levels deep"
+            problem = deep if self.depth > MAXIMUM_DEPTH else f"more than {MAXIMUM_VALUES} keys and values"
+            raise yaml.MarkedYAMLError(None, None, problem, mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node

@@ -68,6 +68,7 @@ def test_plain_scalars(text, value):
         (b"a: !!int x", "is not a int"),
         (b"a: &a [*a]", "contains itself"),
         (b"a: " + b"[" * 5000, "levels deep"),
+        (b"a: [" + b"1," * 60_000 + b"]", "more than 50000 keys and values"),
         (b"a: " + b"9" * 5000, "of at most 64 bits"),
         (b"a: 9223372036854775808", "of at most 64 bits"),
         (b"a: " + b" " * MAXIMUM_BYTES, "larger than"),
