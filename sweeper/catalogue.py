@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
+
 from search_spaces import packaged_files
 from sweeper.spec_file import read_document
 from sweeper.spec_registries import Registries, installed_registries
@@ -76,6 +79,25 @@ def _hyperparameter_entry(description: Hyperparameter) -> HyperparameterEntry:
         valid = f"whole number in {valid}"
     default = "required" if description.required else value_text(description.default)
     return HyperparameterEntry(description.name, valid, default, description.source, description.reason)
+
+
+def spaces_table() -> Table:
+    """Return the shipped search space files as a table for a terminal."""
+    table = Table("search space", "question", "cost", "command", box=None, pad_edge=False)
+    for entry in list_spaces():
+        table.add_row(entry.name, entry.question, entry.cost, entry.command)
+    return table
+
+
+def components_table(kind: str, registries: Registries | None = None) -> Table:
+    """Return the components of one of `KINDS` as a table for a terminal, a row a hyperparameter."""
+    columns = (kind, "hyperparameter", "valid", "default", "source")
+    table = Table(*columns, box=None, pad_edge=False)
+    for entry in list_components(kind, registries):
+        table.add_row(f"[bold]{escape(entry.name)}[/]", escape(entry.summary), "", "", escape(entry.source))
+        for h in entry.hyperparameters:
+            table.add_row("", *map(escape, (h.name, h.valid, h.default, h.source)))
+    return table
 
 
 def value_text(value: Any) -> str:

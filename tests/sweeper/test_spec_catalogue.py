@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from search_spaces import packaged_files
-from sweeper.catalogue import KINDS, list_components, list_spaces, value_text
+from sweeper.catalogue import KINDS, components_table, list_components, list_spaces, spaces_table, value_text
 from tests.sweeper.small_registries import REGISTRIES
 
 
@@ -38,6 +41,18 @@ def test_hyperparameters_in_words():
     assert optimizer["lr"].default == "required"
     assert optimizer["milestones"].valid == "list of numbers in [0, inf)"
     assert list_components("architectures", REGISTRIES)[0].hyperparameters[0].valid == "whole number in [1, inf)"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_show_ranges_as_they_are(kind):
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(components_table(kind, REGISTRIES))
+    console.print(spaces_table())
+    text = console.export_text()
+    assert "sweeper run search_spaces/quickstart.yaml" in text
+    if kind == "losses":  # square brackets are not markup
+        assert "(0, 1]" in text
+        assert "[0, inf)" in text
 
 
 def test_an_unknown_kind():
