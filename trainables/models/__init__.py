@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from trainables.models import mlp, resnet_cifar
+from trainables.models import (
+    densenet,
+    mlp,
+    mobilenet,
+    preresnet,
+    pretrained,
+    resnet,
+    resnet_cifar,
+    text_networks,
+    tree_lstm,
+    vgg,
+    vision_transformer,
+    wide_resnet,
+)
 from trainables.registry import Registry
+
+if TYPE_CHECKING:
+    from trainables.datasets.base import DataSet
 
 ARCHITECTURES = Registry("architecture")
 
-for _family in (mlp, resnet_cifar):
+for _family in (
+    mlp,
+    resnet_cifar,
+    resnet,
+    preresnet,
+    wide_resnet,
+    densenet,
+    vgg,
+    mobilenet,
+    vision_transformer,
+    pretrained,
+    text_networks,
+    tree_lstm,
+):
     for _component in _family.COMPONENTS:
         ARCHITECTURES.register(_component)
 
@@ -31,3 +62,46 @@ def build_model(name: str, input_shape: tuple[int, ...], classes: int, **hyperpa
         ValueError: unknown name, invalid hyperparameters, or an input shape the network cannot take.
     """
     return ARCHITECTURES.build(name, tuple(input_shape), classes, **hyperparameters)
+
+
+def build_for(dataset: DataSet, architecture: Mapping[str, Any]) -> nn.Module:
+    """Build a configuration's architecture for a data set: its shape, classes, vocabulary and word vectors.
+
+    Args:
+        dataset: what the network will be trained on.
+        architecture: `name` and hyperparameters.
+
+    Raises:
+        ValueError: as `build_model`.
+    """
+    arguments = dict(architecture)
+    component = ARCHITECTURES.get(arguments["name"])
+    if component is not None and "text" in component.tags and dataset.vocabulary is not None:
+        arguments.setdefault("vocabulary", dataset.vocabulary)
+        if dataset.word_vectors is not None:
+            arguments.setdefault("word_vectors", dataset.word_vectors.cpu())
+    return build_model(input_shape=dataset.input_shape, classes=dataset.classes, **arguments)
+
+
+def fit_fault(dataset: DataSet, architecture: Mapping[str, Any]) -> str | None:
+    """Return why a configuration's architecture cannot be trained on a data set, or `None`.
+
+    Nothing is computed: the network is built and called with two samples on PyTorch's meta device, which knows
+    shapes only. Meant to run once before a sweep starts. Pretrained weights are not loaded.
+    """
+    described = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
+    try:
+        with torch.device("meta"):
+            model = build_for(dataset.to("meta"), described).eval()
+            if isinstance(model, tree_lstm.TreeLSTM):
+                return None  # its depth is in the data, which the meta device does not hold
+            prepared = dataset.train.to("meta")
+            logits = model(prepared.prepare(prepared.inputs[:2]))
+    except (ValueError, RuntimeError, AssertionError) as error:
+        return f"{architecture['name']} cannot be trained on {dataset.name}: {error}"
+    if tuple(logits.shape) != (2, dataset.classes):
+        return (
+            f"{architecture['name']} gives outputs of shape {tuple(logits.shape[1:])}, but {dataset.name} has "
+            f"{dataset.classes} classes; choose a classification network"
+        )
+    return None

@@ -2,19 +2,19 @@
 
 He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2: a 3x3 stem without pooling, three
 stages of n basic blocks with 16, 32 and 64 channels, global average pooling and one linear layer. These are the
-ResNets of the posterior paper (its ResNet-110 has basic blocks; see `resnet_bottleneck` for the other one).
+ResNets of the posterior paper. Its ResNet-110 has basic blocks; mukhoti's is `resnet110_bottleneck`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainables.models.layers import BasicBlock, conv3x3, initialise
 from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter
 
@@ -25,6 +25,7 @@ class IdentityShortcut(nn.Module):
     """He et al.'s option A: every second pixel, new channels zero; no parameters."""
 
     def __init__(self, new_channels: int, stride: int) -> None:
+        """Create a shortcut that adds `new_channels` zero channels and keeps every `stride`-th pixel."""
         super().__init__()
         self.new_channels = new_channels
         self.stride = stride
@@ -34,46 +35,33 @@ class IdentityShortcut(nn.Module):
         return functional.pad(inputs[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with batch normalisation and a shortcut around both."""
+class ThreeStageResNet(nn.Module):
+    """A 3x3 stem, three stages of basic blocks, average pooling, one linear layer: [N, C, H, W] -> [N, K]."""
 
-    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: str) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        classes: int,
+        blocks: int,
+        stem_channels: int,
+        stage_channels: Sequence[int],
+        identity_shortcuts: bool,
+    ) -> None:
+        """Create the network with `blocks` blocks in each stage."""
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or in_channels != channels:
-            self.shortcut = (
-                IdentityShortcut(channels - in_channels, stride)
-                if shortcut == "identity"
-                else nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
-            )
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map [N, in_channels, H, W] to [N, channels, H / stride, W / stride]."""
-        hidden = functional.relu(self.bn1(self.conv1(inputs)))
-        return functional.relu(self.bn2(self.conv2(hidden)) + self.shortcut(inputs))
-
-
-class ResNetCifar(nn.Module):
-    """The 6n+2 residual network, [N, C, H, W] -> [N, classes]."""
-
-    def __init__(self, in_channels: int, classes: int, depth: int, width: float, shortcut: str) -> None:
-        super().__init__()
-        blocks = (depth - 2) // 6
-        channels = [max(1, round(base * width)) for base in (16, 32, 64)]
-        self.conv1 = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels[0])
-        stages: list[nn.Module] = []
-        features = channels[0]
-        for stage, stage_channels in enumerate(channels):
+        self.conv1 = conv3x3(in_channels, stem_channels)
+        self.bn1 = nn.BatchNorm2d(stem_channels)
+        layers: list[nn.Module] = []
+        features = stem_channels
+        for stage, channels in enumerate(stage_channels):
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                stages.append(BasicBlock(features, stage_channels, stride, shortcut))
-                features = stage_channels
-        self.blocks = nn.Sequential(*stages)
+                shortcut = None
+                if identity_shortcuts and features != channels:
+                    shortcut = IdentityShortcut(channels - features, stride)
+                layers.append(BasicBlock(features, channels, stride, shortcut))
+                features = channels
+        self.blocks = nn.Sequential(*layers)
         self.classifier = nn.Linear(features, classes)
         initialise(self)
 
@@ -83,17 +71,9 @@ class ResNetCifar(nn.Module):
         return self.classifier(hidden.mean((2, 3)))
 
 
-@torch.no_grad()
-def initialise(network: nn.Module) -> None:
-    """Draw convolutions from N(0, 2 / fan_out) (He et al. 2015, as torchvision does); the rest stays PyTorch's."""
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
 def resnet_cifar(
     input_shape: tuple[int, ...], classes: int, depth: int = 20, width: float = 1.0, shortcut: str = "identity"
-) -> ResNetCifar:
+) -> ThreeStageResNet:
     """Build a 6n+2 residual network of basic blocks; see the module.
 
     Args:
@@ -109,8 +89,9 @@ def resnet_cifar(
     fault = depth_fault({"depth": depth})
     if fault:
         raise ValueError(fault)
-    channels, _, _ = require_image(input_shape, minimum_side=4, network=f"resnet{depth}")
-    return ResNetCifar(channels, classes, depth, width, shortcut)
+    in_channels, _, _ = require_image(input_shape, minimum_side=4, network=f"resnet{depth}")
+    channels = [max(1, round(base * width)) for base in (16, 32, 64)]
+    return ThreeStageResNet(in_channels, classes, (depth - 2) // 6, channels[0], channels, shortcut == "identity")
 
 
 def depth_fault(values: Mapping[str, Any]) -> str | None:
@@ -121,7 +102,7 @@ def depth_fault(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _at_depth(depth: int) -> Callable[..., ResNetCifar]:
+def _at_depth(depth: int) -> Callable[..., ThreeStageResNet]:
     return partial(resnet_cifar, depth=depth)
 
 
@@ -144,11 +125,7 @@ COMPONENTS = (
     Component(
         "resnet_cifar",
         resnet_cifar,
-        (
-            Hyperparameter("depth", "integer", 20, minimum=8, source="He et al. 2016, section 4.2"),
-            WIDTH,
-            SHORTCUT,
-        ),
+        (Hyperparameter("depth", "integer", 20, minimum=8, source="He et al. 2016, section 4.2"), WIDTH, SHORTCUT),
         summary="ResNet of any depth 6n+2, basic blocks, for small images",
         source="He et al. 2016, section 4.2",
         check=depth_fault,

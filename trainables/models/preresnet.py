@@ -1,0 +1,154 @@
+"""Pre-activation residual networks for small images: PreResNet-56 of basic blocks and of bottlenecks.
+
+He et al., "Identity Mappings in Deep Residual Networks", 2016: normalisation and activation come before each
+convolution. Depth counts 6n+2 layers of basic blocks. The selective paper's released code names "PreResNet-56" a
+network with n = (56 - 2) / 6 = 9 *bottlenecks* a stage (9n+2 = 83 layers by its authors' rule): here
+`preresnet56_bottleneck`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainables.models.layers import conv1x1, conv3x3, initialise
+from trainables.models.resnet_cifar import depth_fault
+from trainables.models.shapes import require_image
+from trainables.registry import Component, Hyperparameter
+
+EXPANSION = 4
+
+
+class PreActivationBlock(nn.Module):
+    """Normalise, activate, convolve: twice 3x3, or 1x1, 3x3, 1x1 for a bottleneck.
+
+    Where the shape changes, the shortcut is a 1x1 convolution of the activated input.
+    """
+
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, bottleneck: bool = False, dropout: float = 0.0
+    ) -> None:
+        """Create a block; a bottleneck ends with `4 * channels`; `dropout` acts before the second convolution."""
+        super().__init__()
+        out_channels = channels * EXPANSION if bottleneck else channels
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = conv1x1(in_channels, channels) if bottleneck else conv3x3(in_channels, channels, stride)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.conv2 = conv3x3(channels, channels, stride if bottleneck else 1)
+        self.bn3: nn.Module = nn.BatchNorm2d(channels) if bottleneck else nn.Identity()
+        self.conv3: nn.Module = conv1x1(channels, out_channels) if bottleneck else nn.Identity()
+        self.bottleneck = bottleneck
+        self.changes_shape = stride != 1 or in_channels != out_channels
+        self.shortcut: nn.Module = conv1x1(in_channels, out_channels, stride) if self.changes_shape else nn.Identity()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map [N, in_channels, H, W] to [N, out_channels, H / stride, W / stride]."""
+        activated = functional.relu(self.bn1(inputs))
+        hidden = self.dropout(functional.relu(self.bn2(self.conv1(activated))))
+        hidden = self.conv2(hidden)
+        if self.bottleneck:
+            hidden = self.conv3(functional.relu(self.bn3(hidden)))
+        return hidden + self.shortcut(activated if self.changes_shape else inputs)
+
+
+class PreActivationResNet(nn.Module):
+    """Stem, three stages of pre-activation blocks, final normalisation, pooling: [N, C, H, W] -> [N, K]."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        classes: int,
+        blocks: int,
+        stage_channels: Sequence[int],
+        stem_channels: int = 16,
+        bottleneck: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        """Create the network with `blocks` blocks in each stage."""
+        super().__init__()
+        self.conv1 = conv3x3(in_channels, stem_channels)
+        layers: list[nn.Module] = []
+        features = stem_channels
+        for stage, channels in enumerate(stage_channels):
+            for block in range(blocks):
+                stride = 2 if stage > 0 and block == 0 else 1
+                layers.append(PreActivationBlock(features, channels, stride, bottleneck, dropout))
+                features = channels * EXPANSION if bottleneck else channels
+        self.blocks = nn.Sequential(*layers)
+        self.bn = nn.BatchNorm2d(features)
+        self.classifier = nn.Linear(features, classes)
+        initialise(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits."""
+        hidden = functional.relu(self.bn(self.blocks(self.conv1(inputs))))
+        return self.classifier(hidden.mean((2, 3)))
+
+
+def preresnet(
+    input_shape: tuple[int, ...], classes: int, depth: int = 56, width: float = 1.0, bottleneck: bool = False
+) -> PreActivationResNet:
+    """Build a pre-activation network of (depth - 2) / 6 blocks a stage.
+
+    Args:
+        input_shape: (channels, height, width); sides of at least 4 pixels.
+        classes: number of classes K.
+        depth: 6n+2.
+        width: factor on the channels 16, 32, 64.
+        bottleneck: n bottlenecks a stage instead of n basic blocks.
+
+    Raises:
+        ValueError: the depth is not 6n+2, or the shape is no image of at least 4x4.
+    """
+    fault = depth_fault({"depth": depth})
+    if fault:
+        raise ValueError(fault)
+    in_channels, _, _ = require_image(input_shape, minimum_side=4, network="preresnet")
+    channels = [max(1, round(base * width)) for base in (16, 32, 64)]
+    return PreActivationResNet(in_channels, classes, (depth - 2) // 6, channels, channels[0], bottleneck)
+
+
+def preresnet_depth_fault(values: Mapping[str, Any]) -> str | None:
+    """Return the rule that a depth breaks, or `None`; the default depth is 56."""
+    return depth_fault({"depth": values.get("depth", 56)})
+
+
+def _fixed(bottleneck: bool) -> Callable[..., PreActivationResNet]:
+    return partial(preresnet, depth=56, bottleneck=bottleneck)
+
+
+WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
+
+COMPONENTS = (
+    Component(
+        "preresnet56",
+        _fixed(False),
+        (WIDTH,),
+        summary="PreResNet-56 (6n+2) of basic blocks, stem for small images",
+        source="He et al. 2016, Identity Mappings",
+    ),
+    Component(
+        "preresnet56_bottleneck",
+        _fixed(True),
+        (WIDTH,),
+        summary="what the selective paper's code calls PreResNet-56: nine bottlenecks a stage",
+        source="selective",
+    ),
+    Component(
+        "preresnet",
+        preresnet,
+        (
+            Hyperparameter("depth", "integer", 56, minimum=8, source="selective"),
+            WIDTH,
+            Hyperparameter("bottleneck", "boolean", False, source="He et al. 2016, Identity Mappings"),
+        ),
+        summary="pre-activation ResNet of any depth 6n+2 for small images",
+        source="He et al. 2016, Identity Mappings",
+        check=preresnet_depth_fault,
+    ),
+)

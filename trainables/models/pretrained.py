@@ -1,0 +1,177 @@
+"""Networks of timm and torchvision by their own names, with optional pretrained weights.
+
+`vit_small_patch16_224` and `swin_tiny_patch4_window7_224` are the selective paper's Tiny-ImageNet networks; `timm`
+and `torchvision` build any other model of those packages. Both packages are imported only when one is built.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from trainables.models.shapes import require_image
+from trainables.models.torchvision_compat import register_missing_operators
+from trainables.registry import Component, Hyperparameter
+
+
+def timm_network(
+    input_shape: tuple[int, ...],
+    classes: int,
+    model: str,
+    pretrained: bool = False,
+    weights_file: str | None = None,
+) -> nn.Module:
+    """Build timm's `model` for images of the data set's size and channels, with a new head of `classes` logits.
+
+    Args:
+        input_shape: (channels, height, width).
+        classes: number of classes K.
+        model: timm's name.
+        pretrained: load the published weights, from timm's cache or the hub; the head is drawn anew when K differs.
+        weights_file: a local weights file (`.safetensors`, `.pth`) to load instead of the hub's.
+
+    Raises:
+        ValueError: unknown model, or weights that are missing, cannot be fetched or do not fit.
+    """
+    channels, height, width = require_image(input_shape, minimum_side=1, network=model)
+    register_missing_operators()
+    import timm
+
+    if not timm.is_model(model):
+        raise ValueError(f"timm has no model {model!r}{_nearest(model, timm.list_models())}")
+    arguments: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
+    configuration = timm.get_pretrained_cfg(model)
+    if configuration is not None and configuration.fixed_input_size:
+        arguments["img_size"] = (height, width)
+    if weights_file is not None:
+        arguments["pretrained_cfg_overlay"] = {"file": str(_existing(weights_file))}
+    try:
+        return timm.create_model(model, pretrained=pretrained or weights_file is not None, **arguments)
+    except (OSError, RuntimeError, KeyError, AssertionError, TypeError, ValueError) as error:
+        raise ValueError(_refusal(f"timm's {model}", input_shape, pretrained, weights_file, error)) from error
+
+
+def torchvision_network(
+    input_shape: tuple[int, ...],
+    classes: int,
+    model: str,
+    pretrained: bool = False,
+    weights_file: str | None = None,
+) -> nn.Module:
+    """Build torchvision's classification `model` with a new head; its stem takes three channels.
+
+    Args:
+        input_shape: (3, height, width).
+        classes: number of classes K.
+        model: torchvision's name.
+        pretrained: load torchvision's default weights, then draw a new head.
+        weights_file: a local state dict for K classes, loaded without unpickling code.
+
+    Raises:
+        ValueError: unknown model, images without three channels, or weights that are missing or do not fit.
+    """
+    channels, _, _ = require_image(input_shape, minimum_side=1, network=model)
+    register_missing_operators()
+    import torch
+    import torchvision
+
+    names = torchvision.models.list_models(module=torchvision.models)
+    if model not in names:
+        raise ValueError(f"torchvision has no classification model {model!r}{_nearest(model, names)}")
+    if channels != 3:
+        raise ValueError(
+            f"torchvision's {model} takes images of 3 channels, but the data set's have {channels}; "
+            f"choose timm's models, which adapt to the channels, or a data set of colour images"
+        )
+    try:
+        if weights_file is not None:
+            network = torchvision.models.get_model(model, weights=None, num_classes=classes)
+            network.load_state_dict(torch.load(_existing(weights_file), map_location="cpu", weights_only=True))
+            return network
+        if not pretrained:
+            return torchvision.models.get_model(model, weights=None, num_classes=classes)
+        return _with_new_head(torchvision.models.get_model(model, weights="DEFAULT"), classes)
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(_refusal(f"torchvision's {model}", input_shape, pretrained, weights_file, error)) from error
+
+
+def _with_new_head(network: nn.Module, classes: int) -> nn.Module:
+    """Replace the last linear layer of `network` by one with `classes` outputs."""
+    name, last = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear)][-1]
+    parent_name, _, attribute = name.rpartition(".")
+    setattr(network.get_submodule(parent_name), attribute, nn.Linear(last.in_features, classes))
+    return network
+
+
+def _fixed_size(model: str, side: int) -> Callable[..., nn.Module]:
+    return partial(_build_fixed_size, model=model, side=side)
+
+
+def _build_fixed_size(
+    input_shape: tuple[int, ...], classes: int, *, model: str, side: int, **options: Any
+) -> nn.Module:
+    _, height, width = require_image(input_shape, minimum_side=1, network=model)
+    if (height, width) != (side, side):
+        raise ValueError(
+            f"{model} takes images of {side}x{side} pixels, but the data set's are {height}x{width}; "
+            f"give the data set image_size: {side}"
+        )
+    return timm_network(input_shape, classes, model, **options)
+
+
+def _existing(weights_file: str) -> Path:
+    path = Path(weights_file).expanduser()
+    if not path.is_file():
+        raise ValueError(f"there is no weights file {path}; give the path of a file that every node can read")
+    return path
+
+
+def _refusal(
+    network: str, input_shape: tuple[int, ...], pretrained: bool, weights_file: str | None, error: Exception
+) -> str:
+    if weights_file is not None:
+        remedy = "give weights of this very network"
+    elif pretrained:
+        remedy = "check the network connection, or give weights_file: a local copy of the weights"
+    else:
+        remedy = "choose images of a size this network takes"
+    return f"{network} cannot be built for images {tuple(input_shape)} ({error}); {remedy}"
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+MODEL = Hyperparameter("model", "text", required=True)
+PRETRAINED = Hyperparameter("pretrained", "boolean", False, source="selective fine-tunes pretrained weights")
+WEIGHTS_FILE = Hyperparameter("weights_file", "text", None)
+
+COMPONENTS = (
+    Component(
+        "vit_small_patch16_224",
+        _fixed_size("vit_small_patch16_224", 224),
+        (PRETRAINED, WEIGHTS_FILE),
+        summary="ViT-Small of 16-pixel patches at 224x224 (timm)",
+        source="selective",
+    ),
+    Component(
+        "swin_tiny_patch4_window7_224",
+        _fixed_size("swin_tiny_patch4_window7_224", 224),
+        (PRETRAINED, WEIGHTS_FILE),
+        summary="Swin-Tiny at 224x224 (timm)",
+        source="selective",
+    ),
+    Component("timm", timm_network, (MODEL, PRETRAINED, WEIGHTS_FILE), summary="any timm model by its name"),
+    Component(
+        "torchvision",
+        torchvision_network,
+        (MODEL, PRETRAINED, WEIGHTS_FILE),
+        summary="any torchvision classification model by its name",
+    ),
+)

@@ -1,0 +1,123 @@
+"""Four-stage residual networks with a stem for small images: ResNet-18 to ResNet-152 and mukhoti's ResNet-110.
+
+He et al. 2016, Table 1, with the 7x7 stride-2 convolution and the max-pool replaced by one 3x3 convolution of
+stride 1, as all five papers train them on 32x32 images. mukhoti's released code calls Bottleneck [3, 4, 26, 3]
+"ResNet-110": here `resnet110_bottleneck`, since ResNet-110 proper is the 6n+2 network of basic blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainables.models.layers import BasicBlock, conv1x1, conv3x3, initialise, projection
+from trainables.models.shapes import require_image
+from trainables.registry import Component, Hyperparameter
+
+EXPANSION = 4  # a bottleneck's output channels over its inner ones
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with a shortcut around them (He et al. 2016, Fig. 5 right)."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        """Create a block from `in_channels` to `4 * channels`; the 3x3 convolution strides."""
+        super().__init__()
+        self.conv1 = conv1x1(in_channels, channels)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = conv3x3(channels, channels, stride)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = conv1x1(channels, EXPANSION * channels)
+        self.bn3 = nn.BatchNorm2d(EXPANSION * channels)
+        self.shortcut = projection(in_channels, EXPANSION * channels, stride)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map [N, in_channels, H, W] to [N, 4 * channels, H / stride, W / stride]."""
+        hidden = functional.relu(self.bn1(self.conv1(inputs)))
+        hidden = functional.relu(self.bn2(self.conv2(hidden)))
+        return functional.relu(self.bn3(self.conv3(hidden)) + self.shortcut(inputs))
+
+
+class FourStageResNet(nn.Module):
+    """The network, [N, C, H, W] -> [N, K]."""
+
+    def __init__(
+        self, in_channels: int, classes: int, blocks: Sequence[int], bottleneck: bool, width: float, pool: int
+    ) -> None:
+        """Create a network with `blocks[i]` blocks in stage i and `width` times 64, 128, 256, 512 channels."""
+        super().__init__()
+        stages = [max(1, round(base * width)) for base in (64, 128, 256, 512)]
+        self.conv1 = conv3x3(in_channels, stages[0])
+        self.bn1 = nn.BatchNorm2d(stages[0])
+        layers: list[nn.Module] = []
+        features = stages[0]
+        for stage, (channels, count) in enumerate(zip(stages, blocks, strict=True)):
+            for block in range(count):
+                stride = 2 if stage > 0 and block == 0 else 1
+                layers.append(
+                    Bottleneck(features, channels, stride) if bottleneck else BasicBlock(features, channels, stride)
+                )
+                features = channels * EXPANSION if bottleneck else channels
+        self.blocks = nn.Sequential(*layers)
+        self.pool = pool
+        self.classifier = nn.Linear(features * pool**2, classes)
+        initialise(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits."""
+        hidden = self.blocks(functional.relu(self.bn1(self.conv1(inputs))))
+        if self.pool == 1:
+            return self.classifier(hidden.mean((2, 3)))
+        return self.classifier(torch.flatten(functional.adaptive_avg_pool2d(hidden, self.pool), 1))
+
+
+def resnet(
+    input_shape: tuple[int, ...],
+    classes: int,
+    *,
+    name: str,
+    blocks: Sequence[int],
+    bottleneck: bool,
+    width: float = 1.0,
+    pool: int = 1,
+) -> FourStageResNet:
+    """Build a four-stage residual network; see the module.
+
+    Args:
+        input_shape: (channels, height, width); sides of at least 8 * pool pixels, as three stages halve them.
+        classes: number of classes K.
+        name: for messages.
+        blocks: blocks in each of the four stages.
+        bottleneck: bottlenecks instead of basic blocks.
+        width: factor on the channels; 2 is the curvature paper's ResNet18-2w.
+        pool: side of the average pooling's output; mukhoti's Tiny-ImageNet network pools to 2x2.
+
+    Raises:
+        ValueError: the shape is no image of that size.
+    """
+    in_channels, _, _ = require_image(input_shape, minimum_side=8 * pool, network=name)
+    return FourStageResNet(in_channels, classes, blocks, bottleneck, width, pool)
+
+
+def _variant(name: str, blocks: Sequence[int], bottleneck: bool) -> Callable[..., FourStageResNet]:
+    return partial(resnet, name=name, blocks=blocks, bottleneck=bottleneck)
+
+
+WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="curvature: ResNet-18 at 1 and 2")
+POOL = Hyperparameter("pool", "integer", 1, minimum=1, source="mukhoti's released code pools Tiny-ImageNet to 2x2")
+
+COMPONENTS = tuple(
+    Component(name, _variant(name, blocks, bottleneck), (WIDTH, POOL), summary=summary, source=source)
+    for name, blocks, bottleneck, summary, source in (
+        ("resnet18", (2, 2, 2, 2), False, "ResNet-18, stem for small images", "curvature"),
+        ("resnet34", (3, 4, 6, 3), False, "ResNet-34, stem for small images", "He et al. 2016, Table 1"),
+        ("resnet50", (3, 4, 6, 3), True, "ResNet-50, stem for small images", "mukhoti, selective"),
+        ("resnet101", (3, 4, 23, 3), True, "ResNet-101, stem for small images", "He et al. 2016, Table 1"),
+        ("resnet152", (3, 8, 36, 3), True, "ResNet-152, stem for small images", "He et al. 2016, Table 1"),
+        ("resnet110_bottleneck", (3, 4, 26, 3), True, "what mukhoti's code calls ResNet-110", "mukhoti"),
+    )
+)

@@ -1,0 +1,176 @@
+"""Networks for token sequences: mukhoti's global-pooling CNN, and a plain averaging network.
+
+Both map token ids int64 [N, L], 0 being padding, to logits [N, K].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainables.registry import Component, Hyperparameter
+
+KERNEL = 5
+POOL = 5
+MINIMUM_LENGTH = 3 * (KERNEL - 1) + 2 * (POOL - 1) + 1
+
+
+def token_embedding(
+    vocabulary: int, dimension: int, word_vectors: Tensor | None, train_embedding: bool | None
+) -> nn.Embedding:
+    """Return an embedding whose row 0 (padding) is zero and stays zero.
+
+    Args:
+        vocabulary: number of token ids.
+        dimension: size of a word vector; that of `word_vectors` where given.
+        word_vectors: pretrained vectors [vocabulary, dimension] to start from.
+        train_embedding: `None` trains it unless word vectors are given (mukhoti's released code keeps GloVe fixed).
+
+    Raises:
+        ValueError: the word vectors are for another vocabulary.
+    """
+    if word_vectors is None:
+        embedding = nn.Embedding(vocabulary, dimension, padding_idx=0)
+    else:
+        if word_vectors.shape[0] != vocabulary:
+            raise ValueError(
+                f"the word vectors are for {word_vectors.shape[0]} words, but vocabulary = {vocabulary}; "
+                f"set the architecture's vocabulary to the data set's"
+            )
+        embedding = nn.Embedding.from_pretrained(word_vectors.clone(), freeze=False, padding_idx=0)
+    embedding.weight.requires_grad_(word_vectors is None if train_embedding is None else train_embedding)
+    return embedding
+
+
+class GlobalPoolingCNN(nn.Module):
+    """Three convolutions over the words, the first two max-pooled with stride 1, then the maximum over the text."""
+
+    def __init__(self, embedding: nn.Embedding, classes: int, channels: int, dropout: float) -> None:
+        """Create the network behind `embedding`."""
+        super().__init__()
+        self.embedding = embedding
+        self.conv1 = nn.Conv1d(embedding.embedding_dim, channels, KERNEL)
+        self.conv2 = nn.Conv1d(channels, channels, KERNEL)
+        self.conv3 = nn.Conv1d(channels, channels, KERNEL)
+        self.hidden = nn.Linear(channels, channels)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(channels, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits of token ids [N, L]."""
+        words = self.embedding(inputs).transpose(1, 2)
+        features = functional.max_pool1d(functional.relu(self.conv1(words)), POOL, stride=1)
+        features = functional.max_pool1d(functional.relu(self.conv2(features)), POOL, stride=1)
+        text = functional.relu(self.conv3(features)).amax(2)
+        return self.classifier(self.dropout(functional.relu(self.hidden(text))))
+
+
+class AveragingNetwork(nn.Module):
+    """The mean of the word vectors through one hidden layer (Iyyer et al., "Deep Unordered Composition", 2015)."""
+
+    def __init__(self, embedding: nn.Embedding, classes: int, width: int) -> None:
+        """Create the network behind `embedding`."""
+        super().__init__()
+        self.embedding = embedding
+        self.hidden = nn.Linear(embedding.embedding_dim, width)
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits of token ids [N, L]; padding counts nothing."""
+        present = (inputs != 0).unsqueeze(2).to(self.embedding.weight.dtype)
+        mean = (self.embedding(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
+        return self.classifier(torch.relu(self.hidden(mean)))
+
+
+def global_pooling_cnn(
+    input_shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int = 20_000,
+    dimension: int = 100,
+    channels: int = 128,
+    dropout: float = 0.3,
+    train_embedding: bool | None = None,
+    word_vectors: Tensor | None = None,
+) -> GlobalPoolingCNN:
+    """Build mukhoti's network for 20 Newsgroups.
+
+    Args:
+        input_shape: (length,) of a padded text; at least 21 tokens.
+        classes: number of classes K.
+        vocabulary: number of token ids.
+        dimension: size of a word vector.
+        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given.
+        word_vectors: pretrained vectors [vocabulary, dimension].
+        channels: of the convolutions and the hidden layer.
+        dropout: rate before the classifier.
+
+    Raises:
+        ValueError: the inputs are no token sequences of that length, or the word vectors do not fit.
+    """
+    _require_tokens(input_shape, MINIMUM_LENGTH, "global_pooling_cnn")
+    embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
+    return GlobalPoolingCNN(embedding, classes, channels, dropout)
+
+
+def averaging_network(
+    input_shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int = 20_000,
+    dimension: int = 100,
+    width: int = 100,
+    train_embedding: bool | None = None,
+    word_vectors: Tensor | None = None,
+) -> AveragingNetwork:
+    """Build the plain text network: averaged word vectors, one hidden layer of `width` units.
+
+    Raises:
+        ValueError: the inputs are no token sequences, or the word vectors do not fit.
+    """
+    _require_tokens(input_shape, 1, "text_average")
+    return AveragingNetwork(token_embedding(vocabulary, dimension, word_vectors, train_embedding), classes, width)
+
+
+def _require_tokens(input_shape: tuple[int, ...], minimum: int, network: str) -> None:
+    if len(input_shape) != 1 or input_shape[0] < minimum:
+        raise ValueError(
+            f"{network} takes texts of at least {minimum} tokens, shape (length,), but the data set's samples have "
+            f"shape {tuple(input_shape)}; choose a text data set, or raise its length"
+        )
+
+
+VOCABULARY = Hyperparameter("vocabulary", "integer", 20_000, minimum=2, source="mukhoti's released code, 20,000 words")
+TRAIN_EMBEDDING = Hyperparameter("train_embedding", "boolean", None, source="mukhoti's released code keeps GloVe fixed")
+WORD_DIMENSION = Hyperparameter("dimension", "integer", 100, minimum=1, source="mukhoti's released code, GloVe 6B 100d")
+
+COMPONENTS = (
+    Component(
+        "global_pooling_cnn",
+        global_pooling_cnn,
+        (
+            VOCABULARY,
+            WORD_DIMENSION,
+            Hyperparameter("channels", "integer", 128, minimum=1, source="mukhoti's released code"),
+            Hyperparameter(
+                "dropout", "number", 0.3, minimum=0, maximum=1, open_maximum=True, source="mukhoti's released code"
+            ),
+            TRAIN_EMBEDDING,
+        ),
+        summary="global-pooling convolutional network for token sequences",
+        source="mukhoti App. D",
+        tags=frozenset({"text"}),
+    ),
+    Component(
+        "text_average",
+        averaging_network,
+        (
+            VOCABULARY,
+            WORD_DIMENSION,
+            Hyperparameter("width", "integer", 100, minimum=1, source="our choice"),
+            TRAIN_EMBEDDING,
+        ),
+        summary="mean of word vectors, one hidden layer: the plain text network",
+        source="Iyyer et al. 2015",
+        tags=frozenset({"text"}),
+    ),
+)

@@ -1,0 +1,117 @@
+"""Binary constituency Tree-LSTM for parsed sentences.
+
+Tai, Socher and Manning, "Improved Semantic Representations From Tree-Structured Long Short-Term Memory Networks",
+2015, Eqs. 9-14 with N = 2; mukhoti trains it on SST. A tree is a row of nodes in post-order, int64 [M, 4]: token id
+(0 for inner nodes), left child, right child (places in the row), height (0 for a leaf, -1 for padding).
+All nodes of one height are computed at once, over the whole batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trainables.models.text_networks import VOCABULARY, token_embedding
+from trainables.registry import Component, Hyperparameter
+
+TOKEN, LEFT, RIGHT, HEIGHT = range(4)
+
+
+class TreeLSTM(nn.Module):
+    """Words at the leaves, pairs of children composed upwards, the root classified: [N, M, 4] -> [N, K]."""
+
+    def __init__(self, embedding: nn.Embedding, classes: int, width: int, dropout: float, output_gate: bool) -> None:
+        """Create a Tree-LSTM with memory cells of `width`; without `output_gate`, as in mukhoti's code, h = tanh(c)."""
+        super().__init__()
+        self.embedding = embedding
+        self.output_gate = output_gate
+        self.leaf = nn.Linear(embedding.embedding_dim, 2 * width)  # cell and output gate
+        gates = 5 if output_gate else 4  # input, left and right forget, update, output
+        self.left = nn.Linear(width, gates * width)
+        self.right = nn.Linear(width, gates * width)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits at the roots of trees [N, M, 4]."""
+        samples, nodes, _ = inputs.shape
+        flat = inputs.reshape(samples * nodes, 4)
+        first = (torch.arange(samples, device=inputs.device) * nodes).repeat_interleave(nodes)
+        cell, gate = self.leaf(self.embedding(flat[:, TOKEN])).chunk(2, 1)
+        hidden = torch.sigmoid(gate) * torch.tanh(cell)
+        heights = flat[:, HEIGHT]
+        for height in range(1, int(heights.max()) + 1):
+            places = torch.nonzero(heights == height).squeeze(1)
+            left, right = first[places] + flat[places, LEFT], first[places] + flat[places, RIGHT]
+            new_cell, new_hidden = self.compose(cell[left], hidden[left], cell[right], hidden[right])
+            cell = cell.index_copy(0, places, new_cell)
+            hidden = hidden.index_copy(0, places, new_hidden)
+        roots = (inputs[:, :, HEIGHT] >= 0).sum(1) - 1 + first[::nodes]
+        return self.classifier(self.dropout(hidden[roots]))
+
+    def compose(
+        self, left_cell: Tensor, left_hidden: Tensor, right_cell: Tensor, right_hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return cell and hidden state [B, width] of parents from those of their children (Eqs. 9-14)."""
+        gates = (self.left(left_hidden) + self.right(right_hidden)).chunk(5 if self.output_gate else 4, 1)
+        kept = torch.sigmoid(gates[1]) * left_cell + torch.sigmoid(gates[2]) * right_cell
+        cell = torch.sigmoid(gates[0]) * torch.tanh(gates[3]) + kept
+        hidden = torch.tanh(cell)
+        return cell, torch.sigmoid(gates[4]) * hidden if self.output_gate else hidden
+
+
+def tree_lstm(
+    input_shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int = 20_000,
+    dimension: int = 300,
+    width: int = 150,
+    dropout: float = 0.5,
+    output_gate: bool = True,
+    train_embedding: bool | None = True,
+    word_vectors: Tensor | None = None,
+) -> TreeLSTM:
+    """Build the Tree-LSTM.
+
+    Args:
+        input_shape: (nodes, 4).
+        classes: number of classes K.
+        vocabulary: number of token ids.
+        dimension: size of a word vector.
+        train_embedding: whether word vectors are trained; `None` unless pretrained ones are given.
+        word_vectors: pretrained vectors [vocabulary, dimension].
+        width: size of the memory cell.
+        dropout: rate before the classifier.
+        output_gate: whether inner nodes have one (Tai et al. Eq. 11); mukhoti's released code leaves it out.
+
+    Raises:
+        ValueError: the inputs are no trees, or the word vectors do not fit.
+    """
+    if len(input_shape) != 2 or input_shape[1] != 4:
+        raise ValueError(
+            f"tree_lstm takes parse trees of shape (nodes, 4), but the data set's samples have shape "
+            f"{tuple(input_shape)}; choose sst2 with its default form: trees"
+        )
+    embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
+    return TreeLSTM(embedding, classes, width, dropout, output_gate)
+
+
+COMPONENTS = (
+    Component(
+        "tree_lstm",
+        tree_lstm,
+        (
+            VOCABULARY,
+            Hyperparameter("dimension", "integer", 300, minimum=1, source="Tai et al. 2015, section 5.2, GloVe 300d"),
+            Hyperparameter("width", "integer", 150, minimum=1, source="Tai et al. 2015, Table 1"),
+            Hyperparameter(
+                "dropout", "number", 0.5, minimum=0, maximum=1, open_maximum=True, source="Tai et al. 2015, section 5.3"
+            ),
+            Hyperparameter("output_gate", "boolean", True, source="Tai et al. 2015, Eq. 11"),
+            Hyperparameter("train_embedding", "boolean", True, source="mukhoti App. D: vectors were tuned"),
+        ),
+        summary="binary constituency Tree-LSTM for parse trees",
+        source="mukhoti App. D; Tai et al. 2015",
+        tags=frozenset({"text"}),
+    ),
+)

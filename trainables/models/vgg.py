@@ -1,0 +1,59 @@
+"""VGG-19 with batch normalisation for 32x32 images.
+
+Simonyan and Zisserman 2015, Table 1, column E, each convolution followed by batch normalisation; the three fully
+connected layers become one, as five poolings leave a single pixel of a 32x32 image.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from trainables.models.layers import initialise
+from trainables.models.shapes import require_image
+from trainables.registry import Component, Hyperparameter
+
+COLUMN_E = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and convolutions before each pooling
+
+
+class VGG(nn.Module):
+    """The network, [N, C, H, W] -> [N, K]."""
+
+    def __init__(self, in_channels: int, classes: int, width: float) -> None:
+        """Create the network with `width` times the channels of column E."""
+        super().__init__()
+        layers: list[nn.Module] = []
+        features = in_channels
+        for base, convolutions in COLUMN_E:
+            channels = max(1, round(base * width))
+            for _ in range(convolutions):
+                layers += [nn.Conv2d(features, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
+                features = channels
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(features, classes)
+        initialise(self)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.classifier(self.features(inputs).mean((2, 3)))
+
+
+def vgg19(input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> VGG:
+    """Build VGG-19 with batch normalisation.
+
+    Raises:
+        ValueError: the shape is no image of at least 32x32 (five poolings halve it).
+    """
+    in_channels, _, _ = require_image(input_shape, minimum_side=32, network="vgg19")
+    return VGG(in_channels, classes, width)
+
+
+COMPONENTS = (
+    Component(
+        "vgg19",
+        vgg19,
+        (Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="Simonyan & Zisserman 2015"),),
+        summary="VGG-19 with batch normalisation for 32x32 images",
+        source="curvature; Simonyan & Zisserman 2015",
+    ),
+)

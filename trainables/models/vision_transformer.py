@@ -1,0 +1,93 @@
+"""Vision transformers for 32x32 images: ViT-Small and ViT-Base.
+
+Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, Table 1 (Base: 12 layers, width 768, 12 heads) and Touvron
+et al. 2021, Table 1 (Small: width 384, 6 heads), built from timm's `VisionTransformer` with smaller patches. The
+curvature paper trains both on CIFAR-100 and does not print the patch size: 4, which gives 64 patches, is our choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from trainables.models.shapes import require_image
+from trainables.models.torchvision_compat import register_missing_operators
+from trainables.registry import Component, Hyperparameter
+
+
+def vision_transformer(
+    input_shape: tuple[int, ...],
+    classes: int,
+    *,
+    name: str,
+    width: int,
+    heads: int,
+    patch_size: int = 4,
+    depth: int = 12,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Build a vision transformer with a class token and learned positions.
+
+    Args:
+        input_shape: (channels, height, width); sides are multiples of the patch size.
+        classes: number of classes K.
+        name: for messages.
+        width: embedding dimension.
+        heads: attention heads.
+        patch_size: side of a patch in pixels.
+        depth: number of layers.
+        dropout: rate after projections and before the head.
+
+    Raises:
+        ValueError: the shape is no image, or its sides are no multiples of the patch size.
+    """
+    channels, image_height, image_width = require_image(input_shape, minimum_side=patch_size, network=name)
+    if image_height % patch_size or image_width % patch_size:
+        raise ValueError(
+            f"{name} cuts images into patches of {patch_size}x{patch_size} pixels, which does not divide the data "
+            f"set's {image_height}x{image_width}; set patch_size to a divisor of both sides"
+        )
+    register_missing_operators()
+    from timm.models.vision_transformer import VisionTransformer
+
+    return VisionTransformer(
+        img_size=(image_height, image_width),
+        patch_size=patch_size,
+        in_chans=channels,
+        num_classes=classes,
+        embed_dim=width,
+        depth=depth,
+        num_heads=heads,
+        drop_rate=dropout,
+        proj_drop_rate=dropout,
+    )
+
+
+def _variant(name: str, width: int, heads: int) -> Callable[..., nn.Module]:
+    return partial(vision_transformer, name=name, width=width, heads=heads)
+
+
+OPTIONS = (
+    Hyperparameter("patch_size", "integer", 4, minimum=1, source="our choice: 64 patches of a 32x32 image"),
+    Hyperparameter("depth", "integer", 12, minimum=1, source="Dosovitskiy et al. 2021, Table 1"),
+    Hyperparameter("dropout", "number", 0.0, minimum=0, maximum=1, open_maximum=True, source="Touvron et al. 2021"),
+)
+
+COMPONENTS = (
+    Component(
+        "vit_small_32",
+        _variant("vit_small_32", 384, 6),
+        OPTIONS,
+        summary="ViT-Small for 32x32 images",
+        source="curvature; Touvron et al. 2021, Table 1",
+    ),
+    Component(
+        "vit_base_32",
+        _variant("vit_base_32", 768, 12),
+        OPTIONS,
+        summary="ViT-Base for 32x32 images",
+        source="curvature; Dosovitskiy et al. 2021, Table 1",
+    ),
+)

@@ -1,0 +1,94 @@
+"""Wide residual networks for small images: WRN-28-10 and mukhoti's WRN-26-10.
+
+Zagoruyko and Komodakis, "Wide Residual Networks", 2016: pre-activation blocks with k times 16, 32, 64 channels
+behind a stem of 16, depth 6n+4. mukhoti's released WRN-26-10 has post-activation blocks and counts its depth 6n+2:
+four blocks a stage, like WRN-28-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from trainables.models.preresnet import PreActivationResNet
+from trainables.models.resnet_cifar import ThreeStageResNet
+from trainables.models.shapes import require_image
+from trainables.registry import Component, Hyperparameter
+
+STEM_CHANNELS = 16
+
+
+def wide_resnet(
+    input_shape: tuple[int, ...], classes: int, depth: int = 28, width: float = 10, dropout: float = 0.0
+) -> PreActivationResNet:
+    """Build WRN-`depth`-`width`.
+
+    Args:
+        input_shape: (channels, height, width); sides of at least 4 pixels.
+        classes: number of classes K.
+        depth: 6n+4.
+        width: the widening factor k.
+        dropout: rate between the two convolutions of a block.
+
+    Raises:
+        ValueError: the depth is not 6n+4, or the shape is no image of at least 4x4.
+    """
+    fault = wide_depth_fault({"depth": depth})
+    if fault:
+        raise ValueError(fault)
+    in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wide_resnet")
+    return PreActivationResNet(
+        in_channels, classes, (depth - 4) // 6, _stage_channels(width), STEM_CHANNELS, dropout=dropout
+    )
+
+
+def wide_resnet_26(input_shape: tuple[int, ...], classes: int, width: float = 10) -> ThreeStageResNet:
+    """Build mukhoti's WRN-26-`width`: (26 - 2) / 6 = 4 post-activation basic blocks a stage, projections.
+
+    Raises:
+        ValueError: the shape is no image of at least 4x4.
+    """
+    in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wrn_26_10")
+    return ThreeStageResNet(in_channels, classes, 4, STEM_CHANNELS, _stage_channels(width), identity_shortcuts=False)
+
+
+def wide_depth_fault(values: Mapping[str, Any]) -> str | None:
+    """Return the rule a depth breaks, or `None` for 10, 16, 22, 28, ..."""
+    depth = values.get("depth", 28)
+    if depth < 10 or (depth - 4) % 6:
+        return f"depth = {depth} must be 6n+4 with n of at least 1: 10, 16, 22, 28, 40, ..."
+    return None
+
+
+def _stage_channels(width: float) -> list[int]:
+    return [max(1, round(base * width)) for base in (16, 32, 64)]
+
+
+def _wrn_28() -> Callable[..., PreActivationResNet]:
+    return partial(wide_resnet, depth=28)
+
+
+WIDTH = Hyperparameter("width", "number", 10, minimum=0, open_minimum=True, source="Zagoruyko & Komodakis 2016")
+DROPOUT = Hyperparameter(
+    "dropout", "number", 0.0, minimum=0, maximum=1, open_maximum=True, source="Zagoruyko & Komodakis 2016, Table 4"
+)
+
+COMPONENTS = (
+    Component(
+        "wrn_28_10",
+        _wrn_28(),
+        (WIDTH, DROPOUT),
+        summary="WRN-28-10, pre-activation",
+        source="selective; Zagoruyko & Komodakis 2016",
+    ),
+    Component("wrn_26_10", wide_resnet_26, (WIDTH,), summary="mukhoti's WRN-26-10, post-activation", source="mukhoti"),
+    Component(
+        "wide_resnet",
+        wide_resnet,
+        (Hyperparameter("depth", "integer", 28, minimum=10, source="Zagoruyko & Komodakis 2016"), WIDTH, DROPOUT),
+        summary="wide ResNet of any depth 6n+4",
+        source="Zagoruyko & Komodakis 2016",
+        check=wide_depth_fault,
+    ),
+)
