@@ -1,5 +1,6 @@
 """Curvature of a loss surface: λ_max, λ_min, Tr(H), gradient norm and the spectral density, with error bars."""
 
+from trainables.curvature.density import spectral_density
 from trainables.curvature.failures import CurvatureUnavailable
 from trainables.curvature.hessian import hessian_vector_product
 from trainables.curvature.measure import CURVATURE_FIELDS, measure_curvature
@@ -12,4 +13,5 @@ __all__ = [
     "hessian_vector_product",
     "measure_curvature",
     "settings_faults",
+    "spectral_density",
 ]

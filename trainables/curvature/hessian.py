@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainables.curvature.failures import CurvatureUnavailable, unavailable
+from trainables.curvature.gauss_newton import logit_hessian
+from trainables.curvature.surface import Chunk, Surface
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
-
-
-@contextlib.contextmanager
-def second_order(device: torch.device) -> Iterator[None]:
-    """Within this context graphs can be differentiated twice, and the caller's random state is left alone.
-
-    Gradients are on whatever the caller's mode, autocast is off, and attention runs as plain matrix products
-    because the fused kernels have no second derivative.
-    """
-    devices = [device] if device.type == "cuda" else []
-    with (
-        torch.random.fork_rng(devices=devices),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast(device.type, enabled=False),
-        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
-    ):
-        yield
-
-
-def private_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of `model` in eval mode to work on, so that the original is never touched.
-
-    Raises CurvatureUnavailable when the model cannot be copied or has no trainable parameter.
-    """
-    original = getattr(model, "_orig_mod", model)  # a compiled module has no second derivative; its original has
-    try:
-        network: nn.Module = copy.deepcopy(original).eval()
-    except RuntimeError as error:
-        raise unavailable("copying the network", error) from error
-    if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise CurvatureUnavailable("the network has no trainable parameter, so there is no Hessian")
-    return network
 
 
 def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
@@ -84,51 +50,6 @@ def hessian_vector_product(
     )
 
 
-@dataclass
-class Chunk:
-    """Samples that pass through the network together; `graph` is kept while memory allows."""
-
-    inputs: Tensor
-    targets: Tensor
-    logits: Tensor | None = None
-
-
-class Surface:
-    """A network over a fixed data set, ready for second derivatives of any loss of its logits.
-
-    The logits' graph of each chunk is built once and shared by all losses.
-    """
-
-    def __init__(
-        self, network: nn.Module, inputs: Tensor, targets: Tensor, *, batch_size: int, chunk_size: int
-    ) -> None:
-        """Cut the data into chunks of `chunk_size` samples, rounded to whole batches of `batch_size`."""
-        self.network = network
-        self.parameters = [p for p in network.parameters() if p.requires_grad]
-        self.batch_size = batch_size
-        self.samples = len(targets)
-        size = max(batch_size, chunk_size // batch_size * batch_size)
-        device = self.parameters[0].device
-        self.chunks = [
-            Chunk(x.to(device).clone(), y.to(device).clone())
-            for x, y in zip(inputs.split(size), targets.split(size), strict=True)
-        ]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-        return self.parameters[0].device
-
-    def logits(self, chunk: Chunk) -> Tensor:
-        """Return the chunk's logits [n, K] with their graph."""
-        if chunk.logits is None:
-            try:
-                chunk.logits = self.network(chunk.inputs)
-            except RuntimeError as error:
-                raise unavailable("the forward pass for curvature", error) from error
-        return chunk.logits
-
-
 class HessianOperator:
     """The Hessian of one mean loss over a `Surface`: its gradient and its products, which are counted."""
 
@@ -138,46 +59,71 @@ class HessianOperator:
         Raises CurvatureUnavailable when the gradient is not finite or cannot be differentiated.
         """
         self.surface = surface
+        self.loss = loss
         self.products = 0
-        self._gradients: list[list[Tensor | None]] = []
-        parameters = surface.parameters
-        self.gradient = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64, device=surface.device)
-        for chunk in surface.chunks:
-            value = self._mean_loss(surface.logits(chunk), chunk.targets, loss)
-            try:
-                gradients = torch.autograd.grad(
-                    value, parameters, create_graph=True, retain_graph=True, allow_unused=True
-                )
-            except (RuntimeError, NotImplementedError) as error:
-                raise unavailable("the gradient for curvature", error) from error
-            self._gradients.append(list(gradients))
-            self.gradient += flatten([None if g is None else g.detach() for g in gradients], parameters)
+        self.gradient = torch.zeros(
+            sum(p.numel() for p in surface.parameters), dtype=torch.float64, device=surface.device
+        )
+        self._gradients: dict[int, list[Tensor | None]] = {}
+        for index, chunk in enumerate(surface.chunks):
+            gradients = self._chunk_gradients(chunk)
+            if chunk.kept:
+                self._gradients[index] = gradients
+            self.gradient += flatten([None if g is None else g.detach() for g in gradients], surface.parameters)
         if not bool(torch.isfinite(self.gradient).all()):
             raise CurvatureUnavailable("the gradient of the loss has entries that are not finite")
 
-    def _mean_loss(self, logits: Tensor, targets: Tensor, loss: LossFunction) -> Tensor:
+    def product(self, vector: Tensor) -> Tensor:
+        """Return H·vector [P] in float64. Raises CurvatureUnavailable when it is not finite."""
+        return self.products_of(vector[None])[0]
+
+    def products_of(self, vectors: Tensor) -> Tensor:
+        """Return H·v for each row v of `vectors` [m, P], in one pass over the data and one graph traversal.
+
+        On a CPU m vectors take as long as m single products; what is saved is the rebuilding of graphs that did
+        not fit in memory. Raises CurvatureUnavailable when a product is not finite.
+        """
+        self.products += len(vectors)
+        parameters = self.surface.parameters
+        pieces = [split_like(vector, parameters) for vector in vectors]
+        result = torch.zeros_like(vectors, dtype=torch.float64)
+        for index, chunk in enumerate(self.surface.chunks):
+            gradients = self._gradients.get(index)
+            if gradients is None:
+                gradients = self._chunk_gradients(chunk)
+            try:
+                for row, piece in zip(result, pieces, strict=True):
+                    row += flatten(hessian_vector_product(gradients, parameters, piece), parameters)
+            except (RuntimeError, NotImplementedError) as error:
+                raise unavailable("a Hessian-vector product", error) from error
+        if not bool(torch.isfinite(result).all()):
+            raise CurvatureUnavailable("a Hessian-vector product has entries that are not finite")
+        return result
+
+    def logit_blocks(self, chunk: Chunk) -> Tensor | None:
+        """Return the mean loss's Hessian in each sample's logits [n, K, K], or None where it couples samples."""
+        logits = self.surface.logits(chunk).detach().requires_grad_()
+        return logit_hessian(self._mean_loss(logits, chunk.targets), logits)
+
+    def _chunk_gradients(self, chunk: Chunk) -> list[Tensor | None]:
+        logits = self.surface.logits(chunk)
+        try:
+            value = self._mean_loss(logits, chunk.targets)
+            return list(
+                torch.autograd.grad(
+                    value, self.surface.parameters, create_graph=True, retain_graph=True, allow_unused=True
+                )
+            )
+        except (RuntimeError, NotImplementedError) as error:
+            raise unavailable("the gradient for curvature", error) from error
+
+    def _mean_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the chunk's share of the mean over all samples, summed over its batches."""
         size = self.surface.batch_size
         total = logits.new_zeros(())
         for z, y in zip(logits.split(size), targets.split(size), strict=True):
-            fixed = frozen(loss, z.detach(), y)
-            total = total + fixed(z, y) * (len(y) / self.surface.samples)
+            total = total + frozen(self.loss, z.detach(), y)(z, y) * (len(y) / self.surface.samples)
         return total
-
-    def product(self, vector: Tensor) -> Tensor:
-        """Return H·vector [P] in float64. Raises CurvatureUnavailable when it is not finite."""
-        self.products += 1
-        vectors = split_like(vector, self.surface.parameters)
-        result = torch.zeros_like(vector, dtype=torch.float64)
-        for gradients in self._gradients:
-            try:
-                pieces = hessian_vector_product(gradients, self.surface.parameters, vectors)
-            except (RuntimeError, NotImplementedError) as error:
-                raise unavailable("a Hessian-vector product", error) from error
-            result += flatten(pieces, self.surface.parameters)
-        if not bool(torch.isfinite(result).all()):
-            raise CurvatureUnavailable("a Hessian-vector product has entries that are not finite")
-        return result
 
 
 def frozen(loss: Any, logits: Tensor, targets: Tensor) -> LossFunction:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.hessian import HessianOperator, LossFunction, Surface, private_copy, second_order
-from trainables.curvature.lanczos import lanczos
+from trainables.curvature.hessian import HessianOperator, LossFunction
+from trainables.curvature.lanczos import Lanczos, lanczos, near
+from trainables.curvature.per_sample_trace import per_sample_trace
 from trainables.curvature.settings import CurvatureSettings
-from trainables.curvature.trace import hutchinson
+from trainables.curvature.surface import Surface, second_order
+from trainables.curvature.trace import TraceEstimate, hutchinson, xtrace
 
 CURVATURE_FIELDS = ("lambda_max", "lambda_min", "trace", "trace_se", "gradient_norm", "matvecs", "residual", "samples")
-
-_CHUNK_SIZE = 1024
 
 
 def measure_curvature(
@@ -35,27 +35,29 @@ def measure_curvature(
 
     Returns for each label the `CURVATURE_FIELDS`: λ_max (largest algebraic) and λ_min by Lanczos from the
     gradient, the trace with its standard error, ‖gradient‖, the Hessian-vector products spent, the residual
-    ‖Hv − λv‖/|λ| of λ_max, and the number of samples.
+    ‖Hv − λv‖/|λ| of λ_max, and the number of samples. A Ritz value never lies outside the spectrum: after few
+    steps λ_max is a lower bound and λ_min an upper bound. A trace without probes has standard error 0; a deflated
+    one states the error of the part that was probed.
 
     Raises CurvatureUnavailable, with one sentence, when a product is not finite or an operator has no second
     derivative.
     """
-    chosen = evenly_spaced(len(targets), settings.samples)
+    measured: dict[str, dict[str, float]] = {}
+    done: list[tuple[LossFunction, str]] = []
     with second_order(next(model.parameters()).device):
-        surface = Surface(
-            private_copy(model),
-            inputs[chosen.to(inputs.device)],
-            targets[chosen.to(targets.device)],
-            batch_size=settings.batch_size,
-            chunk_size=_CHUNK_SIZE,
-        )
-        measured: dict[str, dict[str, float]] = {}
-        kept: list[tuple[LossFunction, str]] = []
+        surface = prepare_surface(model, inputs, targets, settings)
         for label, loss in losses.items():
-            same = next((earlier for other, earlier in kept if same_loss(loss, other)), None)
+            same = next((earlier for other, earlier in done if same_loss(loss, other)), None)
             measured[label] = dict(measured[same]) if same else _measure(surface, loss, settings, seed)
-            kept.append((loss, label))
+            done.append((loss, label))
     return measured
+
+
+def prepare_surface(model: nn.Module, inputs: Tensor, targets: Tensor, settings: CurvatureSettings) -> Surface:
+    """Return the surface of `model` over `settings.samples` evenly spaced samples. Use within `second_order`."""
+    chosen = evenly_spaced(len(targets), settings.samples)
+    chosen_inputs = inputs[chosen.to(inputs.device)]
+    return Surface(model, chosen_inputs, targets[chosen.to(targets.device)], batch_size=settings.batch_size)
 
 
 def evenly_spaced(total: int, samples: int | None) -> Tensor:
@@ -75,20 +77,12 @@ def _measure(surface: Surface, loss: LossFunction, settings: CurvatureSettings, 
     operator = HessianOperator(surface, loss)
     ends = lanczos(
         operator.product,
-        operator.gradient,
-        steps=min(settings.lanczos_steps, settings.max_matvecs),
+        near(operator.gradient, generator),
+        steps=min(settings.lanczos_steps, max(1, settings.max_matvecs - 2)),  # two probes have a standard error
         tolerance=settings.residual_tolerance,
         generator=generator,
     )
-    trace = hutchinson(
-        operator.product,
-        ends.basis,
-        ends.trace,
-        probes=settings.trace_probes,
-        precision=settings.trace_precision,
-        max_products=settings.max_matvecs - operator.products,
-        generator=generator,
-    )
+    trace = _trace(operator, ends, settings, generator)
     return {
         "lambda_max": ends.lambda_max,
         "lambda_min": ends.lambda_min,
@@ -99,3 +93,27 @@ def _measure(surface: Surface, loss: LossFunction, settings: CurvatureSettings, 
         "residual": ends.relative_residual,
         "samples": float(surface.samples),
     }
+
+
+def _trace(
+    operator: HessianOperator, ends: Lanczos, settings: CurvatureSettings, generator: torch.Generator
+) -> TraceEstimate:
+    """Return the trace: exact or sketched where the network allows it, else from probes beside the space of `ends`."""
+    left = settings.max_matvecs - operator.products
+    if settings.trace_method == "auto":
+        found = per_sample_trace(
+            operator, precision=settings.trace_precision, max_rounds=max(1, left // 4), generator=generator
+        )
+        if found is not None:
+            return found
+    estimate = xtrace if settings.trace_method == "xtrace" else hutchinson
+    return estimate(
+        operator.products_of,
+        ends.basis,
+        ends.trace,
+        probes=settings.trace_probes,
+        precision=settings.trace_precision,
+        floor=ends.norm,
+        max_products=left,
+        generator=generator,
+    )

@@ -1,8 +1,8 @@
 """One measurement against the dense Hessian, and what it must leave alone."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from trainables.curvature import CURVATURE_FIELDS, CurvatureSettings, measure_curvature
 
@@ -25,9 +25,9 @@ def test_matches_dense_hessian():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
     inputs, targets = torch.randn(20, 4).double(), torch.randint(0, 3, (20,))
-    eigenvalues = torch.linalg.eigvalsh(dense_hessian(model, inputs, targets, F.cross_entropy))
+    eigenvalues = torch.linalg.eigvalsh(dense_hessian(model, inputs, targets, cross_entropy))
     settings = CurvatureSettings(lanczos_steps=51, residual_tolerance=1e-6, max_matvecs=400)
-    found = measure_curvature(model, inputs, targets, {"cross_entropy": F.cross_entropy}, settings=settings, seed=0)
+    found = measure_curvature(model, inputs, targets, {"cross_entropy": cross_entropy}, settings=settings, seed=0)
     row = found["cross_entropy"]
     assert set(row) == set(CURVATURE_FIELDS)
     assert abs(row["lambda_max"] / float(eigenvalues[-1]) - 1) < 1e-4
