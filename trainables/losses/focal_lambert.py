@@ -33,7 +33,7 @@ def lambert_gamma(p0: Number) -> Tensor:
     It solves (1−p)^γ − γ p (1−p)^(γ−1) ln p = 1 at p = p₀; W₀ in place of W₋₁ always gives the trivial γ = 0.
     Scalar float64 for 0 < p₀ < 0.5; a tensor p₀ gives its shape.
     """
-    p = torch.as_tensor(p0).to(torch.float64)
+    p = torch.as_tensor(p0, dtype=torch.float64)
     log_a, b = torch.log1p(-p), p * p.log()
     ratio = (1 - p) / b
     log_argument = (1 - ratio) * log_a - torch.log(-b) + torch.log(-log_a)

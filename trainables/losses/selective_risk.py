@@ -26,8 +26,9 @@ class SelectiveRisk(Loss):
     [1/(n+1), n/(n+1)]. Counts, τ and S(τ) carry no gradient: β does only where g_i < τ (App. C.4).
 
     The mean weight is about `coverage`, because Eq. 12 drops the 1/P(g < τ) of Eq. 9; `normalise=True` divides
-    by it. `history="epoch"` adds up the counts of the epoch's batches. Counts are added by a call with
-    gradients enabled (`per_sample` and `frozen` add none); under `torch.func` transforms nothing is stored, and `observe` adds a batch explicitly.
+    by it. `history="epoch"` adds up the counts of the epoch's batches: a call with gradients enabled adds its
+    batch, `per_sample` and `frozen` add none. Under `torch.func` transforms nothing is stored; there `observe`
+    adds a batch from outside.
     Cost is O(n·bins).
     """
 

@@ -1,0 +1,177 @@
+import pytest
+import torch
+from torch import nn
+
+from trainables.losses import build_loss
+from trainables.losses.hessian_trace import HessianTrace
+
+
+def small_network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+def apply(parameters, inputs):
+    """The same network as a function of its parameters."""
+    hidden = torch.tanh(inputs @ parameters["0.weight"].T + parameters["0.bias"])
+    return hidden @ parameters["2.weight"].T + parameters["2.bias"]
+
+
+def data(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    return inputs, torch.randint(3, (7,), generator=generator)
+
+
+def dense_hessian(network, base, inputs, targets):
+    shapes = [p.shape for p in network.parameters()]
+    flat = nn.utils.parameters_to_vector(network.parameters()).detach()
+
+    def value(vector):
+        pieces = vector.split([s.numel() for s in shapes])
+        names = [name for name, _ in network.named_parameters()]
+        parameters = {k: p.reshape(s) for k, p, s in zip(names, pieces, shapes, strict=True)}
+        return base(apply(parameters, inputs), targets)
+
+    return torch.func.hessian(value)(flat), flat, value
+
+
+def signs(loss, network):
+    probes = loss.draw(dict(network.named_parameters()))
+    loss.reseed(0)
+    return [nn.utils.parameters_to_vector(probe.values()) for probe in probes]
+
+
+@pytest.mark.parametrize("base", [{"base": "cross_entropy"}, {"base": "focal", "gamma": 2.0}, {"base": "brier"}])
+@pytest.mark.parametrize("probes", [1, 3])
+def test_value_and_gradient_equal_the_dense_hessian(base, probes):
+    for seed in range(20):
+        network, (inputs, targets) = small_network(seed), data(seed)
+        loss = build_loss("hessian_trace", weight=0.1, probes=probes, **base)
+        vectors = signs(loss, network)
+        value = loss(network, inputs, targets)
+        hessian, flat, plain = dense_hessian(network, loss.base, inputs, targets)
+        expected = plain(flat) + 0.1 * sum(v @ hessian @ v for v in vectors) / probes
+        assert value.item() == pytest.approx(expected.item(), rel=1e-10, abs=1e-10)
+        if seed < 2:
+            gradient = torch.autograd.grad(value, list(network.parameters()))
+            estimate = nn.utils.parameters_to_vector(gradient)
+
+            def penalised(vector, plain=plain, vectors=vectors):
+                matrix = torch.func.hessian(plain)(vector)
+                return plain(vector) + 0.1 * sum(v @ matrix @ v for v in vectors) / probes
+
+            for index in (0, 9, 20, 30):
+                step = torch.zeros_like(flat)
+                step[index] = 1e-5
+                slope = (penalised(flat + step) - penalised(flat - step)) / 2e-5
+                assert estimate[index].item() == pytest.approx(slope.item(), rel=1e-4, abs=1e-7)
+
+
+def test_weight_zero_is_the_base_loss():
+    network, (inputs, targets) = small_network(), data()
+    base = build_loss("cross_entropy")(network(inputs), targets)
+    assert build_loss("hessian_trace", weight=0.0)(network, inputs, targets) == base
+    assert build_loss("hessian_trace", weight=torch.tensor(0.0))(network, inputs, targets) == base
+
+
+def test_probes_are_unbiased():
+    network, (inputs, targets) = small_network(), data()
+    loss = build_loss("hessian_trace", weight=1.0, probes=2000)
+    hessian, _, _ = dense_hessian(network, loss.base, inputs, targets)
+    vectors = torch.stack(signs(loss, network))
+    assert set(vectors.unique().tolist()) == {-1.0, 1.0}
+    estimates = ((vectors @ hessian) * vectors).sum(-1)
+    error = estimates.std() / len(vectors) ** 0.5
+    assert abs(estimates.mean() - hessian.trace()) < 4 * error
+
+
+def test_functional_form_on_stacked_parameters_equals_a_loop():
+    networks = [small_network(seed) for seed in range(3)]
+    inputs, targets = zip(*(data(seed) for seed in range(3)), strict=True)
+    loss = build_loss("hessian_trace", weight=0.05, probes=2, base="focal", gamma=2.0)
+    names = [name for name, _ in networks[0].named_parameters()]
+    stacked = {k: torch.stack([dict(net.named_parameters())[k].detach() for net in networks]) for k in names}
+    probes = loss.draw(stacked)
+
+    def one(parameters, x, y, *vectors):
+        return loss.functional(apply, parameters, x, y, vectors)
+
+    values, gradients = torch.func.vmap(lambda p, x, y, *v: (one(p, x, y, *v), torch.func.grad(one)(p, x, y, *v)))(
+        stacked, torch.stack(inputs), torch.stack(targets), *probes
+    )
+    for lane, network in enumerate(networks):
+        hessian, flat, plain = dense_hessian(network, loss.base, inputs[lane], targets[lane])
+        vectors = [nn.utils.parameters_to_vector([probe[k][lane] for k in names]) for probe in probes]
+        expected = plain(flat) + 0.05 * sum(v @ hessian @ v for v in vectors) / 2
+        assert values[lane].item() == pytest.approx(expected.item(), rel=1e-10)
+        alone = torch.func.grad(one)(
+            {k: v[lane] for k, v in stacked.items()},
+            inputs[lane],
+            targets[lane],
+            *({k: v[lane] for k, v in probe.items()} for probe in probes),
+        )
+        for k in names:
+            torch.testing.assert_close(gradients[k][lane], alone[k], rtol=1e-10, atol=1e-12)
+
+
+def test_own_generator_repeats_and_leaves_the_global_one_alone():
+    network, (inputs, targets) = small_network(), data()
+    first, second = (build_loss("hessian_trace", seed=5) for _ in range(2))
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    values = [first(network, inputs, targets).item() for _ in range(3)]
+    assert torch.equal(before, torch.get_rng_state())
+    saved = second.state_dict()
+    assert [second(network, inputs, targets).item() for _ in range(3)] == values
+    second.load_state_dict(saved)
+    assert second(network, inputs, targets).item() == values[0]
+    assert len(set(values)) == 3
+
+
+def test_hooks_and_state_reach_the_base(reference):
+    loss = build_loss("hessian_trace", base="focal_scheduled")
+    loss.begin_epoch(9, 10)
+    assert loss.base.gamma == 2.0
+    other = build_loss("hessian_trace", base="focal_scheduled")
+    other.load_state_dict(loss.state_dict())
+    assert other.base.gamma == 2.0
+    adaptive = build_loss("hessian_trace", base="adafocal")
+    logits, targets = reference.batch(7, shape=(60, 5))
+    adaptive.end_epoch(logits, targets)
+    assert adaptive.base.state_dict()["gammas"].std() > 0
+    assert adaptive.frozen(logits, targets).name == "signed_focal"
+
+
+@pytest.mark.parametrize("base", ["mmce", "kde_xe", "aurc", "selective_risk", "hessian_trace"])
+def test_bases_that_are_no_mean_over_samples_are_refused(base):
+    with pytest.raises(ValueError, match=f"cannot wrap {base}: .*choose a base"):
+        build_loss("hessian_trace", base=base)
+    if base != "hessian_trace":
+        with pytest.raises(ValueError, match="cannot wrap"):
+            HessianTrace(build_loss(base))
+
+
+def test_faults_of_the_base_are_reported():
+    for options, message in [
+        ({"base": "focul"}, "did you mean 'focal'"),
+        ({"base": "focal", "gamma": -1}, "outside"),
+        ({"base": "cross_entropy", "gamma": 1.0}, "cross_entropy takes no hyperparameter 'gamma'"),
+        ({"base": "inverse_focal", "gamma": 4.0}, "turns positive"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            build_loss("hessian_trace", **options)
+
+
+def test_batch_norm_and_untrainable_models():
+    torch.manual_seed(0)
+    inputs, targets = data()
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).double()
+    loss = build_loss("hessian_trace", weight=0.1)
+    loss(network, inputs, targets).backward()
+    assert network[1].num_batches_tracked == 1
+    assert all(p.grad.isfinite().all() for p in network.parameters())
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(ValueError, match="trainable parameters"):
+        loss(network, inputs, targets)

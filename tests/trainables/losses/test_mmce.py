@@ -1,0 +1,75 @@
+import math
+
+import pytest
+import torch
+
+from trainables.losses import build_loss
+
+
+def naive_plain(rows, right):
+    n = len(rows)
+    total = 0.0
+    for p, r in zip(rows, right, strict=True):
+        for q, s in zip(rows, right, strict=True):
+            total += (r - max(p)) * (s - max(q)) * math.exp(-abs(max(p) - max(q)) / 0.4) / n**2
+    return math.sqrt(max(total, 0.0))
+
+
+def naive_weighted(rows, right):
+    """The three double sums of the weighted form, an empty group's terms being 0."""
+    correct = [max(p) for p, r in zip(rows, right, strict=True) if r]
+    wrong = [max(p) for p, r in zip(rows, right, strict=True) if not r]
+
+    def kernel(c, d):
+        return math.exp(-abs(c - d) / 0.4)
+
+    total = 0.0
+    if correct:
+        total += sum((1 - c) * (1 - d) * kernel(c, d) for c in correct for d in correct) / len(correct) ** 2
+    if wrong:
+        total += sum(c * d * kernel(c, d) for c in wrong for d in wrong) / len(wrong) ** 2
+    if correct and wrong:
+        cross = sum((1 - c) * d * kernel(c, d) for c in correct for d in wrong)
+        total -= 2 * cross / (len(correct) * len(wrong))
+    return math.sqrt(max(total, 0.0))
+
+
+def naive(penalty, weight):
+    def value(rows, targets):
+        right = [p.index(max(p)) == y for p, y in zip(rows, targets, strict=True)]
+        cross_entropy = -sum(math.log(p[y]) for p, y in zip(rows, targets, strict=True)) / len(rows)
+        return cross_entropy + weight * penalty(rows, right)
+
+    return value
+
+
+@pytest.mark.parametrize(("variant", "penalty"), [("plain", naive_plain), ("weighted", naive_weighted)])
+@pytest.mark.parametrize("weight", [2.0, 8.0])
+def test_equals_reference(reference, variant, penalty, weight):
+    loss = build_loss("mmce", variant=variant, weight=weight)
+    reference.check(loss, naive(penalty, weight), per_sample=False)
+    reference.check_gradient(loss)
+
+
+@pytest.mark.parametrize("variant", ["plain", "weighted"])
+def test_a_perfect_batch_has_no_penalty_and_no_gradient_from_it(variant):
+    logits = (1000 * torch.eye(3)).requires_grad_()
+    value = build_loss("mmce", variant=variant)(logits, torch.arange(3))
+    value.backward()
+    assert value.item() == 0
+    assert logits.grad.abs().max() == 0
+
+
+def test_has_no_per_sample_values(reference):
+    with pytest.raises(TypeError, match="mmce has no per-sample values"):
+        build_loss("mmce").per_sample(*reference.batch(3))
+
+
+def test_frozen_has_the_same_value_and_hessian_and_keeps_who_was_right(reference):
+    logits, targets = reference.batch(3, shape=(6, 3), scale=1.0)
+    loss = build_loss("mmce")
+    frozen = loss.frozen(logits, targets)
+    assert frozen(logits, targets) == loss(logits, targets)
+    hessians = [torch.func.hessian(lambda z, f=f: f(z, targets))(logits) for f in (loss, frozen)]
+    torch.testing.assert_close(*hessians)
+    assert not torch.equal(frozen(-logits, targets), loss(-logits, targets))
