@@ -22,8 +22,6 @@ LABELS = {
 }  # fmt: skip
 """How the field writes what the columns spell."""
 
-NAMES = ("loss_name", "architecture_name", "optimizer_name")
-
 
 @dataclass(frozen=True)
 class Objective:
@@ -50,7 +48,7 @@ class Objective:
     @property
     def label(self) -> str:
         """In words, e.g. `validation NLL`."""
-        return f"{LABELS.get(self.split, self.split)} {LABELS.get(self.column, self.column)}"
+        return f"{label(self.split)} {label(self.column)}"
 
     @property
     def direction(self) -> str:
@@ -97,7 +95,7 @@ class Leaderboard:
         return self.finished[1] if len(self.finished) > 1 else None
 
     def describe(self, row: Mapping[str, Any]) -> str:
-        """Return a configuration in a few words, e.g. `focal γ 1.9 · resnet8 · lr 0.12`."""
+        """Return a configuration in a few words, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
         return describe(row, self.varying)
 
     def value(self, row: Mapping[str, Any], column: str = "judged", scale: float = 1.0) -> str:
@@ -168,22 +166,33 @@ def spread_sql(expression: str, name: str, condition: str) -> str:
 
 
 def describe(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Return the values of `config_…` columns in a few words: loss with its hyperparameters, architecture, the rest."""
+    """Return the values of `config_…` columns in a few words: `focal (γ 1.9) · resnet8 · lr 0.12`.
+
+    Hyperparameters stand in parentheses after the name of the component they belong to, where that name varies too.
+    """
     parts: list[str] = []
+    inside: dict[str, list[str]] = {}
     for column in columns:
-        value, name = row.get(column), column.removeprefix("config_")
+        value = row.get(column)
         if value is None:
             continue
-        if name in NAMES:
-            parts.append(str(value))
-            continue
-        group, _, short = name.partition("_")
-        text = f"{LABELS.get(short, short.replace('_', ' '))} {number(value)}"
-        if group == "loss" and parts and "·" not in parts[-1]:
-            parts[-1] = f"{parts[-1]} {text}"
+        group, _, short = column.removeprefix("config_").partition("_")
+        if short == "name":
+            parts.append(f"{value}{{{group}}}")
+            inside[group] = []
+        elif group in inside:
+            inside[group].append(f"{label(short)} {number(value)}")
         else:
-            parts.append(text)
-    return " · ".join(parts) or "the only configuration"
+            parts.append(f"{label(short)} {number(value)}")
+    text = " · ".join(parts)
+    for group, words in inside.items():
+        text = text.replace(f"{{{group}}}", f" ({', '.join(words)})" if words else "")
+    return text or "the only configuration"
+
+
+def label(name: str) -> str:
+    """Return a hyperparameter's or metric's name as the field writes it."""
+    return LABELS.get(name, name.replace("_", " "))
 
 
 def number(value: Any) -> str:

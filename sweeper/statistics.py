@@ -20,6 +20,10 @@ An Introduction to the Bootstrap, §13.3, advise 1,000 or more for intervals).""
 MINIMUM_PAIRS = 4
 """Pairs below which a rank correlation is not reported: of three points, one ordering in six is perfectly falling."""
 
+INTERVAL_PAIRS = 8
+"""Pairs below which no bootstrap interval is given: resampling few pairs repeats them, and perfect order stays perfect,
+so the interval would be far too narrow."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -57,16 +61,16 @@ def spread_text(mean: float, deviation: float | None, digits: int = 3, scale: fl
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's rank correlation of n pairs with a percentile bootstrap interval."""
+    """Spearman's rank correlation of n pairs with a percentile bootstrap interval, None below INTERVAL_PAIRS pairs."""
 
     rho: float
-    low: float
-    high: float
+    interval: tuple[float, float] | None
     n: int
 
     def text(self) -> str:
         """Return e.g. `ρ = −0.93 (95 % −0.99 … −0.80, n = 14)`."""
-        return f"ρ = {signed(self.rho)} (95 % {signed(self.low)} … {signed(self.high)}, n = {self.n})"
+        limits = "" if self.interval is None else f"95 % {signed(self.interval[0])} … {signed(self.interval[1])}, "
+        return f"ρ = {signed(self.rho)} ({limits}n = {self.n})"
 
 
 def signed(value: float) -> str:
@@ -111,8 +115,10 @@ def correlation(x: Values, y: Values, *, seed: int = 0) -> Correlation | None:
     rho = spearman(pairs[:, 0], pairs[:, 1])
     if np.isnan(rho):
         return None
-    low, high = bootstrap_interval(pairs, lambda sample: spearman(sample[:, 0], sample[:, 1]), seed=seed)
-    return Correlation(rho, low, high, len(pairs))
+    interval = None
+    if len(pairs) >= INTERVAL_PAIRS:
+        interval = bootstrap_interval(pairs, lambda sample: spearman(sample[:, 0], sample[:, 1]), seed=seed)
+    return Correlation(rho, interval, len(pairs))
 
 
 def bootstrap_interval(

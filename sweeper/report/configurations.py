@@ -17,7 +17,6 @@ MEASURED = (
     "ece", "nll", "accuracy", "hessian_training_lambda_max", "hessian_cross_entropy_lambda_max",
     "hessian_training_trace", "hessian_cross_entropy_trace",
 )  # fmt: skip
-OPTIONAL = {"gamma": "config_loss_gamma"}
 
 
 def has_curvature(results: Results) -> bool:
@@ -68,24 +67,20 @@ def sample_size_remark(rows: Rows, left_out: int) -> str:
     return text
 
 
-def rank_correlations(rows: Rows, x: str, y: str, *, pooled: bool = False) -> str:
-    """Return Spearman's correlation of two columns in words.
+def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
+    """Return Spearman's correlation of two columns in words, one sentence an architecture.
 
-    One a category of architecture, of finished trials only and of all evaluated ones; with `pooled`, the rows as they
-    are given, as one correlation, or nothing where there are too few.
+    Of finished trials; where others were evaluated too, of all of them beside it.
     """
-    if pooled:
-        found = correlated(rows, x, y)
-        return found if found.startswith("ρ") else ""
-    parts: list[str] = []
+    sentences: list[str] = []
     for architecture in sorted({str(row["architecture"]) for row in rows}):
         mine = [row for row in rows if str(row["architecture"]) == architecture]
         finished = [row for row in mine if row["status"] == FINISHED]
         text = f"{architecture}: {correlated(finished, x, y)}"
         if len(finished) < len(mine):
-            text += f"; with those not finished {correlated(mine, x, y)}"
-        parts.append(text)
-    return f"Spearman, finished. {'. '.join(parts)}." if parts else "No trial here."
+            text += f" finished; {correlated(mine, x, y)} with those not finished"
+        sentences.append(f"{text}.")
+    return sentences
 
 
 def correlated(rows: Rows, x: str, y: str) -> str:
@@ -94,4 +89,13 @@ def correlated(rows: Rows, x: str, y: str) -> str:
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:
         return found.text()
-    return f"too few (n = {len(pairs)})" if len(pairs) < MINIMUM_PAIRS else f"constant (n = {len(pairs)})"
+    return f"too few for ρ (n = {len(pairs)})" if len(pairs) < MINIMUM_PAIRS else f"constant (n = {len(pairs)})"
+
+
+GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
+GAMMA_REMARK = "Squares at γ = 0: cross-entropy, which every focal-type loss is there; not part of ρ."
+
+
+def at_gamma_zero(rows: Rows) -> Rows:
+    """Return the trials of cross-entropy as what they are to the focal-type losses: γ = 0."""
+    return [{**row, "gamma": 0.0} for row in rows if row["loss"] == "cross_entropy"]

@@ -6,6 +6,7 @@ light, dark and print.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +17,9 @@ from sweeper.results import Results
 
 SERIES = 8
 """Colours of the categorical palette in page.css; a ninth category starts again with the first."""
+
+LOG_LABELS = ((0.5, (1, 1.5, 2, 3, 4, 5, 6, 8)), (1.2, (1, 2, 3, 5)), (2.2, (1, 2, 5)), (3.2, (1, 3)))
+"""Multiples of powers of ten that are labelled on a logarithmic axis, by how many powers of ten it spans at most."""
 
 SYMBOLS = {"completed": "circle", "early_stopped": "circle-open", "failed": "x-thin-open"}
 """Marker by status; whatever has not ended is drawn as OTHER_SYMBOL."""
@@ -29,12 +33,19 @@ STATUS_WORDS = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of a figure: a heading, a remark below it (plain text), and the plot."""
+    """One plot of a figure.
+
+    Attributes:
+        heading: above the plot; may be empty.
+        remarks: sentences below it.
+        plot: the plot.
+        width: pixels it needs at least; where there are fewer it scrolls sideways. 0 takes what there is.
+    """
 
     heading: str
-    remark: str
+    remarks: Sequence[str]
     plot: go.Figure
-    wide: bool = False
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,9 +111,9 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def symbol(status: str) -> str:
-    """Return the marker of a status."""
-    return SYMBOLS.get(status, OTHER_SYMBOL)
+def symbol(status: str, shape: str = "") -> str:
+    """Return the marker of a status; `shape` takes the circle's place."""
+    return SYMBOLS.get(status, OTHER_SYMBOL).replace("circle", shape or "circle")
 
 
 def scatter_type(points: int) -> type[go.Scatter] | type[go.Scattergl]:
@@ -118,17 +129,24 @@ def tagged(status: str, group: str = "") -> dict[str, str]:
     return {"status": status, "group": group}
 
 
-def axis(title: str, *, log: bool = False, **more: Any) -> dict[str, Any]:
+def axis(title: str, **more: Any) -> dict[str, Any]:
     """Return an axis in the report's style."""
     style: dict[str, Any] = {
         "title": {"text": title, "standoff": 8, "font": {"size": 12}},
         "gridcolor": "var(--grid)", "linecolor": "var(--axis)", "zeroline": False, "ticks": "outside", "ticklen": 4,
         "tickcolor": "var(--axis)", "showline": True, "automargin": True, "tickfont": {"size": 11},
     }  # fmt: skip
-    if log:
-        style |= {"type": "log", "dtick": "D2", "minor": {"showgrid": False}, "exponentformat": "power"}
-        style.pop("dtick")
     return style | more
+
+
+def log_axis(title: str, values: Iterable[float | None], **more: Any) -> dict[str, Any]:
+    """Return a logarithmic axis for positive values, with round labels: 1, 2, 5 or finer, by how far they range."""
+    logs = [math.log10(value) for value in values if value is not None and value > 0] or [0.0]
+    low, high = min(logs), max(logs)
+    multiples = next((m for limit, m in LOG_LABELS if high - low <= limit), (1,))
+    ticks = [m * 10.0**e for e in range(math.floor(low) - 1, math.ceil(high) + 2) for m in multiples]
+    texts = [f"{tick:,.6g}" if 1e-4 <= tick < 1e6 else f"{tick:.0e}" for tick in ticks]
+    return axis(title, type="log", tickvals=ticks, ticktext=texts, **more)
 
 
 def plot(traces: Sequence[Any], x: Mapping[str, Any], y: Mapping[str, Any], **layout: Any) -> go.Figure:

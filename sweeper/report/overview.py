@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sweeper.leaderboard import FINISHED, Leaderboard
@@ -45,6 +45,7 @@ class Overview:
         saved: epochs that early-stopped replicates were spared of the maximum.
         full: epochs that all replicates trained to the maximum would take.
         rungs: `rung judged stopped`, one a rung.
+        limit: the maximum of epochs.
         worked: seconds spent in trials, summed.
         elapsed: seconds from the sweep's start to its last decision; None before one.
     """
@@ -56,6 +57,7 @@ class Overview:
     saved: int
     full: int
     rungs: list[dict[str, Any]]
+    limit: int
     worked: float
     elapsed: float | None
 
@@ -85,6 +87,7 @@ def overview(results: Results) -> Overview:
         full=limit * epochs["replicates"],
         rungs=results.rows(RUNGS_SQL),
         worked=time["worked"] or 0.0,
+        limit=limit,
         elapsed=elapsed(results.manifest.get("created"), time["last"]),
     )
 
@@ -93,7 +96,10 @@ def elapsed(created: Any, last: datetime | None) -> float | None:
     """Return the seconds between the manifest's time of creation and the last decision, where both are known."""
     if last is None or not isinstance(created, str):
         return None
-    return max(0.0, (last - datetime.fromisoformat(created)).total_seconds())
+    began = datetime.fromisoformat(created)
+    # Times of the tables are in UTC, and a manifest may say so or leave it out.
+    both = [moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in (began, last)]
+    return max(0.0, (both[1] - both[0]).total_seconds())
 
 
 def duration(seconds: float) -> str:
@@ -113,11 +119,11 @@ def headline(board: Leaderboard, counts: Overview) -> str:
         return "No trial has been evaluated yet."
     finished = len(board.finished)
     among = plural(finished, "finished configuration") if finished else plural(len(board.rows), "configuration")
-    state = "so far, " if counts.in_progress else ""
+    state = " so far" if counts.in_progress else ""
     caution = "" if finished else f" None has finished: this one was measured at epoch {best['epochs']}."
     return (
-        f"{board.describe(best)} has the best {board.objective.label}, {state}of {among}: "
-        f"{board.value(best)} (mean ± standard deviation, {plural(best['replicates'], 'replicate')}).{caution}"
+        f"Best {board.objective.label} of {among}{state}: {board.value(best)} (mean ± standard deviation, "
+        f"n = {plural(best['replicates'], 'replicate')}), by {board.describe(best)}.{caution}"
     )
 
 

@@ -81,7 +81,7 @@ def masthead(results: Results, counts: Overview, figures: Sequence[Figure], tabl
         f"started {results.manifest['created'].replace('T', ' ')}" if "created" in results.manifest else "",
     ]
     places = [(item.key, item.title) for item in figures] + [(item.key, item.title) for item in tables]
-    links = [tag("a", title, href=f"#{key}") for key, title in places]
+    links = [tag("a", pretty(title), href=f"#{key}") for key, title in places]
     return tag(
         "header",
         tag("h1", results.name),
@@ -118,7 +118,7 @@ def mark(status: str) -> Markup:
 
 def summary(board: Leaderboard, counts: Overview, figures: Sequence[Figure]) -> Markup:
     """Return the card with the headline, its particulars, and what the figures found."""
-    findings = [tag("p", figure.finding) for figure in figures if figure.finding]
+    findings = [tag("p", pretty(figure.finding)) for figure in figures if figure.finding]
     return tag(
         "section",
         tag("p", headline(board, counts), class_="lead"),
@@ -131,22 +131,23 @@ def summary(board: Leaderboard, counts: Overview, figures: Sequence[Figure]) -> 
 
 def tiles(counts: Overview) -> Markup:
     """Return the counts: trials by status and rung, epochs saved, time."""
-    stops = ", ".join(f"{row['stopped']} at rung {row['rung']}" for row in counts.rungs if row["stopped"])
-    judged = ", ".join(f"{row['judged']} at {row['rung']}" for row in counts.rungs)
+    stops = [f"{row['stopped']} of {row['judged']} at rung {row['rung']}" for row in counts.rungs]
     others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in ("running", "waiting", "interrupted")]
     others = [text for text in others if not text.startswith("0 ")]
     share = f"{counts.trained / counts.full:.0%}" if counts.full else "–"
-    spent = f"{counts.trained:,} of {counts.full:,}; stopping saved {counts.saved:,}"
+    spent = f"{counts.trained:,} of the {counts.full:,} of training all in full"
+    if counts.saved:
+        spent += f"; early stopping saved {counts.saved:,}"
+    elapsed = f"elapsed {duration(counts.elapsed)}" if counts.elapsed else "summed over trials"
+    longest = f"ran {counts.limit} epochs"
     return tag(
         "section",
-        tile("Trials", f"{counts.trials:,}", ", ".join(others) or f"{counts.replicates:,} with replicates"),
-        tile("Finished", f"{counts.count('completed'):,}", f"judged: {judged}" if judged else ""),
-        tile("Stopped early", f"{counts.count('early_stopped'):,}", stops),
-        tile("Failed", f"{counts.count('failed'):,}", "see Failures" if counts.count("failed") else ""),
-        tile("Of all epochs trained", share, spent),
-        tile(
-            "Time in trials", duration(counts.worked), f"elapsed {duration(counts.elapsed)}" if counts.elapsed else ""
-        ),
+        tile("Trials", f"{counts.trials:,}", ", ".join(others) or f"{counts.replicates:,} training runs"),
+        tile("Finished", f"{counts.count('completed'):,}", longest),
+        tile("Stopped early", f"{counts.count('early_stopped'):,}", ", ".join(stops)),
+        tile("Failed", f"{counts.count('failed'):,}", "see Failures below" if counts.count("failed") else ""),
+        tile("Epochs trained", share, spent),
+        tile("Time in trials", duration(counts.worked), elapsed),
         class_="tiles",
         aria_label="Counts",
     )
@@ -177,8 +178,8 @@ def figure_section(figure: Figure) -> Markup:
     panels = [panel_figure(f"{figure.key}-{at}", panel, alone) for at, panel in enumerate(figure.panels)]
     return tag(
         "section",
-        tag("h2", figure.title),
-        tag("p", figure.caption, class_="caption"),
+        tag("h2", pretty(figure.title)),
+        tag("p", pretty(figure.caption), class_="caption"),
         tag("div", *groups, *marks, class_="key") if groups or marks else "",
         tag("div", *panels, class_="panels"),
         sources(figure.sql, figure.tables),
@@ -190,15 +191,23 @@ def figure_section(figure: Figure) -> Markup:
 def panel_figure(identifier: str, panel: Panel, alone: bool) -> Markup:
     """Return one plot with its heading and remark; the plot itself as data that the page draws when it is near."""
     plot = panel.plot.to_json()
-    shape = "panel wide" if panel.wide else "panel alone" if alone else "panel"
+    shape = "panel wide" if panel.width else "panel alone" if alone else "panel"
+    width = f"min-width:{panel.width}px" if panel.width else None
     return tag(
         "figure",
-        tag("figcaption", tag("h3", panel.heading)) if panel.heading else "",
-        tag("div", class_="plot", data_plot=identifier, role="img", aria_label=panel.heading or identifier),
-        tag("p", panel.remark, class_="remark") if panel.remark else "",
+        tag("figcaption", tag("h3", pretty(panel.heading))) if panel.heading else "",
+        tag(
+            "div", class_="plot", data_plot=identifier, role="img", aria_label=panel.heading or identifier, style=width
+        ),
+        tag("div", *(tag("p", pretty(remark)) for remark in panel.remarks), class_="remark") if panel.remarks else "",
         data_script(identifier, plot),
         class_=shape,
     )
+
+
+def pretty(text: str) -> Markup:
+    """Return text as HTML, with the subscript of λ_max set as one."""
+    return Markup(join(text).replace("λ_max", "λ<sub>max</sub>"))
 
 
 def sources(sql: Sequence[str], tables: Sequence[str]) -> Markup:
@@ -215,7 +224,7 @@ def sources(sql: Sequence[str], tables: Sequence[str]) -> Markup:
 def table_section(table: DataTable) -> Markup:
     """Return a table's card; its rows are data that the page draws as they are scrolled to."""
     heads = [
-        tag("th", tag("button", column["label"], type="button"), class_=None if left(column) else "right", scope="col")
+        tag("th", tag("button", pretty(column["label"]), type="button"), class_=alignment(column), scope="col")
         for column in table.columns
     ]
     data = {"columns": table.columns, "rows": table.rows, "status": table.status}
@@ -237,16 +246,16 @@ def table_section(table: DataTable) -> Markup:
     )
 
 
-def left(column: dict[str, str]) -> bool:
-    """Tell whether a column is aligned to the left."""
-    return column["kind"] in ("text", "status", "time")
+def alignment(column: dict[str, str]) -> str | None:
+    """Return the class of a column's heading: numbers stand to the right."""
+    return None if column["kind"] in ("text", "status", "time") else "right"
 
 
 def left_out(sentences: Sequence[str]) -> Markup:
     """Return the figures that do not apply, one sentence each."""
     if not sentences:
         return Markup("")
-    items = tag("ul", *(tag("li", sentence) for sentence in sentences), class_="left-out")
+    items = tag("ul", *(tag("li", pretty(sentence)) for sentence in sentences), class_="left-out")
     return tag("section", tag("h2", "Not shown"), items, class_="card")
 
 

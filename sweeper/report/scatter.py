@@ -14,7 +14,7 @@ ERROR_BARS_UP_TO = 300
 
 
 def configuration_traces(
-    rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, x_error: bool = False
+    rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, shape: str = ""
 ) -> list[Any]:
     """Return one trace an architecture and status: mean against mean, with standard deviations.
 
@@ -24,7 +24,7 @@ def configuration_traces(
         y: column of the ordinate; `<y>_sd` gives its error bar.
         architectures: all categories, in the order of their colours.
         connect: draw a line through finished trials where each x occurs once, as in a grid.
-        x_error: draw `<x>_sd` too.
+        shape: `square` for what stands apart; by default the status's marker.
     """
     kind = scatter_type(len(rows))
     traces: list[Any] = []
@@ -45,26 +45,33 @@ def configuration_traces(
                     mode="lines+markers" if line else "markers",
                     name=f"{architecture}, {STATUS_WORDS[status]}",
                     meta=tagged(status, architecture),
-                    marker={"color": colour(index), "size": 8, "symbol": symbol(status), "line": {"width": 1.5}},
+                    marker={
+                        "color": colour(index),
+                        "size": 8,
+                        "symbol": symbol(status, shape),
+                        "line": {"width": 1.4, "color": colour(index)},
+                    },
                     line={"color": colour(index), "width": 1.2, "dash": "dot"},
                     opacity=1.0 if status == "completed" else 0.65,
                     text=[hover(row, x, y) for row in mine],
                     hovertemplate="%{text}<extra></extra>",
-                    **error_bars(mine, x, y, index, x_error, len(rows)),
+                    **error_bars(mine, y, index, len(rows)),
                 )
             )
     return traces
 
 
-def error_bars(mine: Rows, x: str, y: str, index: int, x_error: bool, points: int) -> dict[str, Any]:
+def marker(shape: str, paint: str) -> dict[str, Any]:
+    """Return a point's style."""
+    return {"color": paint, "size": 8, "symbol": shape, "line": {"width": 1.4, "color": paint}}
+
+
+def error_bars(mine: Rows, y: str, index: int, points: int) -> dict[str, Any]:
     """Return the error bars' arguments: standard deviations over replicates, where they can be read."""
     if points > ERROR_BARS_UP_TO or mine[0]["status"] != "completed":
         return {}
     style = {"color": colour(index), "thickness": 1, "width": 2}
-    bars = {"error_y": {"type": "data", "array": [row[f"{y}_sd"] or 0 for row in mine], **style}}
-    if x_error:
-        bars["error_x"] = {"type": "data", "array": [row[f"{x}_sd"] or 0 for row in mine], **style}
-    return bars
+    return {"error_y": {"type": "data", "array": [row[f"{y}_sd"] or 0 for row in mine], **style}}
 
 
 def hover(row: dict[str, Any], x: str, y: str) -> str:

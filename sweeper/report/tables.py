@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.leaderboard import LABELS, Leaderboard, describe, varying_columns
+from sweeper.leaderboard import Leaderboard, describe, label, varying_columns
 from sweeper.report.figure import STATUS_WORDS
 from sweeper.results import Results
 
 DECISIONS_SQL = (
-    "SELECT decided_at, trial, epoch, rung, kind, metric, cutoff, competitors, reason\n"
+    "SELECT trial, kind, epoch, rung, metric, cutoff, competitors, reason, decided_at\n"
     "FROM decisions ORDER BY decided_at DESC, trial DESC, epoch DESC"
 )
 
@@ -41,9 +41,9 @@ class DataTable:
     status: int | None = None
 
 
-def column(label: str, kind: str = "number") -> dict[str, str]:
+def column(heading: str, kind: str = "number") -> dict[str, str]:
     """Return the description of a column."""
-    return {"label": label, "kind": kind}
+    return {"label": heading, "kind": kind}
 
 
 def trials_table(board: Leaderboard) -> DataTable:
@@ -62,12 +62,14 @@ def trials_table(board: Leaderboard) -> DataTable:
         ("hessian_cross_entropy_trace", "Tr(H) cross-entropy", "spread"),
     ]
     measured = [line for line in measured if board.rows and line[0] in board.rows[0]]
-    columns = [column("trial", "text"), column("status", "status"), column("epoch"), column("replicates")]
-    columns += [column(label, kind) for _, label, kind in measured]
+    columns = [column("trial", "text"), column("status", "status"), column("configuration", "text")]
+    columns += [column(heading, kind) for _, heading, kind in measured]
+    columns += [column("epoch"), column("replicates")]
     columns += [column(short(name), "text" if is_text(board, name) else "number") for name in board.varying]
     rows = [
-        [row["trial"], row["status"], row["epochs"], row["replicates"]]
+        [row["trial"], row["status"], board.describe(row)]
         + [[row[name], row[f"{name}_sd"]] for name, _, _ in measured]
+        + [row["epochs"], row["replicates"]]
         + [row[name] for name in board.varying]
         for row in board.rows
     ]
@@ -86,21 +88,21 @@ def is_text(board: Leaderboard, name: str) -> bool:
 def short(name: str) -> str:
     """Return the readable name of a hyperparameter's column."""
     group, _, rest = name.removeprefix("config_").partition("_")
-    return group if rest == "name" else LABELS.get(rest, rest.replace("_", " "))
+    return group if rest == "name" else label(rest)
 
 
 def decisions_table(results: Results) -> DataTable:
     """Return every decision of the scheduler, newest first."""
     rows = results.rows(DECISIONS_SQL)
     columns = [
-        column("time", "time"), column("trial", "text"), column("epoch"), column("rung"), column("decision", "text"),
-        column("metric"), column("cut-off"), column("compared with"), column("reason", "text"),
+        column("trial", "text"), column("decision", "text"), column("epoch"), column("rung"), column("metric"),
+        column("cut-off"), column("compared with"), column("reason", "text"), column("time (UTC)", "time"),
     ]  # fmt: skip
     caption = (
         "Why each trial went on or was stopped, newest first: the metric it was judged by, the cut-off it was held "
         "against, and how many trials it was compared with."
     )
-    values = [[stamp(row["decided_at"]), *list(row.values())[1:]] for row in rows]
+    values = [[*list(row.values())[:-1], stamp(row["decided_at"])] for row in rows]
     return DataTable("decisions", "Decisions of the scheduler", caption, columns, values, DECISIONS_SQL, ("decisions",))
 
 

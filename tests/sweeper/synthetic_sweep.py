@@ -26,7 +26,7 @@ MAX_EPOCHS = 27
 BINS = 15
 START = datetime.datetime(2025, 6, 1, 12, tzinfo=datetime.UTC)
 SHARPNESS = {"cross_entropy": 1.7, "focal": 1.25, "inverse_focal": 2.1, "selective_risk": 1.4}
-GAMMA_GRID = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
+GAMMA_GRID = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
 
 
 @dataclass
@@ -76,10 +76,11 @@ def quickstart_configuration(rng: np.random.Generator) -> dict[str, Any]:
 def gamma_configuration(index: int) -> dict[str, Any]:
     """Return one point of a grid over γ and two architectures."""
     architecture = ("mlp", "resnet8")[index // len(GAMMA_GRID) % 2]
+    gamma = GAMMA_GRID[index % len(GAMMA_GRID)]
     return {
-        "loss": {"name": "focal", "gamma": GAMMA_GRID[index % len(GAMMA_GRID)]},
+        "loss": {"name": "focal", "gamma": gamma} if gamma else {"name": "cross_entropy"},
         "architecture": {"name": architecture},
-        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 128},
+        "optimizer": {"name": "sgd", "lr": 0.08, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 128},
     }
 
 
@@ -135,7 +136,11 @@ def run_trial(sweep: Sweep, index: int, configuration: dict[str, Any], state: st
         if reached < milestone or state == "waiting":
             break
         add_evaluations(sweep, index, configuration, quality, epoch)
+        if state == "running":
+            break
         status, reason, rung = decide(sweep, index, epoch, value)
+        if status == "early_stopped":
+            state = "ends"
         if status != "running" or epoch == epoch_limit:
             break
     error = None
@@ -352,7 +357,8 @@ def add_decision(
     sweep.rows["decisions"].append(
         {
             "trial": trial_name(index), "epoch": epoch, "rung": rung, "kind": kind, "reason": reason,
-            "metric": metric, "cutoff": cutoff, "competitors": competitors, "decided_at": sweep.clock,
+            "metric": metric, "cutoff": cutoff, "competitors": competitors,
+            "decided_at": sweep.clock.replace(tzinfo=None),
         }
     )  # fmt: skip
 
@@ -422,12 +428,11 @@ def resolved(sweep: Sweep, configurations: int, space: str) -> dict[str, Any]:
 def manifest(name: str, seed: int) -> dict[str, Any]:
     """Return what manifest.json holds."""
     return {
-        "sweep": name,
-        "command": f"sweeper run search_spaces/{name}.yaml",
+        "created": START.isoformat(timespec="seconds"),
+        "command": ["sweeper", "run", f"search_spaces/{name}.yaml"],
         "seed": seed,
-        "started_at": START.isoformat(),
-        "git_commit": "0123456789abcdef0123456789abcdef01234567",
-        "versions": {"python": "3.11.9", "torch": "2.13.0", "ray": "2.60.0", "mlflow": "3.17.2"},
-        "hardware": {"cpu": "Example CPU", "cores": 2, "memory_gib": 8, "gpus": []},
-        "split_hash": "ab" * 32,
+        "dataset": {"name": "digits", "train": 1077, "val": 360, "test": 360, "split_hash": "ab" * 32},
+        "versions": {"torch": "2.13.0", "ray": "2.60.0", "mlflow": "3.17.2", "python": "3.11.9"},
+        "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "changed": False},
+        "hardware": {"processor": "Example CPU", "cores": 2, "memory_gib": 8.0, "gpus": [], "system": "Linux"},
     }

@@ -15,14 +15,14 @@ from sweeper.report.configurations import (
     one_sample_size,
     sample_size_remark,
 )
-from sweeper.report.figure import Figure, Panel, axis, categories, colour, counted, plot, statuses, tagged
+from sweeper.report.figure import Figure, Panel, categories, colour, counted, log_axis, plot, statuses, tagged
 from sweeper.report.scatter import configuration_traces
 from sweeper.results import Results
 from sweeper.statistics import log_log_fit
 
 ABSENT = "ECE against Tr(H): no Hessian was measured."
 
-LOSSES = {"training": "training loss's Hessian", "cross_entropy": "cross-entropy's Hessian"}
+LOSSES = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
 
 
 def draw(results: Results) -> Figure | None:
@@ -57,9 +57,11 @@ def panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     fits, remarks = fitted(shown, column, architectures)
     traces = configuration_traces(shown, column, "ece", architectures)
     if len(shown) < len(rows):
-        remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on this scale")
-    drawn = plot([*traces, *fits], axis("Tr(H)", log=True), axis("validation ECE", log=True))
-    return Panel(LOSSES[loss], "Cubic fit. " + ". ".join(remarks) + ".", drawn)
+        remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on this scale.")
+    x = log_axis("Tr(H)", (row[column] for row in shown))
+    y = log_axis("validation ECE", (row["ece"] for row in shown))
+    drawn = plot([*traces, *fits], x, y)
+    return Panel(LOSSES[loss], remarks, drawn)
 
 
 def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[Any], list[str]]:
@@ -70,9 +72,9 @@ def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[
         mine = [row for row in rows if str(row["architecture"]) == architecture and row["status"] == FINISHED]
         fit = log_log_fit([row[column] for row in mine], [row["ece"] for row in mine])
         if fit is None:
-            remarks.append(f"{architecture}: too few finished for a cubic (n = {len(mine)})")
+            remarks.append(f"{architecture}: too few finished for a cubic (n = {len(mine)}).")
             continue
-        remarks.append(f"{architecture}: R² = {fit.r_squared:.2f}, n = {fit.n}")
+        remarks.append(f"{architecture}: cubic R² = {fit.r_squared:.2f}, n = {fit.n}.")
         x, y = fit.curve()
         curve = go.Scatter(
             x=x,

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from sweeper.report.configurations import configuration_rows, rank_correlations
+from collections.abc import Sequence
+
+from sweeper.report.configurations import (
+    GAMMA_CONDITION,
+    GAMMA_REMARK,
+    Rows,
+    at_gamma_zero,
+    configuration_rows,
+    rank_correlations,
+)
 from sweeper.report.figure import Figure, Panel, axis, categories, counted, plot, statuses
 from sweeper.report.scatter import configuration_traces
 from sweeper.results import Results
@@ -14,29 +23,33 @@ def draw(results: Results) -> Figure | None:
     """Return validation ECE against γ, one panel a loss family; None where no loss has a γ."""
     if "config_loss_gamma" not in results.columns("trials"):
         return None
-    sql, rows = configuration_rows(results, "config_loss_gamma IS NOT NULL AND ece IS NOT NULL")
+    sql, rows = configuration_rows(results, f"{GAMMA_CONDITION} AND ece IS NOT NULL")
+    zero, rows = at_gamma_zero(rows), [row for row in rows if row["gamma"] is not None]
     if not rows:
         return None
-    architectures = categories(rows, "architecture")
-    panels = []
-    for family in categories(rows, "loss"):
-        shown = [row for row in rows if row["loss"] == family]
-        drawn = plot(
-            configuration_traces(shown, "gamma", "ece", architectures, connect=True),
-            axis("γ", rangemode="tozero"),
-            axis("validation ECE", rangemode="tozero"),
-        )
-        panels.append(Panel(family, rank_correlations(shown, "gamma", "ece"), drawn))
+    architectures = categories([*rows, *zero], "architecture")
     return Figure(
         key="ece-against-gamma",
         title="Calibration error against γ",
         caption=(
             "Expected calibration error on validation data, before any post-hoc method, against γ: mean ± standard "
-            f"deviation over the replicates of {counted(rows)}."
+            f"deviation over the replicates of {counted(rows)}, with Spearman’s rank correlation ρ."
+            + (f" {GAMMA_REMARK}" if zero else "")
         ),
         sql=[sql],
         tables=["evaluations", "trials"],
-        panels=panels,
+        panels=[panel(rows, zero, family, architectures) for family in categories(rows, "loss")],
         legend=architectures,
-        statuses=statuses(rows),
+        statuses=statuses([*rows, *zero]),
     )
+
+
+def panel(rows: Rows, zero: Rows, family: str, architectures: Sequence[str]) -> Panel:
+    """Return one family's ECE against γ."""
+    shown = [row for row in rows if row["loss"] == family]
+    traces = [
+        *configuration_traces(zero, "gamma", "ece", architectures, shape="square"),
+        *configuration_traces(shown, "gamma", "ece", architectures, connect=True),
+    ]
+    drawn = plot(traces, axis("γ", rangemode="tozero"), axis("validation ECE", rangemode="tozero"))
+    return Panel(family, rank_correlations(shown, "gamma", "ece"), drawn)

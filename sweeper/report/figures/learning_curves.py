@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.leaderboard import FINISHED, LABELS, objective
+from sweeper.leaderboard import FINISHED, objective
+from sweeper.leaderboard import label as word
 from sweeper.report.figure import (
     Figure,
     Panel,
@@ -14,6 +15,7 @@ from sweeper.report.figure import (
     categories,
     colour,
     counted,
+    log_axis,
     plot,
     plural,
     scatter_type,
@@ -47,12 +49,12 @@ def draw(results: Results) -> Figure | None:
     return Figure(
         key="learning-curves",
         title="Learning curves",
-        caption=f"Means over the replicates of {counted(curves, 'trial')}, by epoch.{drawn_rungs}{remark}",
+        caption=f"Means over the replicates of {counted(curves, 'trial')}, by epoch. Thick: finished; thin: the others."
+        f"{drawn_rungs}{remark}",
         sql=[sql, rungs_sql],
         tables=["epochs", "trials", "decisions"],
         panels=[panel(shown, metric, losses, rungs) for metric in metrics],
         legend=losses,
-        statuses=statuses(curves),
     )
 
 
@@ -120,9 +122,10 @@ def panel(curves: Sequence[dict[str, Any]], metric: str, losses: Sequence[str], 
             traces.append(trace)
     lines = [rung_line(rung) for rung in rungs]
     notes = [rung_label(rung) for rung in rungs]
-    label = " ".join(LABELS.get(word, word) for word in metric.split("_", 1))
-    drawn = plot(traces, axis("epoch", rangemode="tozero"), axis(label, log=True), shapes=lines, annotations=notes)
-    return Panel(label, "", drawn)
+    label = " ".join(map(word, metric.split("_", 1)))
+    height = log_axis(label, (row[metric] for curve in curves for row in curve["points"]))
+    drawn = plot(traces, axis("epoch", rangemode="tozero"), height, shapes=lines, annotations=notes)
+    return Panel(label, [], drawn)
 
 
 def joined(curves: Sequence[dict[str, Any]], metric: str) -> tuple[list[Any], list[Any], list[Any]]:

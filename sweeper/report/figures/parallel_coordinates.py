@@ -8,13 +8,16 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sweeper.leaderboard import LABELS, Leaderboard, leaderboard, number
+from sweeper.leaderboard import Leaderboard, label, leaderboard, number
 from sweeper.report.figure import STATUS_WORDS, Figure, Panel, counted, plot, statuses
 from sweeper.results import Results
 
 ABSENT = "Parallel coordinates: fewer than two evaluated configurations, or nothing varies."
 
 Rows = Sequence[Mapping[str, Any]]
+
+AXIS_WIDTH = 90
+"""Pixels an axis needs for its labels."""
 
 WIDE_RANGE = 20.0
 """Ratio of largest to smallest positive value from which an axis is logarithmic."""
@@ -30,34 +33,27 @@ def draw(results: Results) -> Figure | None:
         key="parallel-coordinates",
         title="Hyperparameters and outcome",
         caption=(
-            f"One line a configuration, {counted(rows)}; only hyperparameters that vary. “–” marks one that does not "
-            f"exist in a configuration. Colour: {board.objective.label}, dark is better. Drag along an axis to select; "
-            "the axis “status” separates finished from stopped."
+            f"One line a configuration, {counted(rows)}; only hyperparameters that vary. At “none” are those a "
+            f"configuration does not have. Colour by rank of {board.objective.label}: the best stand out. Drag along "
+            "an axis to select, along “status” to separate finished from stopped."
         ),
         sql=[board.sql],
         tables=["evaluations", "trials"],
-        panels=[Panel("", "", lines(board, rows), wide=True)],
+        panels=[Panel("", [], lines(board, rows), width=AXIS_WIDTH * (len(board.varying) + 4))],
     )
 
 
 def lines(board: Leaderboard, rows: Rows) -> go.Figure:
     """Return the parallel coordinates: status, hyperparameters, outcome."""
     goal = board.objective
-    order = statuses(rows)
-    status = [float(order.index(row["status"])) for row in rows]
-    axes: list[dict[str, Any]] = [
-        {
-            "label": "status", "values": status, "range": [-0.2, max(1, len(order) - 1) + 0.2],
-            "tickvals": list(range(len(order))), "ticktext": [STATUS_WORDS[name] for name in order],
-        }
-    ]  # fmt: skip
+    axes = [status_axis(rows)] if len(statuses(rows)) > 1 else []
     axes += [dimension(title(column), [row[column] for row in rows]) for column in board.varying]
     outcomes = {"judged": goal.label, "test_accuracy": "test accuracy", "test_ece": "test ECE"}
     axes += [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
     # Ranks colour evenly where one bad configuration would otherwise take the whole scale.
     ordered = sorted(rows, key=lambda row: row["judged"], reverse=goal.mode == "max")
     place = {id(row): at for at, row in enumerate(ordered)}
-    drawn = plot([], {}, {}, margin={"l": 70, "r": 50, "t": 56, "b": 20})
+    drawn = plot([], {}, {}, margin={"l": 96, "r": 44, "t": 50, "b": 24})
     drawn.add_trace(
         go.Parcoords(
             dimensions=axes,
@@ -73,17 +69,29 @@ def lines(board: Leaderboard, rows: Rows) -> go.Figure:
     return drawn
 
 
+def status_axis(rows: Rows) -> dict[str, Any]:
+    """Return the axis of statuses, finished ones at the bottom."""
+    order = statuses(rows)
+    return {
+        "label": "status",
+        "values": [order.index(row["status"]) for row in rows],
+        "range": [-0.2, len(order) - 0.8],
+        "tickvals": list(range(len(order))),
+        "ticktext": [STATUS_WORDS[name] for name in order],
+    }
+
+
 def title(column: str) -> str:
     """Return the short name of a hyperparameter's column."""
     group, _, name = column.removeprefix("config_").partition("_")
-    return group if name == "name" else LABELS.get(name, name.replace("_", " "))
+    return group if name == "name" else label(name)
 
 
-def dimension(label: str, values: Sequence[Any]) -> dict[str, Any]:
+def dimension(heading: str, values: Sequence[Any]) -> dict[str, Any]:
     """Return one axis. Text is spread evenly; numbers over a wide range are logarithmic; None gets a place below."""
     present = [value for value in values if value is not None and value == value]
     if any(isinstance(value, (str, bool)) for value in present):
-        return categorical(label, values)
+        return categorical(heading, values)
     log = min(present, default=0) > 0 and max(present) / min(present) >= WIDE_RANGE
     scaled = {value: math.log10(value) if log else float(value) for value in set(present)}
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=1.0)
@@ -92,23 +100,23 @@ def dimension(label: str, values: Sequence[Any]) -> dict[str, Any]:
     missing = len(present) < len(values)
     ticks = ticks_between(low, high, log)
     return {
-        "label": label,
+        "label": heading,
         "values": [scaled.get(value, absent) for value in values],
         "range": [absent if missing else low, high],
         "tickvals": [*([absent] if missing else []), *ticks],
-        "ticktext": [*(["–"] if missing else []), *(number(10**tick if log else tick) for tick in ticks)],
+        "ticktext": [*(["none"] if missing else []), *(number(10**tick if log else tick) for tick in ticks)],
     }
 
 
-def categorical(label: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Return an axis of names, `–` for None first."""
+def categorical(heading: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return an axis of names, `none` for None first."""
     names = sorted({str(value) for value in values if value is not None})
     if None in values:
-        names = ["–", *names]
+        names = ["none", *names]
     place = {name: at for at, name in enumerate(names)}
     return {
-        "label": label,
-        "values": [place["–" if value is None else str(value)] for value in values],
+        "label": heading,
+        "values": [place["none" if value is None else str(value)] for value in values],
         "range": [-0.2, max(1, len(names) - 1) + 0.2],
         "tickvals": list(place.values()),
         "ticktext": names,

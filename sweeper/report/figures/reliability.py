@@ -9,8 +9,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from sweeper.leaderboard import Leaderboard, leaderboard
-from sweeper.report.figure import Figure, Panel, axis, plot
+from sweeper.report.figure import STATUS_WORDS, Figure, Panel, axis, plot, plural
 from sweeper.results import Results
+from sweeper.statistics import spread
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 
 ABSENT = "Reliability diagrams: no trial has been evaluated on test data."
@@ -24,19 +25,21 @@ def draw(results: Results) -> Figure | None:
     panels: list[Panel] = []
     queries: list[str] = []
     for role, row in chosen(board):
-        words = f"{role}: {board.describe(row)}"
         before_sql = bins_sql(row)
         before = results.rows(before_sql)
-        if not before or not sum(line["n"] for line in before):
+        if not sum(line["n"] for line in before):
             continue
         queries.append(before_sql)
-        remark = f"{row['trial']}, {row['replicates']} replicates pooled, epoch {row['epochs']}."
-        panels.append(diagram(f"{words}, before", before, remark))
+        remarks = [
+            f"{board.describe(row)}, {STATUS_WORDS[row['status']]}, epoch {row['epochs']}.",
+            f"ECE {board.value(row, 'test_ece')}, {plural(row['replicates'], 'replicate')} pooled in the diagram.",
+        ]
+        panels.append(diagram(f"{role}, {row['trial']}: before", before, remarks))
         after_sql = predictions_sql(row)
         after, calibrated = after_temperature(results, after_sql, len(before))
         if after:
             queries.append(after_sql)
-            panels.append(diagram(f"{words}, after temperature scaling", after, calibrated))
+            panels.append(diagram(f"{role}, {row['trial']}: after temperature scaling", after, calibrated))
     if not panels:
         return None
     return Figure(
@@ -44,8 +47,7 @@ def draw(results: Results) -> Figure | None:
         title="Reliability diagrams",
         caption=(
             "Accuracy against confidence on test data in equal-width bins; a perfectly calibrated network lies on the "
-            "diagonal, below it is over-confident. Shaded: the share of the samples in each bin. Temperatures were "
-            "fitted on validation data, one a replicate."
+            "diagonal, below it is over-confident. Shaded: the share of the samples in each bin."
         ),
         sql=queries,
         tables=["reliability", "predictions", "evaluations"],
@@ -57,11 +59,10 @@ def chosen(board: Leaderboard) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the best configuration and, where it is another one, the best trained with cross-entropy."""
     if board.best is None:
         return []
-    pool = board.finished or board.rows
-    plain = next((row for row in pool if row["loss"] == "cross_entropy"), None)
+    plain = [row for row in (*board.finished, *board.rows) if row["loss"] == "cross_entropy"]
     picked = [("Best", board.best)]
-    if plain is not None and plain["trial"] != board.best["trial"]:
-        picked.append(("Best with cross-entropy", plain))
+    if plain and plain[0]["trial"] != board.best["trial"]:
+        picked.append(("Best with cross-entropy", plain[0]))
     return picked
 
 
@@ -85,31 +86,32 @@ def predictions_sql(row: Mapping[str, Any]) -> str:
     )
 
 
-def after_temperature(results: Results, sql: str, bins: int) -> tuple[Bins, str]:
-    """Return the pooled test bins of softmax(logits / T) and a remark with T; empty without predictions or T."""
+def after_temperature(results: Results, sql: str, bins: int) -> tuple[Bins, list[str]]:
+    """Return the pooled test bins of softmax(logits / T) and remarks with T and ECE; empty without predictions or T."""
     if "posthoc_temperature_temperature" not in results.columns("evaluations"):
-        return [], ""
+        return [], []
     table = results.sql(sql)
     temperature = table["temperature"].to_numpy().astype(np.float64)
     if not table.num_rows or np.isnan(temperature).any():
-        return [], ""
+        return [], []
     logits = np.stack(table["logits"].to_numpy()).astype(np.float64)
     targets = table["target"].to_numpy()
     probabilities = softmax64(logits / temperature[:, None])
     replicate = table["replicate"].to_numpy()
     each = {int(r): float(temperature[replicate == r][0]) for r in np.unique(replicate)}
-    eces = [evaluate_probabilities(probabilities[replicate == r], targets[replicate == r], bins)["ece"] for r in each]
+    parts = [(probabilities[replicate == r], targets[replicate == r]) for r in each]
+    ece = spread([evaluate_probabilities(*part, bins)["ece"] for part in parts])
     values = ", ".join(f"{value:.3g}" for value in each.values())
-    return reliability_bins(probabilities, targets, bins), (
-        f"T = {values} (one a replicate). Mean of the replicates' ECE {np.mean(eces):.3g}."
-    )
+    return reliability_bins(probabilities, targets, bins), [
+        f"T = {values}, fitted on validation data, one a replicate.",
+        f"ECE {ece.text()}, {plural(ece.n, 'replicate')} pooled in the diagram.",
+    ]
 
 
-def diagram(heading: str, bins: Bins, remark: str) -> Panel:
+def diagram(heading: str, bins: Bins, remarks: Sequence[str]) -> Panel:
     """Return one reliability diagram: accuracy by bin, the diagonal, and the share of samples as bars."""
     filled = [row for row in bins if row["n"]]
     total = sum(row["n"] for row in filled)
-    pooled = sum(row["n"] * abs(row["accuracy"] - row["confidence"]) for row in filled) / total
     centre = [(row["lower"] + row["upper"]) / 2 for row in bins]
     share = go.Bar(
         x=centre, y=[row["n"] / total for row in bins], width=[row["upper"] - row["lower"] for row in bins],
@@ -136,4 +138,4 @@ def diagram(heading: str, bins: Bins, remark: str) -> Panel:
         axis("confidence", range=[0, 1.02], dtick=0.2),
         axis("accuracy", range=[0, 1.04], dtick=0.2),
     )
-    return Panel(heading, f"{remark} ECE of the pooled bins {pooled:.3g}, n = {total:,} predictions.", drawn)
+    return Panel(heading, [*remarks, f"n = {total:,} predictions."], drawn)
