@@ -122,10 +122,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Say what a search space will cost, before any training: trials, rungs, epochs, time."""
-    from sweeper.plan import plan as make_plan
+    from sweeper.plan_costs import measured_plan
     from sweeper.spec import load_spec
 
-    planned = make_plan(load_spec(space, settings or []))
+    planned = measured_plan(load_spec(space, settings or []))
     if as_json:
         typer.echo(json.dumps(planned.to_dict(), indent=2))
     else:
@@ -275,7 +275,7 @@ def _finish(outcome: Any, output: Path) -> None:
         say(f"note     {note}")
     where = "" if output == RESULTS else f" --output {output}"
     next_commands = [
-        f"sweeper results {sweep.name}{where} --sql \"select config_loss_name, avg(ece) from final "
+        f'sweeper results {sweep.name}{where} --sql "select config_loss_name, avg(ece) from final '
         "where split = 'test' group by all order by 2\"",
         f"sweeper ui{where}",
     ]

@@ -46,7 +46,7 @@ def _packages() -> Check:
         except PackageNotFoundError:
             missing.append(package)
     remedy = f"pip install -c constraints.txt {' '.join(missing)}"
-    return Check("packages", not missing, ", ".join(found if not missing else missing), remedy)
+    return Check("packages", not missing, ", ".join(missing or found), remedy)
 
 
 def _images() -> Check:

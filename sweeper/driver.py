@@ -68,7 +68,8 @@ class Driver:
             replicates: of each configuration.
             halving: the scheduler's settings.
             journal: open for appending.
-            state, rungs: the fold of the journal so far.
+            state: the fold of the journal so far.
+            rungs: the same fold, as the scheduler needs it.
             sinks: take every record after it was journaled.
             retries: how often a trial may fail in a way that counts before it has failed for good.
             failed_too: run failed trials again.
@@ -83,7 +84,7 @@ class Driver:
         self._journal, self._sinks = journal, sinks
         self._retries, self._slots, self._clock = retries, slots, clock
         self._queue = deque(state.unfinished(failed_too=failed_too))
-        self._outstanding = 0
+        self._outstanding: set[tuple[int, ...]] = set()
         self._polled = -math.inf
         ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
         self._best = max((rank for rank in ranks if rank), default=None)
@@ -104,13 +105,14 @@ class Driver:
         if not self.halving.stops:
             # Shares shrink towards the end, so that no process is left with a long rest to do alone.
             size = min(BATCH_LIMIT, math.ceil(len(self._queue) / (4 * self._slots)))
-        self._outstanding += 1
-        return [self._queue.popleft() for _ in range(size)]
+        assignment = [self._queue.popleft() for _ in range(size)]
+        self._outstanding.add(tuple(assignment))
+        return assignment
 
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left to give out and nothing given out can come back."""
-        return self._outstanding == 0 and (not self._queue or self.stop_requested is not None)
+        return not self._outstanding and (not self._queue or self.stop_requested is not None)
 
     def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
@@ -136,12 +138,16 @@ class Driver:
         for sink in self._sinks:
             sink.flush_if_due()
         over = exhausted or all(self.state.trials[index].status in ENDED for index in assignment)
-        self._outstanding -= over
+        if over:
+            self._outstanding.discard(tuple(assignment))
         return over
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put its configurations back in the queue, or give the failing one up."""
-        self._outstanding -= 1
+        if tuple(assignment) not in self._outstanding:
+            # Its process died after its last report: nothing is lost.
+            return
+        self._outstanding.discard(tuple(assignment))
         left = [index for index in assignment if self.state.trials[index].status not in ENDED]
         for place, index in enumerate(left):
             # Only the first can have been running; the others had not begun.

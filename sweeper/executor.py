@@ -3,6 +3,8 @@
 Tune keeps nothing that matters. Its searcher hands out the driver's assignments, its scheduler passes reports
 to the driver, its stopper asks whether to go on; `Tuner.restore` is never used. Tune pickles these objects when
 a Tuner is made, so they hold a token, and find the driver by it in this process.
+
+Ray reads its environment when it is imported: call `sweeper.ray_environment.prepare` before this module.
 """
 
 from __future__ import annotations
@@ -15,18 +17,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import ray
+from ray import tune
+from ray.tune import Callback, Stopper
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
 from sweeper.driver import Driver
 from sweeper.failures import Failure, classify
+from trainables.trainable import SweepTrainable
 
 _DRIVERS: dict[str, Driver] = {}
-
-_TUNE_ENVIRONMENT = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the journal has every result; files a trial would only cost time
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # snapshots of all trials serve `restore`, which is never used
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # reports carry their metrics in a list
-    "TUNE_RESULT_BUFFER_LENGTH": "1",  # a decision must reach the trial before its next step
-    "RAY_AIR_NEW_OUTPUT": "0",
-}
 
 
 @contextmanager
@@ -37,13 +38,6 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
         address: of a running cluster (`auto` for the one this machine belongs to), or `None` to start one.
         cpus: how many cores a started one may use; `None` for all.
     """
-    os.environ.update(_TUNE_ENVIRONMENT)
-    if address is None:
-        # Ray starts local clusters with token authentication and would write a token into the home folder.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    import ray
-
     if ray.is_initialized():
         yield dict(ray.cluster_resources())
         return
@@ -71,13 +65,8 @@ def execute(
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
     """
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, pending))
-    from ray import tune
-
-    from trainables.trainable import SweepTrainable
-
     token = secrets.token_hex(8)
     _DRIVERS[token] = driver
-    searcher, scheduler, callback, stopper = _tune_parts(token)
     trainable = tune.with_resources(
         tune.with_parameters(SweepTrainable, settings=dict(settings)), {k: v for k, v in resources.items() if v}
     )
@@ -86,75 +75,106 @@ def execute(
             tune.Tuner(
                 trainable,
                 tune_config=tune.TuneConfig(
-                    search_alg=searcher, scheduler=scheduler, num_samples=-1, reuse_actors=True
+                    search_alg=AssignmentSearcher(token),
+                    scheduler=ReportingScheduler(token),
+                    num_samples=-1,
+                    reuse_actors=True,
+                    trial_name_creator=_short_name,
+                    trial_dirname_creator=_short_name,
                 ),
                 run_config=tune.RunConfig(
                     name="sweep",
                     storage_path=scratch,
-                    stop=stopper,
-                    callbacks=[callback],
+                    stop=AskedToStop(token),
+                    callbacks=[StartedCallback(token)],
                     verbose=0,
                     failure_config=tune.FailureConfig(max_failures=0),
+                    # Trials write their own checkpoints; Tune would ask for one more at every trial's end.
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
                 ),
             ).fit()
         finally:
             del _DRIVERS[token]
 
 
-def _tune_parts(token: str) -> tuple[Any, Any, Any, Any]:
-    """Return the searcher, scheduler, callback and stopper that pass Tune's questions on to the driver."""
-    from ray.tune import Callback, Stopper
-    from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-    from ray.tune.search import Searcher
+class AssignmentSearcher(Searcher):
+    """Suggests the driver's next assignment; waits while a failed one may come back."""
 
-    class AssignmentSearcher(Searcher):
-        """Suggests the next assignment; waits while a failed one may come back."""
+    def __init__(self, token: str) -> None:
+        """Ask the driver that `token` stands for."""
+        super().__init__()
+        self._token = token
 
-        def suggest(self, trial_id: str) -> Any:
-            driver = _DRIVERS[token]
-            assignment = driver.next_assignment()
-            if assignment is not None:
-                return {"assignment": json.dumps(driver.describe(assignment))}
-            return Searcher.FINISHED if driver.exhausted else None
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next assignment, `None` when there is none now, or Tune's word for never again."""
+        driver = _DRIVERS[self._token]
+        assignment = driver.next_assignment()
+        if assignment is not None:
+            return {"assignment": json.dumps(driver.describe(assignment))}
+        return Searcher.FINISHED if driver.exhausted else None
 
-        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-            """Reports end trials; there is nothing to learn here."""
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        """Take no notice: the driver learns everything from reports and failures."""
 
-        def save(self, checkpoint_path: str) -> None:
-            """Tune must not keep a state of its own."""
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing: the journal is the state."""
 
-        def restore(self, checkpoint_path: str) -> None:
-            """Tune must not keep a state of its own."""
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing: the journal is the state."""
 
-    class ReportingScheduler(FIFOScheduler):
-        """Passes each report to the driver, which journals it, and stops the trial when the driver says so."""
 
-        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            reports = result["reports"]
-            over = _DRIVERS[token].on_reports(_assignment(trial), list(reports), result["exhausted"])
-            # Tune keeps every trial's last result in memory; the journal has these rows already.
-            reports.clear()
-            return str(TrialScheduler.STOP if over else TrialScheduler.CONTINUE)
+class ReportingScheduler(FIFOScheduler):
+    """Passes each report to the driver, which journals it, and stops the trial when the driver says so."""
 
-        def on_trial_error(self, controller: Any, trial: Any) -> None:
-            _DRIVERS[token].on_failure(_assignment(trial), _failure_of(trial))
+    def __init__(self, token: str) -> None:
+        """Report to the driver that `token` stands for."""
+        super().__init__()
+        self._token = token
 
-    class StartedCallback(Callback):
-        """Tells the driver which assignments have begun."""
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Return Tune's STOP when the trial's assignment is over, else CONTINUE."""
+        reports = result["reports"]
+        over = _DRIVERS[self._token].on_reports(_assignment(trial), list(reports), result["exhausted"])
+        # Tune keeps every trial's last result in memory; the journal has these rows already.
+        reports.clear()
+        return str(TrialScheduler.STOP if over else TrialScheduler.CONTINUE)
 
-        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            _DRIVERS[token].on_started(_assignment(trial))
+    def on_trial_error(self, controller: Any, trial: Any) -> None:
+        """Tell the driver that the trial's process died, and of what."""
+        _DRIVERS[self._token].on_failure(_assignment(trial), _failure_of(trial))
 
-    class AskedToStop(Stopper):
-        """Ends the sweep when the driver was asked to."""
 
-        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-            return False
+class StartedCallback(Callback):
+    """Tells the driver which assignments have begun."""
 
-        def stop_all(self) -> bool:
-            return _DRIVERS[token].should_stop()
+    def __init__(self, token: str) -> None:
+        """Tell the driver that `token` stands for."""
+        self._token = token
 
-    return AssignmentSearcher(), ReportingScheduler(), StartedCallback(), AskedToStop()
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Pass the news on."""
+        _DRIVERS[self._token].on_started(_assignment(trial))
+
+
+class AskedToStop(Stopper):
+    """Ends the sweep when the driver was asked to."""
+
+    def __init__(self, token: str) -> None:
+        """Ask the driver that `token` stands for."""
+        self._token = token
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Never stop a single trial: the scheduler does."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Tell whether to end the sweep now."""
+        return _DRIVERS[self._token].should_stop()
+
+
+def _short_name(trial: Any) -> str:
+    """Tune names a trial and its folder after all of its configuration; nothing reads either."""
+    return str(trial.trial_id)
 
 
 def _assignment(trial: Any) -> list[int]:

@@ -18,24 +18,25 @@ from typing import Any
 from rich.console import Console
 
 from sweeper.driver import Driver
-from sweeper.executor import execute, ray_session
+from sweeper.errors import SweeperError
 from sweeper.ids import flatten_configuration
 from sweeper.journal import Journal, read_journal
 from sweeper.lease import Lease
 from sweeper.manifest import build_manifest
 from sweeper.output import chatter_to
 from sweeper.progress import Progress
+from sweeper.ray_environment import prepare
 from sweeper.report import write_report
 from sweeper.scheduler import Rungs
 from sweeper.sinks.follower import MlflowFollower
-from sweeper.sinks.parquet import ParquetSink, open_sink
-from sweeper.space import varying_columns
+from sweeper.sinks.parquet import ParquetSink
+from sweeper.space import column_types, varying_columns
 from sweeper.spec import load_spec
 from sweeper.state import SweepState
 from sweeper.sweep import Sweep, create_sweep
+from sweeper.tables import evaluation_columns, table_schemas
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError
-from sweeper.errors import SweeperError
 
 MLFLOW_PATIENCE_SECONDS = 30.0
 """How long the end of a sweep waits for MLflow; what is missing then is filled in by `sweeper sync`."""
@@ -109,6 +110,9 @@ def resume_sweep(sweep: Sweep, options: RunOptions, console: Console) -> Outcome
 def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, console: Console) -> Outcome:
     started = time.monotonic()
     paths, halving = sweep.paths, sweep.spec.halving
+    prepare(options.address)
+    from sweeper.executor import execute, ray_session
+
     with Lease(paths.lease) as lease, chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
         journal = Journal(paths.journal)
@@ -116,7 +120,9 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, console: Console
         for record in read_journal(paths.journal):
             state.apply(record)
             rungs.apply(record)
-        tables = open_sink(sweep, classes=dataset.classes)
+        tables = _open_tables(sweep, dataset.classes)
+        if state.attempt:
+            tables.rebuild(read_journal(paths.journal))
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = Progress(terminal, state, halving, lambda index: describe(sweep, index))
         with progress, follower:
@@ -141,11 +147,12 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, console: Console
                 driver.begin()
                 progress.stage("running")
                 with _stopped_by_signal(driver):
-                    execute(driver, _settings(sweep, resources), resources=resources, pending=slots)
+                    execute(driver, _settings(sweep, resources, tables.incoming), resources=resources, pending=slots)
                 active = time.monotonic() - began
                 outcome = driver.finish()
                 progress.stage("writing tables and report")
                 tables.close()
+                tables.rebuild(read_journal(paths.journal))
             write_report(paths.root)
             progress.stage("MLflow: logging what is left")
             notes = [*options.notes, *follower.wait(MLFLOW_PATIENCE_SECONDS)]
@@ -183,7 +190,9 @@ def _load(dataset: dict[str, Any]) -> DataSet:
     try:
         return load_dataset(options.pop("name"), **options)
     except DataSetUnavailableError as error:
-        raise SweeperError(f"the data set {dataset['name']!r} cannot be loaded: {error.path}: {error.rule}", error.remedy) from error
+        raise SweeperError(
+            f"the data set {dataset['name']!r} cannot be loaded: {error.path}: {error.rule}", error.remedy
+        ) from error
 
 
 def _share_out(sweep: Sweep, cluster: dict[str, float]) -> tuple[dict[str, float], int]:
@@ -200,7 +209,19 @@ def _share_out(sweep: Sweep, cluster: dict[str, float]) -> tuple[dict[str, float
     return resources, max(1, int(min(fits)))
 
 
-def _settings(sweep: Sweep, resources: dict[str, float]) -> dict[str, Any]:
+def _open_tables(sweep: Sweep, classes: int) -> ParquetSink:
+    spec = sweep.spec
+    columns = evaluation_columns([method["name"] for method in spec.evaluation.posthoc])
+    return ParquetSink(
+        sweep.paths,
+        table_schemas(column_types(spec.space), classes, columns),
+        sweep.configurations,
+        replicates=spec.replicates.count,
+        sweep_seed=spec.seed,
+    )
+
+
+def _settings(sweep: Sweep, resources: dict[str, float], tables: Path) -> dict[str, Any]:
     spec, paths = sweep.spec, sweep.paths
     return {
         "dataset": spec.dataset,
@@ -208,7 +229,7 @@ def _settings(sweep: Sweep, resources: dict[str, float]) -> dict[str, Any]:
         "rungs": list(spec.halving.rungs),
         "objective": spec.objective.metric,
         "evaluation": spec.evaluation.model_dump(mode="json"),
-        "tables": str(paths.tables),
+        "tables": str(tables),
         "checkpoints": str(paths.checkpoints),
         "threads": max(1, int(resources["cpu"])),
         "device": "cuda" if resources["gpu"] else "cpu",

@@ -190,7 +190,7 @@ def _network_norms(model: nn.Module, split: Split) -> dict[str, float]:
     finally:
         handle.remove()
     norm = torch.cat(features).flatten(1).norm(dim=1).mean()
-    return {"last_layer_weight_norm": float(last.weight.norm()), "feature_norm": float(norm)}
+    return {"last_layer_weight_norm": float(last.weight.detach().norm()), "feature_norm": float(norm)}
 
 
 def _last_linear(model: nn.Module) -> nn.Linear | None:

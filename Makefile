@@ -1,0 +1,59 @@
+# The commands of the project. `make sweep` and `make test` work on a fresh machine with Python ≥ 3.11 and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime-installed
+DEVELOPMENT := $(VENV)/.development-installed
+SPACE ?= search_spaces/quickstart.yaml
+
+.PHONY: sweep test test-slow check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler clean
+
+sweep: $(RUNTIME)
+	$(BIN)/sweeper run $(SPACE)
+
+test: $(DEVELOPMENT)
+	$(BIN)/python -m pytest
+
+test-slow: $(DEVELOPMENT)
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+check: $(DEVELOPMENT)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEVELOPMENT)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(RUNTIME)
+
+# torch comes first and by its exact version: a range would bring gigabytes of CUDA packages.
+$(RUNTIME): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles]
+	touch $@
+
+bench-overhead: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_overhead
+
+bench-losses: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_losses
+
+bench-posthoc: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_posthoc
+
+bench-curvature: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_curvature
+
+bench-scheduler: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_scheduler
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
