@@ -61,7 +61,10 @@ def spread_text(mean: float, deviation: float | None, digits: int = 3, scale: fl
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's rank correlation of n pairs with a percentile bootstrap interval, None below INTERVAL_PAIRS pairs."""
+    """Spearman's rank correlation of n pairs with a percentile bootstrap interval.
+
+    The interval is None below INTERVAL_PAIRS pairs, and where every resample is in perfect order.
+    """
 
     rho: float
     interval: tuple[float, float] | None
@@ -118,6 +121,8 @@ def correlation(x: Values, y: Values, *, seed: int = 0) -> Correlation | None:
     interval = None
     if len(pairs) >= INTERVAL_PAIRS:
         interval = bootstrap_interval(pairs, lambda sample: spearman(sample[:, 0], sample[:, 1]), seed=seed)
+        if interval[0] == interval[1]:
+            interval = None
     return Correlation(rho, interval, len(pairs))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeper.leaderboard import FINISHED
+from sweeper.report.figure import axis
 from sweeper.results import Results
 from sweeper.statistics import MINIMUM_PAIRS, correlation
 
@@ -76,9 +77,9 @@ def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
     for architecture in sorted({str(row["architecture"]) for row in rows}):
         mine = [row for row in rows if str(row["architecture"]) == architecture]
         finished = [row for row in mine if row["status"] == FINISHED]
-        text = f"{architecture}: {correlated(finished, x, y)}"
+        text = f"{architecture}: finished {correlated(finished, x, y)}"
         if len(finished) < len(mine):
-            text += f" finished; {correlated(mine, x, y)} with those not finished"
+            text += f"; with those not finished {correlated(mine, x, y)}"
         sentences.append(f"{text}.")
     return sentences
 
@@ -89,11 +90,17 @@ def correlated(rows: Rows, x: str, y: str) -> str:
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:
         return found.text()
-    return f"too few for ρ (n = {len(pairs)})" if len(pairs) < MINIMUM_PAIRS else f"constant (n = {len(pairs)})"
+    return f"n = {len(pairs)}, too few for ρ" if len(pairs) < MINIMUM_PAIRS else f"n = {len(pairs)}, all alike"
 
 
 GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
 GAMMA_REMARK = "Squares at γ = 0: cross-entropy, which every focal-type loss is there; not part of ρ."
+
+
+def gamma_axis(rows: Rows) -> dict[str, Any]:
+    """Return the axis of γ from 0 to the largest, with room for a marker at both ends."""
+    largest = max((row["gamma"] for row in rows), default=1.0)
+    return axis("γ", range=[-0.035 * largest, 1.05 * largest])
 
 
 def at_gamma_zero(rows: Rows) -> Rows:

@@ -56,7 +56,7 @@ class Figure:
         key: an identifier, unique in the report; also the anchor.
         title: the heading.
         caption: one sentence that says what is shown, with n.
-        finding: one sentence that says what it shows here, for the top of the report; may be empty.
+        findings: sentences that say what it shows here, for the top of the report.
         sql: the queries whose rows are drawn.
         tables: the tables they read.
         panels: the plots, side by side where there is room.
@@ -70,7 +70,7 @@ class Figure:
     sql: Sequence[str]
     tables: Sequence[str]
     panels: Sequence[Panel]
-    finding: str = ""
+    findings: Sequence[str] = ()
     legend: Sequence[str] = ()
     statuses: Sequence[str] = ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
@@ -78,7 +79,7 @@ def masthead(results: Results, counts: Overview, figures: Sequence[Figure], tabl
         f"data set {space['dataset']['name']}" if "dataset" in space else "",
         f"{plural(counts.trials, 'configuration')} × {plural(counts.replicates // max(1, counts.trials), 'replicate')}",
         f"scheduler {space['scheduler']['name']}" if "name" in space.get("scheduler", {}) else "",
-        f"started {results.manifest['created'].replace('T', ' ')}" if "created" in results.manifest else "",
+        f"started {started(results.manifest['created'])}" if "created" in results.manifest else "",
     ]
     places = [(item.key, item.title) for item in figures] + [(item.key, item.title) for item in tables]
     links = [tag("a", pretty(title), href=f"#{key}") for key, title in places]
@@ -90,6 +91,12 @@ def masthead(results: Results, counts: Overview, figures: Sequence[Figure], tabl
         tag("nav", *links, tag("a", "Manifest", href="#manifest"), class_="contents"),
         class_="masthead",
     )
+
+
+def started(created: str) -> str:
+    """Return a time of ISO 8601 to the minute, in UTC where it has a zone."""
+    moment = datetime.fromisoformat(created)
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def toolbar(counts: Overview) -> Markup:
@@ -118,7 +125,7 @@ def mark(status: str) -> Markup:
 
 def summary(board: Leaderboard, counts: Overview, figures: Sequence[Figure]) -> Markup:
     """Return the card with the headline, its particulars, and what the figures found."""
-    findings = [tag("p", pretty(figure.finding)) for figure in figures if figure.finding]
+    findings = [tag("p", pretty(sentence)) for figure in figures for sentence in figure.findings]
     return tag(
         "section",
         tag("p", headline(board, counts), class_="lead"),

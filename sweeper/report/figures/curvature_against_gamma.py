@@ -12,12 +12,13 @@ from sweeper.report.configurations import (
     at_gamma_zero,
     configuration_rows,
     correlated,
+    gamma_axis,
     has_curvature,
     one_sample_size,
     rank_correlations,
     sample_size_remark,
 )
-from sweeper.report.figure import Figure, Panel, axis, categories, counted, log_axis, plot, statuses
+from sweeper.report.figure import Figure, Panel, categories, counted, log_axis, plot, statuses
 from sweeper.report.scatter import configuration_traces
 from sweeper.results import Results
 from sweeper.statistics import MINIMUM_PAIRS
@@ -50,7 +51,7 @@ def draw(results: Results) -> Figure | None:
         sql=[sql],
         tables=["evaluations", "trials"],
         panels=[panel(rows, zero, family, loss, architectures) for family in families for loss in LOSSES],
-        finding=finding(rows, families),
+        findings=findings(rows, families),
         legend=architectures,
         statuses=statuses([*rows, *zero]),
     )
@@ -70,10 +71,10 @@ def panel(rows: Rows, zero: Rows, family: str, loss: str, architectures: Sequenc
     remarks = rank_correlations(shown, "gamma", column)
     if len(shown) < len(mine):
         remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on this scale.")
-    return Panel(f"{family}: {LOSSES[loss]}", remarks, plot(traces, axis("γ", rangemode="tozero"), y))
+    return Panel(f"{family}: {LOSSES[loss]}", remarks, plot(traces, gamma_axis(shown), y))
 
 
-def finding(rows: Rows, families: Sequence[str]) -> str:
+def findings(rows: Rows, families: Sequence[str]) -> list[str]:
     """Return the rank correlations of γ and λ_max among finished trials, where there are enough for one."""
     sentences: list[str] = []
     for family in families:
@@ -87,4 +88,4 @@ def finding(rows: Rows, families: Sequence[str]) -> str:
                 f"γ of {family} and λ_max on {architecture}, Spearman: {texts[0]} for the training loss’s Hessian, "
                 f"{texts[1]} for cross-entropy’s."
             )
-    return " ".join(sentences)
+    return sentences

@@ -10,6 +10,7 @@ from sweeper.report.configurations import (
     Rows,
     at_gamma_zero,
     configuration_rows,
+    gamma_axis,
     rank_correlations,
 )
 from sweeper.report.figure import Figure, Panel, axis, categories, counted, plot, statuses
@@ -51,5 +52,5 @@ def panel(rows: Rows, zero: Rows, family: str, architectures: Sequence[str]) -> 
         *configuration_traces(zero, "gamma", "ece", architectures, shape="square"),
         *configuration_traces(shown, "gamma", "ece", architectures, connect=True),
     ]
-    drawn = plot(traces, axis("γ", rangemode="tozero"), axis("validation ECE", rangemode="tozero"))
+    drawn = plot(traces, gamma_axis(shown), axis("validation ECE", rangemode="tozero"))
     return Panel(family, rank_correlations(shown, "gamma", "ece"), drawn)
