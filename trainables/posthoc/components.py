@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from trainables.posthoc.focal_map import fit_focal_map
+from trainables.posthoc.focal_temperature import PARAMETERS as FOCAL_TEMPERATURE_PARAMETERS
+from trainables.posthoc.focal_temperature import fit_focal_temperature
+from trainables.posthoc.metacal import PARAMETERS as METACAL_PARAMETERS
+from trainables.posthoc.metacal import fit_metacal_acc, fit_metacal_mis
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, fit_temperature
 from trainables.registry import Component, Hyperparameter, Registry
 
@@ -51,4 +55,64 @@ _register(
         "posterior Eqs. 11-13; properness Eq. 1",
     ),
     "gamma",
+)
+_register(
+    Component(
+        "focal_temperature",
+        fit_focal_temperature,
+        (
+            Hyperparameter("objective", "text", "ada_ece", choices=("ada_ece", "nll"), source="properness §5.1"),
+            Hyperparameter("search", "text", "grid", choices=("grid", "line"), source="properness §5.1, §5.2"),
+            _BINS,
+        ),
+        "the focal map after a temperature, gamma and T chosen on a grid or a line; both results are reported",
+        "properness §4.2, §5.1, §5.2",
+    ),
+    *FOCAL_TEMPERATURE_PARAMETERS,
+)
+
+_SEED = Hyperparameter("seed", "integer", 0, minimum=0, source="any: which samples choose the threshold")
+_register(
+    Component(
+        "metacal_mis",
+        fit_metacal_mis,
+        (
+            Hyperparameter(
+                "alpha",
+                default=0.05,
+                minimum=0.0,
+                maximum=1.0,
+                open_minimum=True,
+                open_maximum=True,
+                reason="it is the share of right predictions rejected",
+                source="Ma & Blaschko 2021; selective §5",
+            ),
+            _SEED,
+        ),
+        "uniform above an entropy threshold that rejects a share alpha of right predictions, else temperature",
+        "Ma & Blaschko 2021",
+    ),
+    *METACAL_PARAMETERS,
+)
+_register(
+    Component(
+        "metacal_acc",
+        fit_metacal_acc,
+        (
+            Hyperparameter(
+                "accuracy",
+                default=0.97,
+                minimum=0.0,
+                maximum=1.0,
+                open_minimum=True,
+                open_maximum=True,
+                reason="it is the accuracy of accepted samples",
+                source="selective §5: .97 CIFAR-10, .87 CIFAR-100, .85 Tiny-ImageNet",
+            ),
+            _SEED,
+        ),
+        "uniform above an entropy threshold that keeps a target accuracy, else temperature",
+        "Ma & Blaschko 2021",
+    ),
+    *METACAL_PARAMETERS,
 )

@@ -1,0 +1,138 @@
+"""Focal temperature scaling: Ψ^γ(softmax(z/T)) with γ and T both chosen on validation data (properness §4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from trainables.posthoc.base import PosthocUnavailable, validation_data
+from trainables.posthoc.focal_grid import GridValues, focal_grid
+from trainables.posthoc.focal_map import FocalTemperatureCalibrator
+from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
+from trainables.probabilities import Floats, Integers
+
+Objective = Literal["ada_ece", "nll"]
+Search = Literal["grid", "line"]
+
+GAMMAS = (-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0)
+"""γ_ev of the full grid (properness §5.1)."""
+
+LINE_GAMMAS = (-0.5, 5.0)
+"""Ends of the line search's γ: those of the grid (properness §5.2 leaves the range open)."""
+
+PARAMETERS = (
+    "gamma",
+    "temperature",
+    "value",
+    "grid_gamma",
+    "grid_temperature",
+    "grid_value",
+    "line_gamma",
+    "line_temperature",
+    "line_value",
+    "line_intercept",
+    "line_slope",
+)
+
+
+@dataclass(frozen=True)
+class FocalTemperature:
+    """A chosen cell: γ, T and the validation objective there."""
+
+    gamma: float
+    temperature: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """T = intercept + slope·γ through the best T at γ = 0 and at γ = 1 (properness §5.2, Fig. 8)."""
+
+    intercept: float
+    slope: float
+
+
+def best_temperatures(grid: GridValues, objective: Objective) -> list[FocalTemperature]:
+    """Return, for each γ of a grid, the T with the least objective, the smallest of tied ones (properness Fig. 8)."""
+    values = grid.ada_ece if objective == "ada_ece" else grid.nll
+    chosen = [first_smallest(row) for row in values]
+    return [
+        FocalTemperature(float(grid.gammas[g, t]), float(grid.temperatures[t]), float(values[g, t]))
+        for g, t in enumerate(chosen)
+    ]
+
+
+def full_grid_search(
+    logits: Floats,
+    targets: Integers,
+    objective: Objective = "ada_ece",
+    bins: int = 15,
+    gammas: Sequence[float] = GAMMAS,
+    temperatures: Floats = TEMPERATURE_GRIDS["properness"],
+) -> tuple[FocalTemperature, GridValues]:
+    """Return the best cell of γ × T and the whole grid; of ties the first γ listed, then the smallest T."""
+    grid = focal_grid(logits, targets, np.asarray(gammas, dtype=np.float64), temperatures, bins)
+    best = best_temperatures(grid, objective)
+    return best[first_smallest(np.array([cell.value for cell in best]))], grid
+
+
+def line_search(
+    logits: Floats,
+    targets: Integers,
+    objective: Objective = "ada_ece",
+    bins: int = 15,
+    temperatures: Floats = TEMPERATURE_GRIDS["properness"],
+) -> tuple[FocalTemperature, Line]:
+    """Return the best cell on the line T(γ), and the line: 3m cells for m temperatures (properness §5.2).
+
+    m cells each at γ = 0 and γ = 1 fix the line, then m values of γ evenly in [−.5, 5] are tried on it, those with
+    T ≤ 0 dropped.
+    """
+    ends = focal_grid(logits, targets, np.array([0.0, 1.0]), temperatures, bins)
+    at_zero, at_one = best_temperatures(ends, objective)
+    line = Line(at_zero.temperature, at_one.temperature - at_zero.temperature)
+    gammas = np.linspace(*LINE_GAMMAS, len(temperatures))
+    on_line = line.intercept + line.slope * gammas
+    gammas, on_line = gammas[on_line > 0.0], on_line[on_line > 0.0]
+    ascending = np.argsort(on_line, kind="stable")
+    cells = focal_grid(logits, targets, gammas[ascending][None, :], on_line[ascending], bins)
+    values = (cells.ada_ece if objective == "ada_ece" else cells.nll)[0]
+    best = first_smallest(values)
+    chosen = FocalTemperature(float(cells.gammas[0, best]), float(cells.temperatures[best]), float(values[best]))
+    return chosen, line
+
+
+def fit_focal_temperature(
+    logits: Any, targets: Any, *, objective: Objective = "ada_ece", search: Search = "grid", bins: int = 15
+) -> FocalTemperatureCalibrator:
+    """Return Ψ^γ(softmax(z/T)) with γ and T chosen on validation logits [N, K] and targets [N].
+
+    Both searches run and both are reported; `search` says whose result the calibrator applies.
+
+    Args:
+        logits: [N, K].
+        targets: [N] class indices.
+        objective: `ada_ece` (equal-mass ECE) or `nll`, the metric of interest (properness §5.1).
+        search: `grid` (9 γ × 500 T, properness §5.1) or `line` (3 × 500 cells, §5.2).
+        bins: equal-mass bins (15, properness §5.1).
+
+    Raises:
+        PosthocUnavailable: unusable validation data, fewer samples than bins among them.
+    """
+    if objective not in ("ada_ece", "nll") or search not in ("grid", "line"):
+        raise PosthocUnavailable(
+            f"objective = {objective!r} must be one of ada_ece, nll and search = {search!r} one of grid, line"
+        )
+    values, labels = validation_data(logits, targets, bins)
+    on_grid, _ = full_grid_search(values, labels, objective, bins)
+    on_line, line = line_search(values, labels, objective, bins)
+    chosen = on_grid if search == "grid" else on_line
+    found = (chosen, on_grid, on_line)
+    numbers = [number for cell in found for number in (cell.gamma, cell.temperature, cell.value)]
+    parameters = dict(zip(PARAMETERS, [*numbers, line.intercept, line.slope], strict=True))
+    return FocalTemperatureCalibrator(
+        "focal_temperature", parameters, values.shape[1], chosen.temperature, chosen.gamma
+    )

@@ -1,0 +1,137 @@
+"""MetaCal (Ma & Blaschko 2021): reject high-entropy predictions to the uniform distribution, scale the others.
+
+H is the entropy of softmax(z), unscaled. A row is accepted when H < t; accepted rows become softmax(z/T), rejected
+rows 1/K. The threshold t comes from a sample of the validation data, T from the accepted part of the rest, as
+selective §5 uses it. Rejected rows lose their argmax: MetaCal may change the accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from trainables.binning import group_sums
+from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
+from trainables.posthoc.temperature import temperature_by_nll
+from trainables.probabilities import Floats, Integers, log_softmax64, softmax64
+
+ENTROPY_BINS = 20
+"""Equal-mass entropy bins of the coverage-accuracy curve (Ma & Blaschko's code)."""
+
+LARGEST_SAMPLE = 500
+"""At most this many samples choose the threshold, and at most a tenth of them (Ma & Blaschko's code)."""
+
+PARAMETERS = ("threshold", "temperature", "converged", "at_bound", "accepted")
+
+
+def entropy(logits: Floats) -> Floats:
+    """Return the entropy of softmax(logits) [N], in nats."""
+    log_p = log_softmax64(logits)
+    return np.asarray(-np.einsum("nk,nk->n", np.exp(log_p), log_p))
+
+
+class MetaCalibrator(Calibrator):
+    """softmax(z/T) where the entropy of softmax(z) is below `threshold`, else 1/K."""
+
+    def __init__(self, name: str, parameters: dict[str, float], classes: int) -> None:
+        """Read `threshold` and `temperature` from the fitted parameters."""
+        super().__init__(name, parameters, classes)
+        self.threshold = self.parameters["threshold"]
+        self.temperature = self.parameters["temperature"]
+
+    def _probabilities(self, logits: Floats) -> Floats:
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        found = softmax64(shifted / self.temperature)
+        found[~(entropy(logits) < self.threshold)] = 1.0 / logits.shape[1]
+        return found
+
+
+def fit_metacal_mis(logits: Any, targets: Any, *, alpha: float = 0.05, seed: int = 0) -> MetaCalibrator:
+    """Return MetaCal under a mis-coverage constraint: a right prediction is rejected with probability about `alpha`.
+
+    min(⌊n_correct/10⌋, 500) right predictions, drawn with `seed`, give t as the (1 − α) quantile ("higher") of their
+    entropies; T is fitted on the accepted ones of all others. Raises PosthocUnavailable for unusable validation
+    data, too few right predictions, and when nothing is accepted.
+    """
+    values, labels = validation_data(logits, targets)
+    if not 0.0 < alpha < 1.0:
+        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is a share of right predictions")
+    correct = np.flatnonzero(values.argmax(axis=1) == labels)
+    sample = min(len(correct) // 10, LARGEST_SAMPLE)
+    if sample == 0:
+        raise PosthocUnavailable(
+            f"metacal_mis needs at least 10 right predictions on validation data and has {len(correct)}: "
+            "give more validation samples or a better network"
+        )
+    drawn = np.random.default_rng(seed).choice(correct, sample, replace=False)
+    uncertainty = entropy(values)
+    threshold = float(np.quantile(uncertainty[drawn], 1.0 - alpha, method="higher"))
+    return _scaled("metacal_mis", values, labels, uncertainty, drawn, threshold)
+
+
+def fit_metacal_acc(logits: Any, targets: Any, *, accuracy: float = 0.97, seed: int = 0) -> MetaCalibrator:
+    """Return MetaCal under a coverage-accuracy constraint: accepted rows are right with about the target `accuracy`.
+
+    min(⌊n/10⌋, 500) samples, drawn with `seed`, give the threshold (`threshold_for_accuracy`); T is fitted on the
+    accepted ones of all others. Raises PosthocUnavailable for unusable validation data, fewer than 20 drawn
+    samples, a target above what any coverage reaches, and when nothing is accepted.
+    """
+    values, labels = validation_data(logits, targets)
+    if not 0.0 < accuracy < 1.0:
+        raise PosthocUnavailable(f"accuracy = {accuracy:g} is outside (0, 1): it is a share of accepted samples")
+    sample = min(len(labels) // 10, LARGEST_SAMPLE)
+    if sample < ENTROPY_BINS:
+        raise PosthocUnavailable(
+            f"metacal_acc draws a tenth of {len(labels)} validation samples, {sample}, for {ENTROPY_BINS} entropy "
+            f"bins: give at least {10 * ENTROPY_BINS} validation samples"
+        )
+    drawn = np.random.default_rng(seed).choice(len(labels), sample, replace=False)
+    uncertainty = entropy(values)
+    correct = (values[drawn].argmax(axis=1) == labels[drawn]).astype(np.float64)
+    threshold = threshold_for_accuracy(uncertainty[drawn], correct, accuracy)
+    return _scaled("metacal_acc", values, labels, uncertainty, drawn, threshold)
+
+
+def threshold_for_accuracy(uncertainty: Floats, correct: Floats, accuracy: float) -> float:
+    """Return the entropy below which predictions are right with probability `accuracy`.
+
+    Over 20 equal-mass bins of entropy, from low: a_j is the running mean of the bins' accuracies, h_j the bin's
+    mean entropy; the threshold is the decreasing isotonic fit of h on a, at `accuracy`. Infinite where the target
+    is below every a_j (met without rejecting). Raises PosthocUnavailable where it is above every a_j.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    order = np.argsort(uncertainty, kind="stable")
+    sizes = group_sums(np.ones(len(order)), ENTROPY_BINS)
+    running = np.cumsum(group_sums(correct[order], ENTROPY_BINS) / sizes) / np.arange(1, ENTROPY_BINS + 1)
+    heights = group_sums(uncertainty[order], ENTROPY_BINS) / sizes
+    if accuracy < running.min():
+        return math.inf
+    if accuracy > running.max():
+        raise PosthocUnavailable(
+            f"accuracy = {accuracy:g} is above {running.max():.4g}, the best that rejecting uncertain samples "
+            f"reaches on validation data: ask for at most {running.max():.4g}"
+        )
+    fit = IsotonicRegression(increasing=False, out_of_bounds="clip").fit(running, heights)
+    return float(fit.predict([accuracy])[0])
+
+
+def _scaled(
+    name: str, logits: Floats, targets: Integers, uncertainty: Floats, drawn: Integers, threshold: float
+) -> MetaCalibrator:
+    """Return the calibrator at `threshold`, T fitted on accepted samples that were not `drawn`."""
+    rest = np.ones(len(targets), dtype=bool)
+    rest[drawn] = False
+    accepted = rest & (uncertainty < threshold)
+    if not accepted.any():
+        raise PosthocUnavailable(
+            f"{name} accepts none of {int(rest.sum())} validation samples at entropy threshold {threshold:.4g}: "
+            "relax the constraint or give more validation samples"
+        )
+    found = temperature_by_nll(logits[accepted], targets[accepted])
+    share = float((uncertainty < threshold).mean())
+    # twice the largest entropy accepts everything as infinity does, and can be written to any table or JSON
+    threshold = min(threshold, 2.0 * math.log(logits.shape[1]))
+    return MetaCalibrator(name, {"threshold": threshold, **found, "accepted": share}, logits.shape[1])
