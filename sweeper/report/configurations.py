@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from sweeper.leaderboard import FINISHED
+from sweeper.leaderboard import FINISHED, varying_columns
 from sweeper.report.figure import axis
 from sweeper.results import Results
 from sweeper.statistics import MINIMUM_PAIRS, correlation
@@ -95,6 +95,11 @@ def correlated(rows: Rows, x: str, y: str) -> str:
 
 GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
 GAMMA_REMARK = "Squares at γ = 0: cross-entropy, which every focal-type loss is there; not part of ρ."
+
+
+def only_gamma_varies(results: Results) -> bool:
+    """Tell whether trials differ in loss, γ and architecture alone, so that a line through them means something."""
+    return set(varying_columns(results)) <= {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
 
 
 def gamma_axis(rows: Rows) -> dict[str, Any]:

@@ -103,12 +103,14 @@ def elapsed(created: Any, last: datetime | None) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Return e.g. `48 s`, `3 min 12 s`, `5 h 02 min`."""
+    """Return e.g. `48 s`, `3 min 12 s`, `36 min`, `5 h 02 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    if whole < 3600:
+    if whole < 600:
         return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 

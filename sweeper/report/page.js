@@ -34,11 +34,19 @@ function hiddenGroups(plot) {
   return new Set([...pressed].map((chip) => chip.dataset.group));
 }
 
+/* Parallel coordinates are one trace: hidden statuses are taken out of its rows. */
+function keepShown(trace) {
+  const keep = (values) => values.filter((_, at) => !hiddenStatuses.has(trace.meta.statuses[at]));
+  for (const dimension of trace.dimensions) dimension.values = keep(dimension.values);
+  trace.line.color = keep(trace.line.color);
+}
+
 function draw(plot) {
   const figure = resolveColours(read(plot.dataset.plot), getComputedStyle(root));
   const groups = hiddenGroups(plot);
   for (const trace of figure.data) {
     const tags = trace.meta || {};
+    if (tags.statuses) keepShown(trace);
     if (hiddenStatuses.has(tags.status) || groups.has(tags.group)) trace.visible = false;
   }
   const config = { responsive: true, displaylogo: false, displayModeBar: false };

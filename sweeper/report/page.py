@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
@@ -128,8 +129,8 @@ def summary(board: Leaderboard, counts: Overview, figures: Sequence[Figure]) -> 
     findings = [tag("p", pretty(sentence)) for figure in figures for sentence in figure.findings]
     return tag(
         "section",
-        tag("p", headline(board, counts), class_="lead"),
-        tag("div", *(tag("p", sentence) for sentence in details(board)), class_="more"),
+        tag("p", pretty(headline(board, counts)), class_="lead"),
+        tag("div", *(tag("p", pretty(sentence)) for sentence in details(board)), class_="more"),
         tag("div", *findings, class_="findings") if findings else "",
         class_="card headline",
         id="summary",
@@ -213,8 +214,9 @@ def panel_figure(identifier: str, panel: Panel, alone: bool) -> Markup:
 
 
 def pretty(text: str) -> Markup:
-    """Return text as HTML, with the subscript of λ_max set as one."""
-    return Markup(join(text).replace("λ_max", "λ<sub>max</sub>"))
+    """Return text as HTML: λ_max with its subscript, and no line broken at a `=` or `±`."""
+    unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
+    return Markup(join(unbroken).replace("λ_max", "λ<sub>max</sub>"))
 
 
 def sources(sql: Sequence[str], tables: Sequence[str]) -> Markup:

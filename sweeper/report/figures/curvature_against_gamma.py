@@ -15,6 +15,7 @@ from sweeper.report.configurations import (
     gamma_axis,
     has_curvature,
     one_sample_size,
+    only_gamma_varies,
     rank_correlations,
     sample_size_remark,
 )
@@ -38,7 +39,7 @@ def draw(results: Results) -> Figure | None:
     if not rows:
         return None
     architectures = categories([*rows, *zero], "architecture")
-    families = categories(rows, "loss")
+    families, line = categories(rows, "loss"), only_gamma_varies(results)
     return Figure(
         key="curvature-against-gamma",
         title="λ_max against γ",
@@ -50,22 +51,22 @@ def draw(results: Results) -> Figure | None:
         ),
         sql=[sql],
         tables=["evaluations", "trials"],
-        panels=[panel(rows, zero, family, loss, architectures) for family in families for loss in LOSSES],
+        panels=[panel(rows, zero, family, loss, architectures, line) for family in families for loss in LOSSES],
         findings=findings(rows, families),
         legend=architectures,
         statuses=statuses([*rows, *zero]),
     )
 
 
-def panel(rows: Rows, zero: Rows, family: str, loss: str, architectures: Sequence[str]) -> Panel:
-    """Return one family's λ_max of one Hessian against γ."""
+def panel(rows: Rows, zero: Rows, family: str, loss: str, architectures: Sequence[str], line: bool) -> Panel:
+    """Return one family's λ_max of one Hessian against γ, with a line through finished trials if `line`."""
     column = f"hessian_{loss}_lambda_max"
     mine = [row for row in rows if row["loss"] == family]
     shown = [row for row in mine if (row[column] or 0) > 0]
     plain = [row for row in zero if (row[column] or 0) > 0]
     traces = [
         *configuration_traces(plain, "gamma", column, architectures, shape="square"),
-        *configuration_traces(shown, "gamma", column, architectures, connect=True),
+        *configuration_traces(shown, "gamma", column, architectures, connect=line),
     ]
     y = log_axis("λ<sub>max</sub>", (row[column] for row in (*shown, *plain)))
     remarks = rank_correlations(shown, "gamma", column)

@@ -11,6 +11,7 @@ from sweeper.report.configurations import (
     at_gamma_zero,
     configuration_rows,
     gamma_axis,
+    only_gamma_varies,
     rank_correlations,
 )
 from sweeper.report.figure import Figure, Panel, axis, categories, counted, plot, statuses
@@ -29,6 +30,7 @@ def draw(results: Results) -> Figure | None:
     if not rows:
         return None
     architectures = categories([*rows, *zero], "architecture")
+    line = only_gamma_varies(results)
     return Figure(
         key="ece-against-gamma",
         title="Calibration error against γ",
@@ -39,18 +41,18 @@ def draw(results: Results) -> Figure | None:
         ),
         sql=[sql],
         tables=["evaluations", "trials"],
-        panels=[panel(rows, zero, family, architectures) for family in categories(rows, "loss")],
+        panels=[panel(rows, zero, family, architectures, line) for family in categories(rows, "loss")],
         legend=architectures,
         statuses=statuses([*rows, *zero]),
     )
 
 
-def panel(rows: Rows, zero: Rows, family: str, architectures: Sequence[str]) -> Panel:
-    """Return one family's ECE against γ."""
+def panel(rows: Rows, zero: Rows, family: str, architectures: Sequence[str], line: bool) -> Panel:
+    """Return one family's ECE against γ, with a line through finished trials if `line`."""
     shown = [row for row in rows if row["loss"] == family]
     traces = [
         *configuration_traces(zero, "gamma", "ece", architectures, shape="square"),
-        *configuration_traces(shown, "gamma", "ece", architectures, connect=True),
+        *configuration_traces(shown, "gamma", "ece", architectures, connect=line),
     ]
     drawn = plot(traces, gamma_axis(shown), axis("validation ECE", rangemode="tozero"))
     return Panel(family, rank_correlations(shown, "gamma", "ece"), drawn)

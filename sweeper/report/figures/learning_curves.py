@@ -26,8 +26,10 @@ from sweeper.results import Results
 
 ABSENT = "Learning curves: no epoch has been reported."
 
-CURVES = 200
+CURVES = 120
 """Curves drawn a status at most: more only cover each other, and each costs drawing time."""
+CROWDED = 100
+"""Curves above which finished ones are drawn thin too."""
 POINTS = 120
 """Epochs drawn a curve at most: about one every four pixels of a panel."""
 
@@ -49,7 +51,7 @@ def draw(results: Results) -> Figure | None:
     return Figure(
         key="learning-curves",
         title="Learning curves",
-        caption=f"Means over the replicates of {counted(curves, 'trial')}, by epoch. Thick: finished; thin: the others."
+        caption=f"Means over the replicates of {counted(curves, 'trial')}, by epoch. Faint: not finished."
         f"{drawn_rungs}{remark}",
         sql=[sql, rungs_sql],
         tables=["epochs", "trials", "decisions"],
@@ -107,6 +109,7 @@ def panel(curves: Sequence[dict[str, Any]], metric: str, losses: Sequence[str], 
                 continue
             x, y, text = joined(mine, metric)
             done = status == FINISHED
+            crowded = len(curves) > CROWDED
             trace = kind(
                 x=x,
                 y=y,
@@ -115,8 +118,8 @@ def panel(curves: Sequence[dict[str, Any]], metric: str, losses: Sequence[str], 
                 meta=tagged(status, loss),
                 text=text,
                 connectgaps=False,
-                line={"color": colour(index), "width": 1.8 if done else 1.0},
-                opacity=0.95 if done else 0.4,
+                line={"color": colour(index), "width": 1.8 if done and not crowded else 1.0},
+                opacity=(0.6 if crowded else 0.95) if done else 0.4,
                 hovertemplate=f"<b>%{{text}}</b> {loss}<br>epoch %{{x}}: %{{y:.4g}}<extra></extra>",
             )
             traces.append(trace)

@@ -35,7 +35,7 @@ def draw(results: Results) -> Figure | None:
         caption=(
             f"One line a configuration, {counted(rows)}; only hyperparameters that vary. At “none” are those a "
             f"configuration does not have. Colour by rank of {board.objective.label}: the best stand out. Drag along "
-            "an axis to select, along “status” to separate finished from stopped."
+            "an axis to select."
         ),
         sql=[board.sql],
         tables=["evaluations", "trials"],
@@ -57,6 +57,7 @@ def lines(board: Leaderboard, rows: Rows) -> go.Figure:
     drawn.add_trace(
         go.Parcoords(
             dimensions=axes,
+            meta={"statuses": [row["status"] for row in rows]},
             line={
                 "color": [place[id(row)] for row in rows], "cmin": 0, "cmax": max(1, len(rows) - 1),
                 "colorscale": [[0, "var(--ramp-1)"], [0.35, "var(--ramp-2)"], [1, "var(--ramp-3)"]],
