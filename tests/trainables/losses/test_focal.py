@@ -87,6 +87,15 @@ def test_scheduled_focal_switches_at_epochs_100_and_250_of_350(reference, varian
         assert loss(logits, targets) == build_loss("focal", gamma=gamma)(logits, targets), epoch
 
 
+@pytest.mark.parametrize(("epoch", "gamma"), [(0, 5), (4, 3), (9, 2)])
+@pytest.mark.parametrize(("smoothing", "form"), SMOOTHINGS)
+def test_scheduled_focal_equals_reference(reference, epoch, gamma, smoothing, form):
+    loss = build_loss("focal_scheduled", smoothing=smoothing, smoothing_form=form)
+    loss.begin_epoch(epoch, 10)
+    reference.check(loss, naive(lambda u, _: (1 - u) ** gamma, smoothing, form))
+    reference.check_gradient(loss, range(2))
+
+
 def test_scheduled_focal_with_tiny_imagenets_switches():
     loss = build_loss("focal_scheduled", first_switch=0.3, second_switch=0.7)
     gammas = []

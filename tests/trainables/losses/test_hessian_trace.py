@@ -53,6 +53,9 @@ def test_value_and_gradient_equal_the_dense_hessian(base, probes):
         hessian, flat, plain = dense_hessian(network, loss.base, inputs, targets)
         expected = plain(flat) + 0.1 * sum(v @ hessian @ v for v in vectors) / probes
         assert value.item() == pytest.approx(expected.item(), rel=1e-10, abs=1e-10)
+        loss.reseed(0)
+        single = small_network(seed).float()
+        assert loss(single, inputs.float(), targets).item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
         if seed < 2:
             gradient = torch.autograd.grad(value, list(network.parameters()))
             estimate = nn.utils.parameters_to_vector(gradient)

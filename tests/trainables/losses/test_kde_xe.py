@@ -41,7 +41,6 @@ def naive(weight, variant, norm, b):
 @pytest.mark.parametrize("variant", ["canonical", "top_label"])
 def test_equals_reference_at_a_fixed_bandwidth(reference, variant, weight, norm, b):
     loss = build_loss("kde_xe", weight=weight, variant=variant, norm=norm, bandwidth=b)
-    # tolerance 1e-10 of the sums of lnΓ, which are of the order 1/b
     reference.check(loss, naive(weight, variant, norm, b))
 
 

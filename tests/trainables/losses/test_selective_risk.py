@@ -118,7 +118,7 @@ def test_the_threshold_is_the_interpolated_quantile():
 
 
 def test_coverage_zero_and_nu_zero_are_refused():
-    with pytest.raises(ValueError, match=r"coverage = 0 is outside \(0, 1\].*nu = 0 is outside \(0, inf\)"):
+    with pytest.raises(ValueError, match=r"coverage = 0 is outside \(0, 1\].*nu = 0 is outside \[1e-06, inf\)"):
         build_loss("selective_risk", coverage=0, nu=0)
 
 
