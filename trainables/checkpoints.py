@@ -1,10 +1,11 @@
-"""Checkpoints on disk: whole or absent, loaded without running code, the newest sound one wins."""
+"""Checkpoints on disk: whole or absent, checked and loaded without running code, the newest sound one wins."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,20 +40,35 @@ def write_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path
 
 
 def load_newest_checkpoint(folder: Path, map_location: str = "cpu") -> dict[str, Any] | None:
-    """Return the newest checkpoint that can be read, or `None`. A damaged one is set aside as `.damaged`.
+    """Return the newest checkpoint that is sound, or `None`. A damaged one is set aside as `.damaged`.
 
-    Nothing but tensors and plain values is ever loaded (`weights_only=True`).
+    Nothing but tensors and plain values is ever loaded (`weights_only=True`). Running out of memory is no damage:
+    it is raised, and the checkpoint stays.
     """
     for epoch in checkpoint_epochs(folder):
         path = checkpoint_file(folder, epoch)
         try:
+            _check(path)
             state = torch.load(path, map_location=map_location, weights_only=True)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
         except Exception:
             # torch reports a damaged file as any of a dozen types, depending on where the damage is.
             path.replace(path.with_suffix(".damaged"))
             continue
         return dict(state)
     return None
+
+
+def _check(path: Path) -> None:
+    """Raise zipfile.BadZipFile when a part of the file does not match its checksum.
+
+    torch writes checksums and does not look at them when it loads: a flipped bit would become a wrong weight.
+    """
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"{path}: {damaged} does not match its checksum")
 
 
 def remove_checkpoints_before(folder: Path, epoch: int) -> None:
