@@ -49,6 +49,10 @@ function draw(plot) {
     if (tags.statuses) keepShown(trace);
     if (hiddenStatuses.has(tags.status) || groups.has(tags.group)) trace.visible = false;
   }
+  if (root.classList.contains("printing")) {
+    figure.layout.width = plot.clientWidth;
+    figure.layout.height = plot.clientHeight;
+  }
   const config = { responsive: true, displaylogo: false, displayModeBar: false };
   Plotly.react(plot, figure.data, figure.layout, config);
   drawn.add(plot);
@@ -178,6 +182,9 @@ function setUpTable(section) {
   });
   search.addEventListener("input", refresh);
   section.refresh = refresh;
+  section.sayWhatIsPrinted = () => {
+    if (shown < rows.length) count.textContent += `, the first ${shown} on paper`;
+  };
   refresh();
 }
 
@@ -216,14 +223,14 @@ function start() {
   window.addEventListener("beforeprint", () => {
     before = root.dataset.theme;
     root.classList.add("printing");
-    setTheme("light");
     drawAll();
-    allPlots().forEach((plot) => Plotly.Plots.resize(plot));
+    setTheme("light");
+    tables.forEach((section) => section.sayWhatIsPrinted());
   });
   window.addEventListener("afterprint", () => {
     root.classList.remove("printing");
     setTheme(before);
-    allPlots().forEach((plot) => Plotly.Plots.resize(plot));
+    tables.forEach((section) => section.refresh());
   });
 
   drawWhenNear();
