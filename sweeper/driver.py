@@ -13,9 +13,10 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from sweeper.failures import Failure
+from sweeper.failures import ERROR, Failure
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Journal, Record
 from sweeper.scheduler import Decision, Halving, Rungs, decide
@@ -84,18 +85,20 @@ class Driver:
         self._journal, self._sinks = journal, sinks
         self._retries, self._slots, self._clock = retries, slots, clock
         self._queue = deque(state.unfinished(failed_too=failed_too))
+        self._alone: set[int] = set()
         self._outstanding: set[tuple[int, ...]] = set()
         self._polled = -math.inf
         ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
         self._best = max((rank for rank in ranks if rank), default=None)
         for trial in state.trials.values():
             if failed_too and trial.status == FAILED:
-                trial.failures = 0
+                trial.reopen()
 
     def begin(self) -> None:
         """Journal that this driver takes the sweep up."""
         attempt = self.state.attempt + 1
         self._record("attempt", {"attempt": attempt, "host": socket.gethostname(), "pid": os.getpid()})
+        self._remove_leftover_checkpoints()
 
     def next_assignment(self) -> list[int] | None:
         """Return the configurations of the next assignment; `None` when there is none to give now."""
@@ -105,7 +108,9 @@ class Driver:
         if not self.halving.stops:
             # Shares shrink towards the end, so that no process is left with a long rest to do alone.
             size = min(BATCH_LIMIT, math.ceil(len(self._queue) / (4 * self._slots)))
-        assignment = [self._queue.popleft() for _ in range(size)]
+        assignment = [self._queue.popleft()]
+        while len(assignment) < size and self._alone.isdisjoint((assignment[0], self._queue[0])):
+            assignment.append(self._queue.popleft())
         self._outstanding.add(tuple(assignment))
         return assignment
 
@@ -137,10 +142,12 @@ class Driver:
             self._on_report(report)
         for sink in self._sinks:
             sink.flush_if_due()
-        over = exhausted or all(self.state.trials[index].status in ENDED for index in assignment)
+        over = all(self.state.trials[index].status in ENDED for index in assignment)
         if over:
             self._outstanding.discard(tuple(assignment))
-        return over
+        elif exhausted:
+            self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
+        return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put its configurations back in the queue, or give the failing one up."""
@@ -149,12 +156,14 @@ class Driver:
             return
         self._outstanding.discard(tuple(assignment))
         left = [index for index in assignment if self.state.trials[index].status not in ENDED]
-        for place, index in enumerate(left):
-            # Only the first can have been running; the others had not begun.
-            if place == 0:
-                self._fail(index, failure)
-            if self.state.trials[index].status not in ENDED:
-                self._queue.appendleft(index)
+        if len(left) > 1:
+            # Which of them it was cannot be told: reports of short configurations wait for each other.
+            self._alone.update(left)
+            reason = f"{failure.reason} (it shared the process with {len(left) - 1} more; each is tried alone)"
+            failure = replace(failure, reason=reason, counts=False)
+        if left:
+            self._fail(left[0], failure)
+        self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)
 
     def should_stop(self) -> bool:
         """Tell whether the sweep was asked to stop: by its marker, or by a signal through `stop_requested`."""
@@ -179,6 +188,8 @@ class Driver:
         if trial.status in ENDED or report["epoch"] <= trial.epochs:
             # A trial resumed from its checkpoint repeats its last report; the journal has it.
             return
+        # One that had to go back further measures epochs again that an earlier report brought.
+        report["epochs"] = [row for row in report["epochs"] if row["epoch"] > trial.epochs]
         decision = decide(self.rungs, index, report["epoch"], report["objective"])
         failure = report.pop("failure", None)
         if failure and decision is not None:
@@ -224,6 +235,14 @@ class Driver:
             self._best = rank
         if loser >= 0:
             shutil.rmtree(self.paths.trial_checkpoints(loser), ignore_errors=True)
+
+    def _remove_leftover_checkpoints(self) -> None:
+        """Remove what a driver that died between a trial's end and its tidying up left behind."""
+        best = -self._best[2] if self._best else None
+        done = {i for i, trial in self.state.trials.items() if trial.status in (COMPLETED, EARLY_STOPPED)} - {best}
+        folder = self.paths.checkpoints
+        for name in {trial_name(index) for index in done}.intersection(os.listdir(folder) if folder.is_dir() else ()):
+            shutil.rmtree(folder / name, ignore_errors=True)
 
     def _record(self, kind: str, body: dict[str, Any]) -> None:
         record = self._journal.append(kind, body)

@@ -30,6 +30,7 @@ class TrialState:
         stop_kind, stop_reason: why it ended: a word and one sentence.
         stop_rung: the rung at which the scheduler stopped it.
         epochs: epochs reported so far.
+        sound_epochs: the same, without a report that failed: a trial that runs again is judged anew after these.
         last_evaluation_epoch: the epoch of its last evaluation.
         wall_seconds: time spent in it by its workers.
         objective: the last judged value of the sweep's objective (mean over replicates).
@@ -44,6 +45,7 @@ class TrialState:
     stop_reason: str | None = None
     stop_rung: int | None = None
     epochs: int = 0
+    sound_epochs: int = 0
     last_evaluation_epoch: int | None = None
     wall_seconds: float = 0.0
     device: str | None = None
@@ -53,6 +55,10 @@ class TrialState:
     attempt: int = 0
     failures: int = 0
     replicate_errors: dict[int, str] = field(default_factory=dict)
+
+    def reopen(self) -> None:
+        """Let a failed trial run again: from its last sound report, with all its retries."""
+        self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
 
 
 class SweepState:
@@ -93,7 +99,9 @@ class SweepState:
 
     def _apply_started(self, record: Record) -> None:
         trial = self._trial(record.body)
-        if trial.status in (WAITING, INTERRUPTED, FAILED):
+        if trial.status == FAILED:
+            trial.reopen()
+        if trial.status in (WAITING, INTERRUPTED):
             trial.status = RUNNING
             trial.error = trial.stop_kind = trial.stop_reason = None
 
@@ -102,6 +110,8 @@ class SweepState:
         trial = self._trial(body)
         trial.status = body["status"]
         trial.epochs = body["epoch"]
+        if trial.status != FAILED:
+            trial.sound_epochs = trial.epochs
         trial.wall_seconds = body["wall_seconds"]
         trial.device = body["device"]
         trial.packing = body.get("packing")
