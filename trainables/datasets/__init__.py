@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainables.datasets import digits
-from trainables.datasets.base import DataSet, DataSetUnavailableError, Split, batches, evaluation_batches
+from trainables.datasets import (
+    arrays,
+    cifar,
+    digits,
+    fashion_mnist,
+    image_folder,
+    newsgroups,
+    sentiment,
+    svhn,
+    synthetic,
+    tiny_imagenet,
+)
+from trainables.datasets.base import DataSet, DataSetUnavailableError, Split, batch_fault, batches, evaluation_batches
 from trainables.registry import Registry
 
 __all__ = [
@@ -13,6 +24,7 @@ __all__ = [
     "DataSet",
     "DataSetUnavailableError",
     "Split",
+    "batch_fault",
     "batches",
     "evaluation_batches",
     "load_dataset",
@@ -20,7 +32,18 @@ __all__ = [
 
 DATASETS = Registry("data set")
 
-for _source in (digits,):
+for _source in (
+    digits,
+    cifar,
+    svhn,
+    tiny_imagenet,
+    fashion_mnist,
+    image_folder,
+    arrays,
+    synthetic,
+    newsgroups,
+    sentiment,
+):
     for _component in _source.COMPONENTS:
         DATASETS.register(_component)
 

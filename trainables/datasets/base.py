@@ -9,17 +9,8 @@ import torch
 from torch import Tensor
 
 from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.preprocessing import ImagePreprocessing
-
-
-class DataSetUnavailableError(Exception):
-    """A data set cannot be loaded: where it was looked for, which rule is broken, what to do."""
-
-    def __init__(self, path: object, rule: str, remedy: str) -> None:
-        self.path = str(path)
-        self.rule = rule
-        self.remedy = remedy
-        super().__init__(f"{self.path}: {rule}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -94,6 +85,8 @@ class DataSet:
         return replace(self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device))
 
 
+__all__ = ["DataSet", "DataSetUnavailableError", "Split", "batch_fault", "batches", "evaluation_batches"]
+
 # Up to this size a whole shuffled copy of the split costs less than indexing batch by batch.
 WHOLE_COPY_BYTES = 32 * 2**20
 
@@ -137,6 +130,17 @@ def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, 
     for start in range(0, len(split), batch_size):
         rows = slice(start, start + batch_size)
         yield split.prepare(split.inputs[rows]), split.targets[rows]
+
+
+def batch_fault(dataset: DataSet, batch_size: int) -> str | None:
+    """Return why a data set cannot be trained on in batches of `batch_size`, or `None`; for use before a run."""
+    samples = len(dataset.train)
+    if batch_size > samples:
+        return (
+            f"batch_size = {batch_size} is larger than the {samples} training samples of {dataset.name}; "
+            f"choose at most {samples}"
+        )
+    return None
 
 
 def check_batch_size(batch_size: int, samples: int, drop_last: bool = False) -> None:

@@ -12,13 +12,18 @@ import functools
 import gzip
 import importlib.util
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
-from trainables.datasets.base import DataSet, DataSetUnavailableError, Split
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.images import AUGMENT, ImageArrays, image_dataset
 from trainables.datasets.splits import hash_of_splits, stratified_split
 from trainables.registry import Component
 
@@ -88,12 +93,53 @@ def load_digits() -> DataSet:
     return DataSet("digits", train, val, test, 10, (1, 8, 8), hash_of_splits(*parts), tuple("0123456789"))
 
 
+@functools.lru_cache(maxsize=2)
+def load_digits_32(augment: bool = True) -> DataSet:
+    """Load the digits enlarged to 32x32 with three equal channels, for networks shaped for CIFAR.
+
+    Bilinear enlargement, uint8 storage, the split of `digits`. Training images are shifted by up to 4 pixels (one
+    pixel of the original), not mirrored.
+
+    Args:
+        augment: shift training images.
+
+    Raises:
+        DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
+    """
+    images, targets, parts = _splits()
+    small = torch.from_numpy(images)[:, None].to(torch.float32) * (255 / LEVELS)
+    large = functional.interpolate(small, (32, 32), mode="bilinear", antialias=False)
+    pixels = large.round().to(torch.uint8).expand(-1, 3, -1, -1).numpy()
+    test = ImageArrays(pixels[parts[2]], targets[parts[2]])
+    share = pixels[parts[0], 0].astype(np.float64) / 255
+    return replace(
+        image_dataset(
+            "digits_32",
+            ImageArrays(pixels, targets),
+            test,
+            (parts[0], parts[1]),
+            class_names="0123456789",
+            mean=(float(share.mean()),) * 3,
+            std=(float(share.std()),) * 3,
+            augmentation=CropAndFlip(flip=False) if augment else None,
+        ),
+        split_hash=hash_of_splits(*parts),
+    )
+
+
 COMPONENTS = (
     Component(
         "digits",
         load_digits,
         (),
         summary="UCI handwritten digits, 1,797 grey images of 8x8; ships with scikit-learn, no download",
+        source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
+    ),
+    Component(
+        "digits_32",
+        load_digits_32,
+        (AUGMENT,),
+        summary="the digits at 32x32 with three channels, for CIFAR networks without a download",
         source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
     ),
 )

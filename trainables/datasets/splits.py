@@ -40,6 +40,23 @@ def stratified_split(targets: NDArray, fractions: Sequence[float], seed: int) ->
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
+def shuffled_split(samples: int, fraction: float, seed: int) -> tuple[Indices, Indices]:
+    """Split off the first `floor(fraction * samples)` of one shuffle, without regard to classes.
+
+    Returns:
+        (the rest, the part split off), each sorted.
+    """
+    order = np.random.RandomState(seed).permutation(samples).astype(np.int64)
+    count = int(np.floor(fraction * samples))
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def thinned(indices: Indices, targets: NDArray, fraction: float, seed: int) -> Indices:
+    """Keep `round(fraction * size)` of the samples of each class among `indices`; sorted."""
+    _, kept = stratified_split(targets[indices], (fraction,), seed)
+    return indices[kept]
+
+
 def hash_of_splits(*parts: NDArray) -> str:
     """Return the sha256 of index arrays, as hex: equal exactly when every part holds the same indices in order.
 

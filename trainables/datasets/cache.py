@@ -1,0 +1,244 @@
+"""Data files on a node: one folder that all trials share, checked downloads, and arrays decoded once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainables.datasets.errors import DataSetUnavailableError
+
+FOLDER_VARIABLE = "SWEEPER_DATA"
+CHUNK_BYTES = 2**20
+TIMEOUT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to download.
+
+    Attributes:
+        url: where it is.
+        file_name: its name in the cache.
+        checksum: `md5:…` or `sha256:…`, in hex.
+    """
+
+    url: str
+    file_name: str
+    checksum: str
+
+
+def data_folder(folder: str | None = None) -> Path:
+    """Return where data files are: `folder`, else the environment's SWEEPER_DATA, else ~/.cache/calibration-sweeper."""
+    chosen = folder or os.environ.get(FOLDER_VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "calibration-sweeper"
+
+
+def fetch(source: Source, folder: Path, download: bool) -> Path:
+    """Return the checked file of `source` in `folder`, downloading it first where asked.
+
+    A download goes on where an interrupted one stopped, is checked, and only then takes its name. Processes of one
+    node wait for each other; a file is checked once and remembered by size and time of change.
+
+    Raises:
+        DataSetUnavailableError: the file is missing and `download` is false, its checksum is wrong, or the download
+            failed.
+    """
+    path = folder / source.file_name
+    if not path.is_file() and not download:
+        raise DataSetUnavailableError(
+            path, "the file is missing", f"give the data set download: true, or put there a copy of {source.url}"
+        )
+    with locked(path):
+        if not path.is_file():
+            _download(source, path)
+        elif not _checked_before(path, source.checksum):
+            _require_checksum(path, source.checksum, "delete it and give the data set download: true")
+        _remember_check(path, source.checksum)
+    return path
+
+
+def _download(source: Source, path: Path) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        _receive(source.url, part)
+    except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
+        raise DataSetUnavailableError(
+            source.url, f"the download stopped ({error})", f"run again to go on, or put a copy at {path}"
+        ) from error
+    try:
+        _require_checksum(part, source.checksum, "run again to fetch it anew")
+    except DataSetUnavailableError:
+        part.unlink()
+        raise
+    part.replace(path)
+
+
+def _receive(url: str, part: Path) -> None:
+    """Append to `part` what it lacks of `url`; start over when the server does not serve ranges."""
+    present = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={present}-"} if present else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and present:
+            return  # nothing is left to fetch; the checksum decides
+        raise
+    with answer, part.open("ab" if answer.status == http.client.PARTIAL_CONTENT else "wb") as target:
+        expected = answer.headers.get("Content-Length")
+        received = 0
+        while chunk := answer.read(CHUNK_BYTES):
+            target.write(chunk)
+            received += len(chunk)
+    if expected is not None and received < int(expected):
+        raise http.client.IncompleteRead(b"", int(expected) - received)
+
+
+def checksum_of(path: Path, algorithm: str) -> str:
+    """Return the checksum of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def _require_checksum(path: Path, checksum: str, remedy: str) -> None:
+    algorithm, _, expected = checksum.partition(":")
+    found = checksum_of(path, algorithm)
+    if found != expected:
+        raise DataSetUnavailableError(path, f"its {algorithm} is {found}, but must be {expected}", remedy)
+
+
+def _check_record(path: Path) -> Path:
+    return path.with_name(f".{path.name}.checked")
+
+
+def _state(path: Path, checksum: str) -> str:
+    status = path.stat()
+    return f"{checksum} {status.st_size} {status.st_mtime_ns}"
+
+
+def _checked_before(path: Path, checksum: str) -> bool:
+    record = _check_record(path)
+    return record.is_file() and record.read_text() == _state(path, checksum)
+
+
+def _remember_check(path: Path, checksum: str) -> None:
+    if not _checked_before(path, checksum):
+        with contextlib.suppress(OSError):  # a read-only folder is checked each time
+            _check_record(path).write_text(_state(path, checksum))
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock beside `path`, waiting for other processes of this node; a read-only folder needs none."""
+    _make_folder(path.parent)
+    if not os.access(path.parent, os.W_OK):
+        yield
+        return
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataSetUnavailableError(
+            folder, f"the folder cannot be made ({error})", f"set {FOLDER_VARIABLE} to a folder that can be written"
+        ) from error
+
+
+def temporary_beside(path: Path, prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary folder beside `path`, from where a rename onto `path` is one step.
+
+    Raises:
+        DataSetUnavailableError: the folder around `path` cannot be written.
+    """
+    try:
+        return tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix)
+    except OSError as error:
+        raise DataSetUnavailableError(
+            path.parent, f"the folder cannot be written ({error})", f"set {FOLDER_VARIABLE} to one that can be"
+        ) from error
+
+
+def extracted(archive: Path, member: str) -> Path:
+    """Return the folder or file `member` beside `archive`, unpacking the archive when it is not there yet.
+
+    Raises:
+        DataSetUnavailableError: the archive is broken or does not hold `member`.
+    """
+    target = archive.parent / member
+    with locked(target):
+        if target.exists():
+            return target
+        with temporary_beside(target, ".unpacking-") as temporary:
+            unpack(archive, Path(temporary))
+            if not (Path(temporary) / member).exists():
+                raise DataSetUnavailableError(
+                    archive, f"does not hold {member}", "delete it and give the data set download: true"
+                )
+            (Path(temporary) / member).rename(target)
+    return target
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a zip or tar archive; members that would leave `folder` are refused.
+
+    Raises:
+        DataSetUnavailableError: the archive is truncated, broken or unsafe.
+    """
+    try:
+        if archive.suffix == ".zip":
+            shutil.unpack_archive(archive, folder, "zip")
+        else:
+            shutil.unpack_archive(archive, folder, "gztar", filter="data")
+    except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError) as error:
+        raise DataSetUnavailableError(
+            archive, f"cannot be unpacked ({error})", "delete it and give the data set download: true"
+        ) from error
+
+
+def prepared_arrays(
+    name: str, files: Iterable[Path], settings: str, build: Callable[[], Mapping[str, NDArray]]
+) -> dict[str, NDArray]:
+    """Return arrays made from many files, made once on a node and then mapped from disk.
+
+    Args:
+        name: of the data set, for the folder's name.
+        files: what the arrays are made from; a changed size or time of change makes them anew.
+        settings: whatever else they depend on, as text.
+        build: makes them.
+
+    Returns:
+        name -> read-only array.
+    """
+    digest = hashlib.sha256(settings.encode())
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    folder = data_folder() / "prepared" / f"{name}-{digest.hexdigest()[:16]}"
+    with locked(folder):
+        if not folder.is_dir():
+            with temporary_beside(folder, ".preparing-") as temporary:
+                complete = Path(temporary) / "arrays"
+                complete.mkdir()
+                for key, array in build().items():
+                    np.save(complete / f"{key}.npy", array, allow_pickle=False)
+                complete.rename(folder)
+    return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in sorted(folder.glob("*.npy"))}

@@ -1,0 +1,232 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), from the published Python archives.
+
+The archives hold pickles. They are read with an unpickler that builds arrays and nothing else, so that a file from
+elsewhere cannot run code.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.base import DataSet
+from trainables.datasets.cache import Source, data_folder, extracted, fetch
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.images import (
+    AUGMENT,
+    DOWNLOAD,
+    FOLDER,
+    IMAGE_SIZE,
+    ImageArrays,
+    held_out,
+    image_dataset,
+)
+from trainables.registry import Component, Hyperparameter
+
+REMEDY = "delete the folder and give the data set download: true"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What distinguishes the two archives: members, keys, sizes, and the pixels' mean and standard deviation."""
+
+    source: Source
+    member: str
+    train_files: tuple[str, ...]
+    test_file: str
+    label_key: bytes
+    names_file: str
+    names_key: bytes
+    train_samples: int
+    test_samples: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+LAYOUTS = {
+    "cifar10": Layout(
+        Source(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            "cifar-10-python.tar.gz",
+            "md5:c58f30108f718f92721af3b95e74349a",
+        ),
+        "cifar-10-batches-py",
+        tuple(f"data_batch_{number}" for number in range(1, 6)),
+        "test_batch",
+        b"labels",
+        "batches.meta",
+        b"label_names",
+        50_000,
+        10_000,
+        (0.4914, 0.4822, 0.4465),
+        (0.2023, 0.1994, 0.2010),
+    ),
+    "cifar100": Layout(
+        Source(
+            "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+            "cifar-100-python.tar.gz",
+            "md5:eb9058c3a382ffc7106e4002c42a8d85",
+        ),
+        "cifar-100-python",
+        ("train",),
+        "test",
+        b"fine_labels",
+        "meta",
+        b"fine_label_names",
+        50_000,
+        10_000,
+        (0.5071, 0.4867, 0.4408),
+        (0.2675, 0.2565, 0.2761),
+    ),
+}
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Unpickles numbers, text, lists, dictionaries and numpy arrays; anything else is refused."""
+
+    ALLOWED = frozenset(
+        {
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("_codecs", "encode"),
+        }
+    )
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """Read `file`, written by Python 2 or 3."""
+        super().__init__(file, encoding="bytes")
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class or function of the list above."""
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no CIFAR file does")
+        return super().find_class(module, name)
+
+
+def read_pickle(path: Path) -> dict[bytes, Any]:
+    """Read one file of the archive.
+
+    Raises:
+        DataSetUnavailableError: it is missing, truncated, unsafe, or no dictionary.
+    """
+    try:
+        with path.open("rb") as file:
+            content = ArrayUnpickler(file).load()
+    except FileNotFoundError as error:
+        raise DataSetUnavailableError(path, "the file is missing", REMEDY) from error
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
+        raise DataSetUnavailableError(path, f"cannot be read as a CIFAR file ({error})", REMEDY) from error
+    if not isinstance(content, dict):
+        raise DataSetUnavailableError(path, "does not hold a dictionary", REMEDY)
+    return {key if isinstance(key, bytes) else str(key).encode(): value for key, value in content.items()}
+
+
+def read_images(path: Path, label_key: bytes, classes: int) -> ImageArrays:
+    """Read images and fine labels of one file.
+
+    Raises:
+        DataSetUnavailableError: as `read_pickle`, or its arrays have other shapes or values.
+    """
+    content = read_pickle(path)
+    data, labels = np.asarray(content.get(b"data")), np.asarray(content.get(label_key))
+    if data.ndim != 2 or data.shape[1] != 3072 or data.dtype != np.uint8 or labels.shape != data.shape[:1]:
+        raise DataSetUnavailableError(path, "does not hold rows of 3,072 uint8 pixels and a label for each", REMEDY)
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise DataSetUnavailableError(path, f"holds labels outside 0 to {classes - 1}", REMEDY)
+    return ImageArrays(data.reshape(-1, 3, 32, 32), labels.astype(np.int64))
+
+
+def read_folder(folder: Path, layout: Layout) -> tuple[ImageArrays, ImageArrays, tuple[str, ...]]:
+    """Read training set, test set and class names of an unpacked archive.
+
+    Raises:
+        DataSetUnavailableError: a file is missing, broken, or holds another number of images.
+    """
+    names = read_pickle(folder / layout.names_file).get(layout.names_key, ())
+    class_names = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    files = [read_images(folder / file, layout.label_key, len(class_names)) for file in layout.train_files]
+    train = ImageArrays(
+        np.concatenate([file.images for file in files]), np.concatenate([file.targets for file in files])
+    )
+    test = read_images(folder / layout.test_file, layout.label_key, len(class_names))
+    for arrays, expected in ((train, layout.train_samples), (test, layout.test_samples)):
+        if len(arrays.targets) != expected:
+            raise DataSetUnavailableError(
+                folder, f"holds {len(arrays.targets):,} images where {expected:,} belong", REMEDY
+            )
+    return train, test, class_names
+
+
+def load_cifar(
+    name: str,
+    *,
+    folder: str | None = None,
+    download: bool = False,
+    split: str = "shuffled",
+    class_fraction: float = 1.0,
+    augment: bool = True,
+    image_size: int | None = None,
+    layout: Layout | None = None,
+) -> DataSet:
+    """Load CIFAR-10 or CIFAR-100 with 45,000 / 5,000 / 10,000 images.
+
+    Args:
+        name: `cifar10` or `cifar100`.
+        folder: where the archive or its unpacked folder is; see `data_folder`.
+        download: fetch the archive when it is missing.
+        split: `shuffled` (mukhoti) or `stratified` (selective); see `held_out`.
+        class_fraction: share of each class kept for training.
+        augment: crop and flip training images.
+        image_size: resize batches to this side; `None` keeps 32.
+        layout: of another archive in the same format; `None` takes the published one.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken.
+    """
+    layout = LAYOUTS[name] if layout is None else layout
+    root = data_folder(folder)
+    unpacked = root / layout.member
+    if not unpacked.is_dir():
+        unpacked = extracted(fetch(layout.source, root, download), layout.member)
+    train, test, class_names = read_folder(unpacked, layout)
+    return image_dataset(
+        name,
+        train,
+        test,
+        held_out(train.targets, split, class_fraction=class_fraction),
+        class_names=class_names,
+        mean=layout.mean,
+        std=layout.std,
+        augmentation=CropAndFlip() if augment else None,
+        image_size=image_size,
+    )
+
+
+def _named(name: str) -> Callable[..., DataSet]:
+    return partial(load_cifar, name)
+
+
+OPTIONS = (
+    FOLDER,
+    DOWNLOAD,
+    Hyperparameter("split", "text", "shuffled", choices=("shuffled", "stratified"), source="mukhoti App. D; selective"),
+    Hyperparameter(
+        "class_fraction", "number", 1.0, minimum=0, maximum=1, open_minimum=True, source="posterior's CIFAR10-s: 0.1"
+    ),
+    AUGMENT,
+    IMAGE_SIZE,
+)
+
+COMPONENTS = (
+    Component("cifar10", _named("cifar10"), OPTIONS, summary="CIFAR-10, 45k/5k/10k", source="Krizhevsky 2009"),
+    Component("cifar100", _named("cifar100"), OPTIONS, summary="CIFAR-100, 45k/5k/10k", source="Krizhevsky 2009"),
+)

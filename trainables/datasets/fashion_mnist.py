@@ -1,0 +1,127 @@
+"""Fashion-MNIST (Xiao et al. 2017), from the published IDX files."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.base import DataSet
+from trainables.datasets.cache import Source, data_folder, fetch
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.images import (
+    AUGMENT,
+    DOWNLOAD,
+    FOLDER,
+    IMAGE_SIZE,
+    ImageArrays,
+    held_out,
+    image_dataset,
+)
+from trainables.registry import Component
+
+SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+SOURCES = {
+    key: Source(f"{SITE}/{file_name}", f"fashion-mnist/{file_name}", f"md5:{md5}")
+    for key, file_name, md5 in (
+        ("train_images", "train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        ("train_labels", "train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+        ("test_images", "t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+        ("test_labels", "t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+    )
+}
+CLASS_NAMES = (
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
+MEAN = (0.2860,)
+STD = (0.3530,)
+UNSIGNED_BYTE = 8  # the IDX code of its only data type used here
+REMEDY = "delete it and give the data set download: true"
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Read a gzipped IDX file of unsigned bytes.
+
+    Format (LeCun): two zero bytes, type code, number of dimensions, each size as a big-endian 32-bit integer, data.
+
+    Raises:
+        DataSetUnavailableError: the file is truncated, broken, or of another type or number of dimensions.
+    """
+    try:
+        with gzip.open(path, "rb") as file:
+            content = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataSetUnavailableError(path, f"cannot be unpacked ({error})", REMEDY) from error
+    start = 4 + 4 * dimensions
+    if content[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]) or len(content) < start:
+        raise DataSetUnavailableError(path, f"is no IDX file of bytes in {dimensions} dimensions", REMEDY)
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
+    if len(content) - start != np.prod(shape):
+        raise DataSetUnavailableError(path, f"holds {len(content) - start:,} bytes where {shape} belong", REMEDY)
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def load_fashion_mnist(
+    folder: str | None = None,
+    download: bool = False,
+    augment: bool = True,
+    image_size: int | None = None,
+    sources: dict[str, Source] | None = None,
+) -> DataSet:
+    """Load Fashion-MNIST: 60,000 training images, a stratified tenth of them for validation, 10,000 test images.
+
+    Args:
+        folder: where `fashion-mnist/*.gz` are; see `data_folder`.
+        download: fetch them when they are missing.
+        augment: crop and flip training images.
+        image_size: resize batches to this side; `None` keeps 28.
+        sources: the four files; `None` takes the published ones.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken.
+    """
+    files = {key: fetch(source, data_folder(folder), download) for key, source in (sources or SOURCES).items()}
+    splits = {}
+    for part in ("train", "test"):
+        images = read_idx(files[f"{part}_images"], 3)
+        labels = read_idx(files[f"{part}_labels"], 1).astype(np.int64)
+        if len(images) != len(labels) or labels.max(initial=0) >= len(CLASS_NAMES):
+            raise DataSetUnavailableError(
+                files[f"{part}_labels"], "does not hold one label from 0 to 9 for each image", REMEDY
+            )
+        splits[part] = ImageArrays(images[:, None], labels)
+    return image_dataset(
+        "fashion_mnist",
+        splits["train"],
+        splits["test"],
+        held_out(splits["train"].targets, "stratified"),
+        class_names=CLASS_NAMES,
+        mean=MEAN,
+        std=STD,
+        augmentation=CropAndFlip() if augment else None,
+        image_size=image_size,
+    )
+
+
+COMPONENTS = (
+    Component(
+        "fashion_mnist",
+        load_fashion_mnist,
+        (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE),
+        summary="Fashion-MNIST, 28x28 grey images",
+        source="Xiao et al. 2017",
+    ),
+)

@@ -1,0 +1,148 @@
+"""20 Newsgroups (Lang 1995), the original 19,997 messages, as mukhoti's released code reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.cache import Source, data_folder, extracted, fetch, prepared_arrays
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.images import DOWNLOAD, FOLDER
+from trainables.datasets.splits import Indices, hash_of_splits
+from trainables.datasets.text import WORD_VECTORS, frequent_words, padded_ids, read_word_vectors, words_of
+from trainables.registry import Component, Hyperparameter
+
+# The archive of the UCI repository holds 20_newsgroups.tar.gz, which holds a folder a newsgroup.
+SOURCE = Source(
+    "https://archive.ics.uci.edu/static/public/113/twenty+newsgroups.zip",
+    "twenty_newsgroups.zip",
+    "sha256:cfbb360d6c1e55c06d33a4c5da0789a93b78db74833a70be8ff2e133cc4e6a6e",
+)
+INNER_ARCHIVE = "20_newsgroups.tar.gz"
+MEMBER = "20_newsgroups"
+SPLIT_SEED = 1
+TEST_FRACTION = 0.2
+VALIDATION_SAMPLES = 900
+REMEDY = "delete the folder and give the data set download: true"
+
+
+def newsgroup_folder(root: Path, download: bool, source: Source) -> Path:
+    """Return the folder of messages, unpacking `20_newsgroups.tar.gz` or fetching the archive around it.
+
+    Raises:
+        DataSetUnavailableError: nothing is there and `download` is false, or an archive is broken.
+    """
+    if (root / MEMBER).is_dir():
+        return root / MEMBER
+    inner = root / INNER_ARCHIVE
+    if not inner.is_file():
+        inner = extracted(fetch(source, root, download), INNER_ARCHIVE)
+    return extracted(inner, MEMBER)
+
+
+def message_files(folder: Path) -> tuple[list[Path], NDArray[np.int64], tuple[str, ...]]:
+    """Return message files in order of group and name, their classes, and the groups' names.
+
+    Raises:
+        DataSetUnavailableError: there are fewer than two groups, or one is empty.
+    """
+    groups = sorted(path for path in folder.iterdir() if path.is_dir())
+    files = [sorted(path for path in group.iterdir() if path.name.isdigit()) for group in groups]
+    if len(groups) < 2 or not all(files):
+        raise DataSetUnavailableError(folder, "does not hold a folder of numbered messages for each group", REMEDY)
+    targets = np.repeat(np.arange(len(groups)), [len(group) for group in files]).astype(np.int64)
+    return [path for group in files for path in group], targets, tuple(group.name for group in groups)
+
+
+def message_body(path: Path) -> str:
+    """Return a message without its header: the text from the first empty line on."""
+    text = path.read_text(encoding="latin-1", errors="strict")
+    start = text.find("\n\n")
+    return text[start:] if start > 0 else text
+
+
+def newsgroup_split(samples: int) -> tuple[Indices, Indices, Indices]:
+    """Return training, validation and test indices as mukhoti's released code cuts one shuffle with seed 1.
+
+    The last fifth is for testing, 900 before it for validation: 15,098 / 900 / 3,999 of 19,997.
+
+    Raises:
+        ValueError: there are too few messages.
+    """
+    order = np.random.RandomState(SPLIT_SEED).permutation(samples).astype(np.int64)
+    test = int(TEST_FRACTION * samples)
+    held_back = test + VALIDATION_SAMPLES
+    if held_back >= samples:
+        raise ValueError(f"{samples} messages are too few: {held_back} are held back for validation and test")
+    return np.sort(order[:-held_back]), np.sort(order[-held_back:-test]), np.sort(order[-test:])
+
+
+def load_newsgroups(
+    folder: str | None = None,
+    download: bool = False,
+    vocabulary: int = 20_000,
+    length: int = 1000,
+    word_vectors: str | None = None,
+    source: Source = SOURCE,
+) -> DataSet:
+    """Load 20 Newsgroups as token ids int32 [N, length].
+
+    The vocabulary is that of all messages, as in mukhoti's released code: ids 1 to `vocabulary` - 1, by frequency.
+
+    Args:
+        folder: where the archive or its unpacked folder is; see `data_folder`.
+        download: fetch the archive when it is missing.
+        vocabulary: number of token ids, padding included.
+        length: words kept of each message, its last ones.
+        word_vectors: file of pretrained vectors in GloVe's format.
+        source: the archive.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken.
+    """
+    messages = newsgroup_folder(data_folder(folder), download, source)
+    files, targets, names = message_files(messages)
+
+    def tokenise() -> dict[str, NDArray]:
+        texts = [words_of(message_body(path)) for path in files]
+        words = frequent_words(texts, vocabulary - 1)
+        ids = {word: number for number, word in enumerate(words, start=1)}
+        return {"inputs": padded_ids(texts, ids, length), "words": np.array(words)}
+
+    arrays = prepared_arrays("newsgroups", files, f"vocabulary={vocabulary} length={length}", tokenise)
+    try:
+        parts = newsgroup_split(len(files))
+    except ValueError as error:
+        raise DataSetUnavailableError(messages, str(error), REMEDY) from error
+    train, val, test = (
+        Split(torch.from_numpy(arrays["inputs"][part]), torch.from_numpy(targets[part])) for part in parts
+    )
+    dataset = DataSet(
+        "newsgroups20", train, val, test, len(names), (length,), hash_of_splits(*parts), names, vocabulary
+    )
+    if word_vectors is None:
+        return dataset
+    words = arrays["words"].tolist()
+    return replace(dataset, word_vectors=read_word_vectors(word_vectors, words, vocabulary, first_id=1))
+
+
+COMPONENTS = (
+    Component(
+        "newsgroups20",
+        load_newsgroups,
+        (
+            FOLDER,
+            DOWNLOAD,
+            Hyperparameter("vocabulary", "integer", 20_000, minimum=2, source="mukhoti's released code"),
+            Hyperparameter("length", "integer", 1000, minimum=1, source="mukhoti's released code"),
+            WORD_VECTORS,
+        ),
+        summary="20 Newsgroups, 15,098/900/3,999 messages as token ids",
+        source="mukhoti App. D; Lang 1995",
+    ),
+)

@@ -1,0 +1,199 @@
+"""Stanford Sentiment Treebank with two classes (Socher et al. 2013), as parse trees or as word sequences.
+
+A line of the published files is a tree, e.g. `(3 (2 It) (4 (2 's) (4 good)))`: a label from 0 (very negative) to 4
+(very positive) and a word or two sub-trees. Neutral sentences (label 2) are left out: 6,920 / 872 / 1,821.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.cache import Source, data_folder, extracted, fetch
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.images import DOWNLOAD, FOLDER
+from trainables.datasets.splits import hash_of_splits
+from trainables.datasets.text import UNKNOWN, WORD_VECTORS, frequent_words, padded_ids, read_word_vectors
+from trainables.registry import Component, Hyperparameter
+
+SOURCE = Source(
+    "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip",
+    "trainDevTestTrees_PTB.zip",
+    "sha256:5c613a4f673fc74097d523a2c83f38e0cc462984d847b82c7aaf36b01cbbbfcc",
+)
+MEMBER = "trees"
+FILES = ("train.txt", "dev.txt", "test.txt")
+NEUTRAL = 2
+REMEDY = "delete the folder and give the data set download: true"
+TOKEN = re.compile(r"[()]|[^\s()]+")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A labelled node: a word, or two sub-trees."""
+
+    label: int
+    word: str | None = None
+    children: tuple[Tree, ...] = ()
+
+    def words(self) -> list[str]:
+        """Return the words at the leaves, from left to right."""
+        return [node.word for node in self.post_order() if node.word is not None]
+
+    def post_order(self) -> Iterator[Tree]:
+        """Yield all nodes, children before their parent."""
+        for child in self.children:
+            yield from child.post_order()
+        yield self
+
+
+def parse_tree(line: str) -> Tree:
+    """Read one tree.
+
+    Raises:
+        ValueError: the line is cut or no binary tree with labels from 0 to 4.
+    """
+    stack: list[list[Tree | str]] = []
+    for token in TOKEN.findall(line):
+        if token == "(":
+            stack.append([])
+        elif token != ")":
+            if not stack:
+                raise ValueError("text outside of parentheses")
+            stack[-1].append(token)
+        else:
+            if not stack:
+                raise ValueError("a parenthesis closes that was not opened")
+            node = _node(stack.pop())
+            if not stack:
+                return node
+            stack[-1].append(node)
+    raise ValueError("the tree does not end")
+
+
+def _node(parts: list[Tree | str]) -> Tree:
+    label, *rest = parts or [""]
+    if not isinstance(label, str) or label not in {"0", "1", "2", "3", "4"}:
+        raise ValueError(f"a node has the label {label!r}, not 0 to 4")
+    children = tuple(part for part in rest if isinstance(part, Tree))
+    if len(rest) == 1 and not children:
+        return Tree(int(label), str(rest[0]))
+    if len(children) != 2 or len(rest) != 2:
+        raise ValueError("a node has neither a word nor two sub-trees")
+    return Tree(int(label), children=children)
+
+
+def read_trees(path: Path) -> list[Tree]:
+    """Read the trees of one file, a tree a line.
+
+    Raises:
+        DataSetUnavailableError: the file is missing, empty, or a line is broken.
+    """
+    if not path.is_file():
+        raise DataSetUnavailableError(path, "the file is missing", REMEDY)
+    trees = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        if line.strip():
+            try:
+                trees.append(parse_tree(line))
+            except ValueError as error:
+                raise DataSetUnavailableError(path, f"line {number}: {error}", REMEDY) from error
+    if not trees:
+        raise DataSetUnavailableError(path, "holds no trees", REMEDY)
+    return trees
+
+
+def encoded_tree(tree: Tree, ids: dict[str, int], nodes: int) -> NDArray[np.int32]:
+    """Return a tree as rows (token, left, right, height) in post-order, [nodes, 4]; see `models.tree_lstm`."""
+    rows = np.zeros((nodes, 4), np.int32)
+    rows[:, 3] = -1
+    place: dict[int, int] = {}
+    for number, node in enumerate(tree.post_order()):
+        place[id(node)] = number
+        if node.word is not None:
+            rows[number] = (ids.get(node.word.lower(), UNKNOWN), 0, 0, 0)
+        else:
+            left, right = (place[id(child)] for child in node.children)
+            rows[number] = (0, left, right, 1 + max(rows[left, 3], rows[right, 3]))
+    return rows
+
+
+def load_sst2(
+    folder: str | None = None,
+    download: bool = False,
+    form: str = "trees",
+    phrases: bool = False,
+    vocabulary: int = 20_000,
+    word_vectors: str | None = None,
+    source: Source = SOURCE,
+) -> DataSet:
+    """Load SST with the classes negative (labels 0, 1) and positive (3, 4).
+
+    The vocabulary is that of the training sentences in lower case: ids from 2, by frequency; 1 is an unknown word.
+
+    Args:
+        folder: where the archive or its unpacked `trees` are; see `data_folder`.
+        download: fetch the archive when it is missing.
+        form: `trees`, int32 [N, nodes, 4] for `tree_lstm`, or `words`, int32 [N, length] for `text_average`.
+        phrases: train on every labelled phrase that is not neutral as well (Tai et al. 2015 supervise every node).
+        vocabulary: number of token ids, padding and unknown words included.
+        word_vectors: file of pretrained vectors in GloVe's format.
+        source: the archive.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken.
+    """
+    root = data_folder(folder)
+    trees_folder = root / MEMBER
+    if not trees_folder.is_dir():
+        trees_folder = extracted(fetch(source, root, download), MEMBER)
+    files = [read_trees(trees_folder / name) for name in FILES]
+    parts = [np.array([i for i, tree in enumerate(trees) if tree.label != NEUTRAL], np.int64) for trees in files]
+    kept = [[trees[index] for index in part] for trees, part in zip(files, parts, strict=True)]
+    words = frequent_words(([word.lower() for word in tree.words()] for tree in kept[0]), vocabulary - 2)
+    if phrases:
+        kept[0] = [node for tree in kept[0] for node in tree.post_order() if node.label != NEUTRAL]
+    ids = {word: number for number, word in enumerate(words, start=UNKNOWN + 1)}
+    nodes = max(2 * len(tree.words()) - 1 for trees in kept for tree in trees)
+    train, val, test = (_split(trees, ids, nodes, form) for trees in kept)
+    shape = tuple(train.inputs.shape[1:])
+    names = ("negative", "positive")
+    dataset = DataSet("sst2", train, val, test, 2, shape, hash_of_splits(*parts), names, vocabulary)
+    if word_vectors is None:
+        return dataset
+    return replace(dataset, word_vectors=read_word_vectors(word_vectors, words, vocabulary, first_id=UNKNOWN + 1))
+
+
+def _split(trees: list[Tree], ids: dict[str, int], nodes: int, form: str) -> Split:
+    targets = torch.tensor([int(tree.label > NEUTRAL) for tree in trees])
+    if form == "trees":
+        inputs = np.stack([encoded_tree(tree, ids, nodes) for tree in trees])
+    else:
+        every_word = [[word.lower() if word.lower() in ids else "" for word in tree.words()] for tree in trees]
+        inputs = padded_ids(every_word, {**ids, "": UNKNOWN}, (nodes + 1) // 2)
+    return Split(torch.from_numpy(inputs), targets)
+
+
+COMPONENTS = (
+    Component(
+        "sst2",
+        load_sst2,
+        (
+            FOLDER,
+            DOWNLOAD,
+            Hyperparameter("form", "text", "trees", choices=("trees", "words"), source="mukhoti App. D"),
+            Hyperparameter("phrases", "boolean", False, source="mukhoti App. D counts 6,920 sentences"),
+            Hyperparameter("vocabulary", "integer", 20_000, minimum=3, source="above SST's 13,800 words"),
+            WORD_VECTORS,
+        ),
+        summary="Stanford Sentiment Treebank, two classes, 6,920/872/1,821 sentences as trees or words",
+        source="mukhoti App. D; Socher et al. 2013",
+    ),
+)

@@ -1,0 +1,153 @@
+"""Synthetic problems whose class probabilities are known: what a calibrated network should output.
+
+* `known_posterior_1d`: posterior section 5.2, three Gaussian classes on a line. The paper prints no parameters; ours
+  are means -2, 0, 2, standard deviation 1 and equal priors.
+* `mukhoti_linear`: mukhoti App. B, two classes of two clusters each in the plane, linearly separable, a tenth of the
+  labels flipped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.splits import hash_of_splits
+from trainables.registry import Component, Hyperparameter
+
+MEANS = (-2.0, 0.0, 2.0)
+# Vertices of a square of side 4. The clusters of a class share an edge: a straight line separates the classes.
+CORNERS = np.array([[-2.0, -2.0], [-2.0, 2.0], [2.0, -2.0], [2.0, 2.0]])
+CORNER_CLASSES = np.array([0, 0, 1, 1])
+
+
+def gaussian_posterior(points: NDArray, means: NDArray, factors: NDArray) -> NDArray[np.float64]:
+    """Return each cluster's probability given a point, for equal priors.
+
+    Args:
+        points: [N, D].
+        means: [C, D].
+        factors: [C, D, D]; cluster c is means[c] + z factors[c] with standard normal rows z.
+
+    Returns:
+        [N, C].
+    """
+    log_densities = []
+    for mean, factor in zip(means, factors, strict=True):
+        standard = np.linalg.solve(factor.T, (points - mean).T)
+        log_densities.append(-0.5 * (standard**2).sum(0) - np.linalg.slogdet(factor)[1])
+    logs = np.stack(log_densities, 1)
+    shares = np.exp(logs - logs.max(1, keepdims=True))
+    return shares / shares.sum(1, keepdims=True)
+
+
+def load_known_posterior_1d(
+    train_samples: int = 5000, validation_samples: int = 5000, test_samples: int = 20_000, seed: int = 0
+) -> DataSet:
+    """Draw the one-dimensional problem of posterior section 5.2; population error 0.2115.
+
+    Args:
+        train_samples: size of the training split.
+        validation_samples: size of the validation split.
+        test_samples: size of the test split.
+        seed: of the draw.
+
+    Returns:
+        inputs float32 [N, 1], three classes, `posterior` of the test split [N, 3].
+    """
+    random = np.random.RandomState(seed)
+    samples = train_samples + validation_samples + test_samples
+    means = np.array(MEANS)[:, None]
+    targets = random.randint(0, len(MEANS), samples)
+    points = means[targets] + random.standard_normal((samples, 1))
+    posterior = gaussian_posterior(points, means, np.ones((len(MEANS), 1, 1)))
+    sizes = (train_samples, validation_samples, test_samples)
+    return _dataset("known_posterior_1d", points, targets, posterior, sizes, seed)
+
+
+def load_mukhoti_linear(
+    train_samples: int = 4000,
+    validation_samples: int = 1000,
+    test_samples: int = 1000,
+    flipped: float = 0.1,
+    seed: int = 0,
+) -> DataSet:
+    """Draw the two-dimensional problem of mukhoti App. B: 4,000 training and 1,000 test points.
+
+    Each cluster's standard normal rows are multiplied by a random matrix of its own, entries uniform on [-1, 1]; a
+    share of the labels is flipped, not redrawn, so η = (1 - 2 flipped) η₀ + flipped. The validation points, which the
+    paper does not have, are drawn beside. The paper's classifier is `mlp` with depth 0 and bias false.
+
+    Args:
+        train_samples: size of the training split.
+        validation_samples: size of the validation split.
+        test_samples: size of the test split.
+        flipped: share of the labels flipped.
+        seed: of matrices, points and flips.
+
+    Returns:
+        inputs float32 [N, 2], two classes, `posterior` of the test split [N, 2].
+    """
+    random = np.random.RandomState(seed)
+    factors = random.uniform(-1, 1, (len(CORNERS), 2, 2))
+    samples = train_samples + validation_samples + test_samples
+    clusters = random.randint(0, len(CORNERS), samples)
+    normals = random.standard_normal((samples, 2))
+    points = CORNERS[clusters] + np.einsum("nd,nde->ne", normals, factors[clusters])
+    targets = CORNER_CLASSES[clusters] ^ (random.uniform(size=samples) < flipped)
+    shares = gaussian_posterior(points, CORNERS, factors)
+    clean = np.stack([shares[:, label == CORNER_CLASSES].sum(1) for label in (0, 1)], 1)
+    posterior = (1 - 2 * flipped) * clean + flipped
+    sizes = (train_samples, validation_samples, test_samples)
+    return _dataset("mukhoti_linear", points, targets, posterior, sizes, seed)
+
+
+def _dataset(
+    name: str, points: NDArray, targets: NDArray, posterior: NDArray, sizes: tuple[int, int, int], seed: int
+) -> DataSet:
+    """Cut consecutive samples into splits; the hash names their indices and the seed they were drawn with."""
+    ends = np.cumsum(sizes)
+    parts = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    inputs, classes = points.astype(np.float32), targets.astype(np.int64)
+    train, val, test = (Split(torch.from_numpy(inputs[part]), torch.from_numpy(classes[part])) for part in parts)
+    return DataSet(
+        name,
+        train,
+        val,
+        test,
+        posterior.shape[1],
+        inputs.shape[1:],
+        hash_of_splits(*parts, np.array([seed])),
+        posterior=torch.from_numpy(posterior[parts[2]]),
+    )
+
+
+SEED = Hyperparameter("seed", "integer", 0, minimum=0, maximum=2**32 - 1, source="our choice")
+
+
+def _sizes(train: int, validation: int, test: int, source: str) -> tuple[Hyperparameter, ...]:
+    named = (("train_samples", train), ("validation_samples", validation), ("test_samples", test))
+    return tuple(Hyperparameter(name, "integer", size, minimum=1, source=source) for name, size in named)
+
+
+COMPONENTS = (
+    Component(
+        "known_posterior_1d",
+        load_known_posterior_1d,
+        (*_sizes(5000, 5000, 20_000, "our choice: posterior prints none"), SEED),
+        summary="three Gaussian classes on a line, true probabilities known",
+        source="posterior section 5.2",
+    ),
+    Component(
+        "mukhoti_linear",
+        load_mukhoti_linear,
+        (
+            *_sizes(4000, 1000, 1000, "mukhoti App. B; validation is our addition"),
+            Hyperparameter("flipped", "number", 0.1, minimum=0, maximum=0.5, source="mukhoti App. B"),
+            SEED,
+        ),
+        summary="two linearly separable classes of two clusters with flipped labels, true probabilities known",
+        source="mukhoti App. B",
+    ),
+)

@@ -1,0 +1,91 @@
+"""Words to numbers: tokens, vocabularies, padding, and pretrained word vectors. Token 0 is padding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.registry import Hyperparameter
+
+# Keras' Tokenizer, which mukhoti's released code uses, cuts at these and at spaces; the apostrophe stays.
+SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
+UNKNOWN = 1
+
+WORD_VECTORS = Hyperparameter("word_vectors", "text", None, source="mukhoti App. D: GloVe, optional here")
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text: lower case, cut at punctuation and blanks, as Keras' Tokenizer does."""
+    return [word for word in text.lower().translate(SEPARATORS).split(" ") if word]
+
+
+def frequent_words(texts: Iterable[Sequence[str]], size: int) -> list[str]:
+    """Return the `size` most frequent words, most frequent first; ties by first appearance."""
+    counts: Counter[str] = Counter()
+    for words in texts:
+        counts.update(words)
+    return [word for word, _ in sorted(counts.items(), key=lambda item: -item[1])[:size]]
+
+
+def padded_ids(texts: Sequence[Sequence[str]], ids: dict[str, int], length: int) -> NDArray[np.int32]:
+    """Return token ids [N, length]: known words only, the last `length` of them, padded in front with 0.
+
+    Front padding and front truncation are Keras' defaults, which mukhoti's released code uses.
+    """
+    rows = np.zeros((len(texts), length), np.int32)
+    for row, words in zip(rows, texts, strict=True):
+        known = [ids[word] for word in words if word in ids][-length:]
+        if known:
+            row[-len(known) :] = known
+    return rows
+
+
+def read_word_vectors(path: str, words: Sequence[str], vocabulary: int, first_id: int) -> Tensor:
+    """Read the vectors of `words` from a text file in GloVe's format: a word and its numbers a line.
+
+    Args:
+        path: the file, e.g. `glove.6B.100d.txt`.
+        words: word i has token id `first_id + i`.
+        vocabulary: rows of the result.
+        first_id: token id of the first word.
+
+    Returns:
+        float32 [vocabulary, dimension]; words without a vector, and padding, are zero.
+
+    Raises:
+        DataSetUnavailableError: the file is missing, a line is cut, or no word was found.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise DataSetUnavailableError(file, "the word vectors are missing", "check word_vectors, or leave it out")
+    ids = {word: first_id + number for number, word in enumerate(words)}
+    found: dict[int, NDArray[np.float32]] = {}
+    dimension = 0
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            word, _, numbers = line.rstrip().partition(" ")
+            if word not in ids:
+                continue
+            try:
+                vector = np.array(numbers.split(" "), np.float32)
+            except ValueError as error:
+                raise DataSetUnavailableError(file, f"line {number} holds no numbers", "fetch the file anew") from error
+            dimension = dimension or len(vector)
+            if len(vector) != dimension:
+                raise DataSetUnavailableError(
+                    file, f"line {number} has {len(vector)} numbers where {dimension} belong", "fetch the file anew"
+                )
+            found[ids[word]] = vector
+    if not found:
+        raise DataSetUnavailableError(file, "has a vector for none of the words", "give word vectors in GloVe's format")
+    matrix = np.zeros((vocabulary, dimension), np.float32)
+    for row, vector in found.items():
+        matrix[row] = vector
+    return torch.from_numpy(matrix)

@@ -1,0 +1,142 @@
+"""Tiny-ImageNet: 200 classes of 64x64 images, from the published folder tree (Stanford CS231n).
+
+tiny-imagenet-200/wnids.txt                                 the classes
+tiny-imagenet-200/train/<class>/images/*.JPEG               500 each
+tiny-imagenet-200/val/images/*.JPEG, val_annotations.txt    50 each: the test set here, as in mukhoti App. D
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.base import DataSet
+from trainables.datasets.cache import Source, data_folder, extracted, fetch
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.image_files import decoded_images, image_paths
+from trainables.datasets.images import AUGMENT, DOWNLOAD, FOLDER, IMAGE_SIZE, ImageArrays, image_dataset
+from trainables.datasets.splits import stratified_split
+from trainables.registry import Component
+
+SOURCE = Source(
+    "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+    "tiny-imagenet-200.zip",
+    "md5:90528d7ca1a48142e341f4ef8d21d0de",
+)
+MEMBER = "tiny-imagenet-200"
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+HELD_OUT_FRACTION = 0.1  # 50 of 500 images a class (mukhoti App. D)
+SPLIT_SEED = 42
+STORED_SIDE = 64
+REMEDY = "delete the folder and give the data set download: true"
+
+
+def read_classes(folder: Path) -> list[str]:
+    """Return the class identifiers of `wnids.txt`, sorted, as mukhoti's released code numbers them.
+
+    Raises:
+        DataSetUnavailableError: the file is missing or empty.
+    """
+    path = folder / "wnids.txt"
+    names = sorted(path.read_text().split()) if path.is_file() else []
+    if not names:
+        raise DataSetUnavailableError(path, "the list of classes is missing or empty", REMEDY)
+    return names
+
+
+def training_files(folder: Path, classes: list[str]) -> tuple[list[Path], NDArray[np.int64]]:
+    """Return the training images' paths and classes.
+
+    Raises:
+        DataSetUnavailableError: a class has no images, or classes differ in number of images.
+    """
+    paths, counts = [], []
+    for name in classes:
+        found = image_paths(folder / "train" / name / "images")
+        paths += found
+        counts.append(len(found))
+    if len(set(counts)) > 1:
+        raise DataSetUnavailableError(
+            folder / "train", f"holds {min(counts)} images of some classes and {max(counts)} of others", REMEDY
+        )
+    return paths, np.repeat(np.arange(len(classes)), counts).astype(np.int64)
+
+
+def validation_files(folder: Path, classes: list[str]) -> tuple[list[Path], NDArray[np.int64]]:
+    """Return the official validation images' paths and classes, in the order of `val_annotations.txt`.
+
+    Raises:
+        DataSetUnavailableError: the annotations are missing, or name an unknown class or a missing image.
+    """
+    annotations = folder / "val" / "val_annotations.txt"
+    if not annotations.is_file():
+        raise DataSetUnavailableError(annotations, "the file is missing", REMEDY)
+    number = {name: index for index, name in enumerate(classes)}
+    paths, targets = [], []
+    for line in annotations.read_text().splitlines():
+        fields = line.split("\t")
+        if len(fields) < 2 or fields[1] not in number:
+            raise DataSetUnavailableError(annotations, f"has a line without a known class: {line!r}", REMEDY)
+        path = folder / "val" / "images" / fields[0]
+        if not path.is_file():
+            raise DataSetUnavailableError(path, "the image is missing", REMEDY)
+        paths.append(path)
+        targets.append(number[fields[1]])
+    return paths, np.array(targets, np.int64)
+
+
+def load_tiny_imagenet(
+    folder: str | None = None,
+    download: bool = False,
+    augment: bool = True,
+    image_size: int | None = None,
+    source: Source = SOURCE,
+) -> DataSet:
+    """Load Tiny-ImageNet: 90,000 training images, 50 of each class for validation, 10,000 test images.
+
+    Images stay 64x64 and uint8 on the device; batches are resized there when `image_size` asks for it.
+
+    Args:
+        folder: where the archive or its unpacked folder is; see `data_folder`.
+        download: fetch the archive when it is missing.
+        augment: crop by up to 4 pixels and flip training images.
+        image_size: side of the network's input, e.g. 224; `None` keeps 64.
+        source: the archive.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken.
+    """
+    root = data_folder(folder)
+    unpacked = root / MEMBER
+    if not unpacked.is_dir():
+        unpacked = extracted(fetch(source, root, download), MEMBER)
+    classes = read_classes(unpacked)
+    train_paths, train_targets = training_files(unpacked, classes)
+    test_paths, test_targets = validation_files(unpacked, classes)
+    train, val = stratified_split(train_targets, (HELD_OUT_FRACTION,), SPLIT_SEED)
+    return image_dataset(
+        "tiny_imagenet",
+        ImageArrays(decoded_images("tiny-imagenet-train", train_paths, STORED_SIDE), train_targets),
+        ImageArrays(decoded_images("tiny-imagenet-val", test_paths, STORED_SIDE), test_targets),
+        (train, val),
+        class_names=classes,
+        mean=MEAN,
+        std=STD,
+        augmentation=CropAndFlip() if augment else None,
+        image_size=image_size,
+    )
+
+
+COMPONENTS = (
+    Component(
+        "tiny_imagenet",
+        load_tiny_imagenet,
+        (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE),
+        summary="Tiny-ImageNet, 200 classes, 64x64; image_size: 224 for transformers",
+        source="mukhoti App. D; selective",
+    ),
+)
