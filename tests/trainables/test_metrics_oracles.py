@@ -83,12 +83,22 @@ def test_ece_and_mce_of_netcal(seed):
 
 def test_netcal_closes_bins_on_the_left_but_the_last_on_both_sides():
     metrics = pytest.importorskip("netcal.metrics")
-    probabilities = np.array([[1.0, 0.0], [0.97, 0.03], [0.75, 0.25], [0.7, 0.3]])
-    targets = np.array([0, 1, 0, 0])
+    first = np.array([1.0, 0.97, 0.97, 0.75, 0.7])
+    probabilities = np.stack([first, 1 - first, np.zeros(5)], axis=1)
+    targets = np.array([0, 1, 2, 0, 0])
     confidence, correct = top(probabilities, targets)
     expected = metrics.ECE(4).measure(probabilities, targets)
     assert calibration_error(confidence, correct, 4, closed="left") == pytest.approx(expected)
-    assert calibration_error(confidence, correct, 4) != pytest.approx(expected)
+    assert expected == pytest.approx((0.3 + 1.69) / 5)
+    assert calibration_error(confidence, correct, 4) == pytest.approx((0.55 + 1.94) / 5)
+
+
+def test_netcal_bins_the_second_class_of_two_and_we_bin_the_predicted_one():
+    metrics = pytest.importorskip("netcal.metrics")
+    probabilities, targets = reference.random_case(1, samples=200, classes=2)
+    expected = metrics.ECE(15).measure(probabilities, targets)
+    assert calibration_error(probabilities[:, 1], targets.astype(float)) == pytest.approx(expected)
+    assert evaluate_probabilities(probabilities, targets)["ece"] != pytest.approx(expected)
 
 
 def test_netcal_averages_ace_over_filled_bins_and_we_weigh_by_samples():
