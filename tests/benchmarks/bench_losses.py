@@ -1,8 +1,8 @@
 """How long each loss takes, forward and backward, relative to cross-entropy measured in the same run.
 
 `python -m tests.benchmarks.bench_losses [--rounds 30] [--device cpu]` prints two tables: the losses alone on random
-logits, and whole training steps of resnet8 with batch-coupled losses and with `hessian_trace`. In each round every
-contender runs once, in turn; a ratio is taken within a round, so drifts of the machine cancel.
+logits, and whole training steps of resnet8 with several of them. Contenders take turns, and each ratio is to a
+cross-entropy timed right before, so drifts of the machine cancel.
 """
 
 from __future__ import annotations
@@ -69,24 +69,33 @@ def training_step(name: str, device: str) -> Callable[[], None]:
     return step
 
 
-def measure(steps: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, list[float]]:
-    """Return seconds a step by contender and round; a quick step is repeated so that a reading lasts about 5 ms."""
-    repeats = {}
-    for label, step in steps.items():
-        step()
-        seconds = timed(step, 1, device)
-        repeats[label] = max(1, min(200, int(0.005 / seconds)))
-    readings: dict[str, list[float]] = {label: [] for label in steps}
+Readings = dict[str, list[tuple[float, float]]]
+
+
+def measure(steps: dict[str, Callable[[], None]], rounds: int, device: str) -> Readings:
+    """Return (seconds a step, ratio to cross-entropy) by contender and round.
+
+    Cross-entropy is timed anew right before each contender.
+    """
+    baseline = steps["cross_entropy"]
+    readings: Readings = {label: [] for label in steps}
     for _ in range(rounds):
         for label, step in steps.items():
-            readings[label].append(timed(step, repeats[label], device))
+            reference = timed(baseline, device)
+            seconds = timed(step, device)
+            readings[label].append((seconds, seconds / reference))
     return readings
 
 
-def timed(step: Callable[[], None], repeats: int, device: str) -> float:
-    """Return seconds a step, averaged over `repeats`, with the device idle before and after."""
+def timed(step: Callable[[], None], device: str) -> float:
+    """Return seconds a step, averaged over about 5 ms, after two untimed ones that warm caches and allocator."""
     synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
+    step()
     synchronise()
+    start = time.perf_counter()
+    step()
+    synchronise()
+    repeats = max(1, min(100, int(0.005 / (time.perf_counter() - start))))
     start = time.perf_counter()
     for _ in range(repeats):
         step()
@@ -94,12 +103,11 @@ def timed(step: Callable[[], None], repeats: int, device: str) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def print_table(title: str, readings: dict[str, list[float]]) -> None:
+def print_table(title: str, readings: Readings) -> None:
     """Print median milliseconds and the ratio to cross-entropy with its quartiles over rounds."""
-    baseline = readings["cross_entropy"]
     print(f"\n{title}\n{'loss':<34} {'median ms':>10} {'ratio':>7} {'quartiles':>15} {'n':>4}")
-    for label, seconds in readings.items():
-        ratios = [a / b for a, b in zip(seconds, baseline, strict=True)]
+    for label, pairs in readings.items():
+        seconds, ratios = zip(*pairs, strict=True)
         low, middle, high = statistics.quantiles(ratios, n=4)
         spread = f"{low:.2f} … {high:.2f}"
         print(f"{label:<34} {1e3 * statistics.median(seconds):>10.3f} {middle:>7.2f} {spread:>15} {len(ratios):>4}")

@@ -23,7 +23,8 @@ class FocalLambert(Focal):
     name = "focal_lambert"
 
     def __init__(self, p0: Number = 0.25, smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
-        super().__init__(lambert_gamma(p0), smoothing, smoothing_form)
+        gamma = lambert_gamma(p0)
+        super().__init__(gamma if isinstance(p0, Tensor) else gamma.item(), smoothing, smoothing_form)
         self.p0 = p0
 
 
