@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.folding import BATCH_NORMS, graph_uses
+from trainables.curvature.folding import BATCH_NORMS
+from trainables.curvature.graph import graph_uses, short_name
 
 LAYERS = (nn.Linear, nn.Conv2d, *BATCH_NORMS)
 
@@ -49,17 +50,18 @@ def affine_in_each_parameter(network: nn.Module, inputs: Tensor) -> bool:
     layers, logits = record_layers(network, example)
     if logits.ndim != 2 or not _owns_all_parameters(network, layers):
         return False
-    uses = graph_uses(logits)
-    bare = {node: count for node, count in uses.items() if node.name().endswith("AccumulateGrad")}
+    uses = graph_uses([logits])
+    bare = {node: count for node, count in uses.items() if short_name(node) == "AccumulateGrad"}
     used_once = all(count == 1 for count in bare.values())
-    known = all(_is_known(node) for node in (logits.grad_fn, *uses))
+    known = all(_is_known(node) for node in uses)
     return used_once and known and _samples_stay_apart(layers, logits)
 
 
 def record_layers(network: nn.Module, inputs: Tensor) -> tuple[dict[nn.Module, tuple[Tensor, Tensor]], Tensor]:
     """Run `network` and return each layer's (input, output) in its graph, and the logits.
 
-    A layer that is called twice is left out, so that its parameters count as not owned by any layer.
+    A layer that is called twice is left out, so that its parameters count as not owned by any layer; and one whose
+    output depends on no trainable parameter, as in a frozen stem.
     """
     found: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     calls: dict[nn.Module, int] = {}
@@ -74,7 +76,7 @@ def record_layers(network: nn.Module, inputs: Tensor) -> tuple[dict[nn.Module, t
     finally:
         for handle in handles:
             handle.remove()
-    return {module: pair for module, pair in found.items() if calls[module] == 1}, logits
+    return {module: pair for module, pair in found.items() if calls[module] == 1 and pair[1].requires_grad}, logits
 
 
 def _owns_all_parameters(network: nn.Module, layers: dict[nn.Module, tuple[Tensor, Tensor]]) -> bool:
@@ -85,7 +87,7 @@ def _owns_all_parameters(network: nn.Module, layers: dict[nn.Module, tuple[Tenso
 
 def _is_known(node: Any) -> bool:
     """Whether a graph node is affine in each parameter alone; multiplying is fine by a bare parameter or a constant."""
-    name = node.name().split("::")[-1]
+    name = short_name(node)
     inputs = [function for function, _ in node.next_functions]
     if name in _PIECEWISE_AFFINE:
         return True
@@ -99,16 +101,16 @@ def _is_known(node: Any) -> bool:
 
 def _is_bare_parameter(node: Any) -> bool:
     """Whether a slot holds a constant, a parameter, or a transposed parameter."""
-    if node is not None and node.name().split("::")[-1] == "TBackward0":
+    if node is not None and short_name(node) == "TBackward0":
         node = node.next_functions[0][0]
-    return node is None or node.name().endswith("AccumulateGrad")
+    return node is None or short_name(node) == "AccumulateGrad"
 
 
 def _samples_stay_apart(layers: dict[nn.Module, tuple[Tensor, Tensor]], logits: Tensor) -> bool:
     """Whether the first sample's logits depend only on the first row of each layer's output."""
     if len(logits) < _PROBE_SAMPLES:
         return False
-    outputs = [output for _, output in layers.values() if output.requires_grad]
+    outputs = [output for _, output in layers.values()]
     if any(len(output) != len(logits) for output in outputs):
         return False
     weights = torch.linspace(1.0, 2.0, logits.shape[1], dtype=logits.dtype, device=logits.device)

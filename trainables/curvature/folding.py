@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainables.curvature.graph import graph_uses
+
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -80,25 +82,9 @@ def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
     finally:
         for handle in handles:
             handle.remove()
-    uses = graph_uses(logits)
+    uses = graph_uses([logits])
     return [
         (convolution, norm)
         for convolution, norm, tensor in followers
         if calls[convolution] == calls[norm] == 1 and uses.get(tensor.grad_fn, 0) == 1
     ]
-
-
-def graph_uses(output: Tensor) -> dict[Any, int]:
-    """Return how many operations use each node of the graph that leads to `output`."""
-    uses: dict[Any, int] = {}
-    waiting = [] if output.grad_fn is None else [output.grad_fn]
-    seen: set[Any] = set(waiting)
-    while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is None:
-                continue
-            uses[node] = uses.get(node, 0) + 1
-            if node not in seen:
-                seen.add(node)
-                waiting.append(node)
-    return uses

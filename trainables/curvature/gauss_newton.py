@@ -69,7 +69,7 @@ def logit_gram(network: nn.Module, folded: Folded, inputs: Tensor, directions: T
 def _slice_gram(network: nn.Module, folded: Folded, inputs: Tensor, directions: Tensor) -> Tensor:
     layers, logits = record_layers(network, inputs)
     for norm in folded.values():
-        del layers[norm]
+        layers.pop(norm, None)
     outputs = [output for _, output in layers.values()]
     passes = [torch.autograd.grad(logits, outputs, way, retain_graph=True) for way in directions.unbind(2)]
     count = directions.shape[2]

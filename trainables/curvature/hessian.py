@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainables.curvature.failures import CurvatureUnavailable, unavailable
 from trainables.curvature.gauss_newton import logit_hessian
+from trainables.curvature.graph import cannot_differentiate
 from trainables.curvature.surface import Chunk, Surface
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -67,6 +68,8 @@ class HessianOperator:
         self._gradients: dict[int, list[Tensor | None]] = {}
         for index, chunk in enumerate(surface.chunks):
             gradients = self._chunk_gradients(chunk)
+            if index == 0 and cannot_differentiate(g for g in gradients if g is not None):
+                raise CurvatureUnavailable("the network or the loss has an operation without a second derivative")
             if chunk.kept:
                 self._gradients[index] = gradients
             self.gradient += flatten([None if g is None else g.detach() for g in gradients], surface.parameters)

@@ -1,35 +1,263 @@
-"""One measurement against the dense Hessian, and what it must leave alone."""
+"""One measurement: exact against the dense Hessian, of the mean over all samples, and without side effects."""
 
+import copy
+import math
+
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trainables.curvature import CURVATURE_FIELDS, CurvatureSettings, measure_curvature
+from trainables.curvature import CURVATURE_FIELDS, CurvatureSettings, CurvatureUnavailable, measure_curvature
+from trainables.curvature import surface as surface_module
+from trainables.curvature.measure import evenly_spaced
+
+THOROUGH = CurvatureSettings(lanczos_steps=80, residual_tolerance=1e-5, trace_probes=200, max_matvecs=400)
 
 
-def dense_hessian(model, inputs, targets, loss):
-    """The Hessian [P, P] of a mean loss over all parameters, entry by entry, by torch.func."""
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    shapes = [p.shape for p in parameters.values()]
-    flat = torch.cat([p.reshape(-1) for p in parameters.values()])
-
-    def value(vector):
-        pieces = vector.split([shape.numel() for shape in shapes])
-        named = {name: piece.view(shape) for name, piece, shape in zip(parameters, pieces, shapes, strict=True)}
-        return loss(torch.func.functional_call(model, named, (inputs,)), targets)
-
-    return torch.func.hessian(value)(flat)
+def focal(logits, targets, gamma=3.0):
+    log_p = torch.log_softmax(logits, 1).gather(1, targets[:, None])[:, 0]
+    return (-((1 - log_p.exp()) ** gamma) * log_p).mean()
 
 
-def test_matches_dense_hessian():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
-    inputs, targets = torch.randn(20, 4).double(), torch.randint(0, 3, (20,))
-    eigenvalues = torch.linalg.eigvalsh(dense_hessian(model, inputs, targets, cross_entropy))
-    settings = CurvatureSettings(lanczos_steps=51, residual_tolerance=1e-6, max_matvecs=400)
-    found = measure_curvature(model, inputs, targets, {"cross_entropy": cross_entropy}, settings=settings, seed=0)
-    row = found["cross_entropy"]
+def concave(logits, targets):
+    """The negative loss: its largest eigenvalue in magnitude is λ_min."""
+    return -cross_entropy(logits, targets)
+
+
+class Coupled:
+    """A loss of all pairs in a batch, with a weight that depends on the logits and is frozen."""
+
+    batch_coupled = True
+
+    def __init__(self, weight=None):
+        self.weight = weight
+
+    def __call__(self, logits, targets):
+        weight = logits.detach().std() if self.weight is None else self.weight
+        confidence = torch.softmax(logits, 1).amax(1)
+        gaps = (confidence[:, None] - confidence[None, :]).square()
+        return cross_entropy(logits, targets) + weight * gaps.mean()
+
+    def frozen(self, logits, targets):
+        return Coupled(logits.std())
+
+
+def measure(model, inputs, targets, loss, settings=THOROUGH, seed=0):
+    return measure_curvature(model, inputs, targets, {"training": loss}, settings=settings, seed=seed)["training"]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "tanh", "conv", "attention", "attention with layer-norm weights"])
+@pytest.mark.parametrize("loss", [cross_entropy, focal, concave])
+def test_matches_the_dense_hessian(reference, kind, loss):
+    model, (inputs, targets) = reference.build(kind), reference.batch()
+    hessian = reference.dense_hessian(model, inputs, targets, loss)
+    eigenvalues = torch.linalg.eigvalsh(hessian)
+    row = measure(model, inputs, targets, loss)
     assert set(row) == set(CURVATURE_FIELDS)
-    assert abs(row["lambda_max"] / float(eigenvalues[-1]) - 1) < 1e-4
-    assert abs(row["lambda_min"] / float(eigenvalues[0]) - 1) < 1e-4
-    assert abs(row["trace"] - float(eigenvalues.sum())) < 5 * row["trace_se"] + 1e-8
+    assert math.isclose(row["lambda_max"], float(eigenvalues[-1]), rel_tol=1e-4)
+    assert math.isclose(row["lambda_min"], float(eigenvalues[0]), rel_tol=1e-4)
+    assert row["residual"] < 1e-4
+    assert row["samples"] == 20
+    if kind in ("mlp", "conv"):
+        assert row["trace_se"] == 0
+        assert math.isclose(row["trace"], float(hessian.trace()), rel_tol=1e-9)
+    else:
+        assert abs(row["trace"] - float(hessian.trace())) <= 3 * row["trace_se"] + 1e-9
+
+
+def test_finds_the_algebraic_maximum_under_a_larger_negative_eigenvalue(reference):
+    model, (inputs, targets) = reference.build("mlp"), reference.batch()
+    row = measure(model, inputs, targets, concave)
+    assert abs(row["lambda_min"]) > row["lambda_max"]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv", "attention"])
+def test_single_precision_agrees_with_double(reference, kind):
+    model, (inputs, targets) = reference.build(kind), reference.batch()
+    expected = measure(model, inputs, targets, focal)
+    found = measure(model.float(), inputs.float(), targets, focal)
+    for field in ("lambda_max", "lambda_min", "gradient_norm"):
+        assert math.isclose(found[field], expected[field], rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("budget", [10**12, 30_000, 1])
+@pytest.mark.parametrize("batch_size", [3, 7, 64])
+def test_is_a_mean_over_samples_whatever_the_batches(reference, monkeypatch, budget, batch_size):
+    model, (inputs, targets) = reference.build("conv"), reference.batch(23)
+    expected = measure(model, inputs, targets, cross_entropy)
+    monkeypatch.setattr(surface_module, "graph_budget", lambda device: budget)
+    found = measure(model, inputs, targets, cross_entropy, CurvatureSettings(
+        lanczos_steps=80, residual_tolerance=1e-5, batch_size=batch_size))  # fmt: skip
+    for field in ("lambda_max", "lambda_min", "trace", "gradient_norm"):
+        assert math.isclose(found[field], expected[field], rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("budget", [10**12, 1])
+def test_takes_a_coupled_loss_over_a_fixed_partition(reference, monkeypatch, budget):
+    monkeypatch.setattr(surface_module, "graph_budget", lambda device: budget)
+    model, (inputs, targets) = reference.build("mlp"), reference.batch(20)
+    parts = [slice(0, 8), slice(8, 16), slice(16, 20)]
+    with torch.no_grad():
+        frozen = [Coupled().frozen(model(inputs)[part], targets[part]) for part in parts]
+
+    def by_hand(logits, targets):
+        terms = zip(frozen, parts, strict=True)
+        return sum(loss(logits[part], targets[part]) * len(targets[part]) / 20 for loss, part in terms)
+
+    hessian = reference.dense_hessian(model, inputs, targets, by_hand)
+    row = measure(model, inputs, targets, Coupled(), CurvatureSettings(
+        batch_size=8, lanczos_steps=80, residual_tolerance=1e-5, trace_probes=100))  # fmt: skip
+    assert math.isclose(row["lambda_max"], float(torch.linalg.eigvalsh(hessian)[-1]), rel_tol=1e-4)
+    assert row["trace_se"] > 0  # no exact trace where samples are coupled
+    assert abs(row["trace"] - float(hessian.trace())) <= 3 * row["trace_se"]
+
+
+def test_covers_trainable_parameters_only(reference):
+    model, (inputs, targets) = reference.build("conv"), reference.batch()
+    model[0].weight.requires_grad_(False)
+    model[1].bias.requires_grad_(False)
+    hessian = reference.dense_hessian(model, inputs, targets, cross_entropy)
+    row = measure(model, inputs, targets, cross_entropy)
+    assert math.isclose(row["lambda_max"], float(torch.linalg.eigvalsh(hessian)[-1]), rel_tol=1e-4)
+    assert math.isclose(row["trace"], float(hessian.trace()), rel_tol=1e-9)
+
+
+def test_takes_evenly_spaced_samples_whatever_the_seed():
+    assert evenly_spaced(10, 4).tolist() == [0, 2, 5, 7]
+    assert evenly_spaced(5, None).tolist() == [0, 1, 2, 3, 4]
+    assert evenly_spaced(3, 128).tolist() == [0, 1, 2]
+
+
+def test_measures_one_loss_once(reference):
+    model, (inputs, targets) = reference.build("mlp"), reference.batch()
+    calls = []
+
+    def counted(logits, targets):
+        calls.append(len(targets))
+        return cross_entropy(logits, targets)
+
+    losses = {"cross_entropy": counted, "training": counted}
+    both = measure_curvature(model, inputs, targets, losses, settings=THOROUGH, seed=0)
+    assert both["cross_entropy"] == both["training"]
+    once = len(calls)
+    measure(model, inputs, targets, counted)
+    assert len(calls) == 2 * once
+
+
+@pytest.mark.parametrize("kind", ["conv", "attention"])
+def test_leaves_everything_as_it_was(reference, kind):
+    model, (inputs, targets) = reference.build(kind), reference.batch()
+    model.append(nn.Dropout(0.5)).train()
+    next(model.parameters()).grad = torch.ones_like(next(model.parameters()))
+    before = copy.deepcopy(model)
+    gradient = next(model.parameters()).grad
+    attributes = {name: set(vars(module)) for name, module in model.named_modules()}
+    hooks = [len(module._forward_hooks) for module in model.modules()]
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        first = measure(model, inputs, targets, cross_entropy)
+        assert not torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), state)
+    for (name, old), (_, new) in zip(before.state_dict().items(), model.state_dict().items(), strict=True):
+        assert torch.equal(old, new), name
+    for old, new in zip(before.parameters(), model.parameters(), strict=True):
+        assert old.requires_grad == new.requires_grad
+    assert next(model.parameters()).grad is gradient and bool((gradient == 1).all())
+    assert all(p.grad is None for p in list(model.parameters())[1:])
+    assert all(module.training for module in model.modules())
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == attributes
+    assert [len(module._forward_hooks) for module in model.modules()] == hooks
+    torch.manual_seed(99)
+    assert measure(model, inputs, targets, cross_entropy) == first
+
+
+def test_works_in_every_mode_of_the_caller(reference):
+    model, (inputs, targets) = reference.build("attention").float(), reference.batch()
+    inputs = inputs.float()
+    expected = measure(model, inputs, targets, cross_entropy)
+    with torch.inference_mode():
+        assert measure(model, inputs.clone(), targets.clone(), cross_entropy) == expected
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert measure(model, inputs, targets, cross_entropy) == expected
+
+
+def test_seed_decides_the_probes(reference):
+    model, (inputs, targets) = reference.build("tanh"), reference.batch()
+    few = CurvatureSettings(lanczos_steps=3, trace_probes=4)
+    rows = [measure(model, inputs, targets, cross_entropy, few, seed) for seed in (0, 0, 1)]
+    assert rows[0] == rows[1]
+    assert rows[0]["trace"] != rows[2]["trace"]
+    assert rows[0]["matvecs"] == 7
+
+
+def test_keeps_to_the_budget_of_products(reference):
+    model, (inputs, targets) = reference.build("tanh"), reference.batch()
+    for method in ("hutchinson", "xtrace"):
+        tight = CurvatureSettings(lanczos_steps=4, trace_precision=1e-6, trace_method=method, max_matvecs=30)
+        row = measure(model, inputs, targets, cross_entropy, tight)
+        assert 28 <= row["matvecs"] <= 30
+    loose = CurvatureSettings(lanczos_steps=4, trace_precision=0.5, trace_probes=2, max_matvecs=30)
+    assert measure(model, inputs, targets, cross_entropy, loose)["matvecs"] < 30
+
+
+def test_flat_loss_has_zero_curvature(reference):
+    model, (inputs, targets) = reference.build("tanh"), reference.batch()
+    row = measure(model, inputs, targets, lambda logits, targets: (logits * 0).sum())
+    assert row["lambda_max"] == row["lambda_min"] == row["trace"] == row["gradient_norm"] == row["residual"] == 0
+
+
+class FirstDerivativeOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs):
+        return inputs * 2
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class NoSecondDerivative(nn.Module):
+    def forward(self, inputs):
+        return FirstDerivativeOnly.apply(inputs)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda model: model.append(NoSecondDerivative()), "without a second derivative"),
+        (lambda model: model[1].weight.data.fill_(math.nan), "not finite"),
+        (lambda model: model.requires_grad_(False), "no trainable parameter"),
+        (lambda model: model.append(nn.Linear(7, 2).double()), "forward pass"),
+    ],
+)
+def test_failures_are_one_sentence(reference, spoil, words):
+    model, (inputs, targets) = reference.build("tanh"), reference.batch()
+    spoil(model)
+    with pytest.raises(CurvatureUnavailable, match=words) as caught:
+        measure(model, inputs, targets, cross_entropy)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_product_that_overflows_is_a_failure(reference):
+    model, (inputs, targets) = reference.build("tanh"), reference.batch()
+
+    def kinked(logits, targets):  # finite value and slope, infinite second derivative at 0
+        return ((logits - logits.detach()).abs() ** 1.5).sum() + cross_entropy(logits, targets)
+
+    with pytest.raises(CurvatureUnavailable, match="not finite"):
+        measure(model, inputs, targets, kinked)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_agrees_with_curvlinops(reference, kind):
+    curvlinops = pytest.importorskip("curvlinops")
+    linalg = pytest.importorskip("scipy.sparse.linalg")
+    model, (inputs, targets) = reference.build(kind), reference.batch()
+    data = [(inputs[:12], targets[:12]), (inputs[12:], targets[12:])]
+    parameters = list(model.parameters())
+    operator = curvlinops.HessianLinearOperator(model, nn.CrossEntropyLoss(), parameters, data)
+    top = linalg.eigsh(operator.to_scipy(), k=1, which="LA", return_eigenvectors=False)[0]
+    row = measure(model, inputs, targets, cross_entropy)
+    assert math.isclose(row["lambda_max"], float(top), rel_tol=1e-4)
