@@ -77,8 +77,8 @@ def image_dataset(
         images, targets = arrays.images, arrays.targets
         if indices is not None:
             images, targets = images[indices], targets[indices]
-        stored = torch.from_numpy(np.ascontiguousarray(images))
-        return Split(stored, torch.from_numpy(np.ascontiguousarray(targets)), preprocessing, changes)
+        stored, classes = (torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in (images, targets))
+        return Split(stored, classes, preprocessing, changes)
 
     channels, height, width = train.images.shape[1:]
     side = (height, width) if image_size is None else (image_size, image_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,7 +80,7 @@ def build_for(dataset: DataSet, architecture: Mapping[str, Any]) -> nn.Module:
     if component is not None and "text" in component.tags and dataset.vocabulary is not None:
         arguments.setdefault("vocabulary", dataset.vocabulary)
         if dataset.word_vectors is not None:
-            arguments.setdefault("word_vectors", dataset.word_vectors.cpu())
+            arguments.setdefault("word_vectors", dataset.word_vectors)
     return build_model(input_shape=dataset.input_shape, classes=dataset.classes, **arguments)
 
 
@@ -92,11 +93,13 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, Any]) -> str | None:
     described = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
     try:
         with torch.device("meta"):
-            model = build_for(dataset.to("meta"), described).eval()
+            shapes = dataset.to("meta")
+            if shapes.word_vectors is not None:
+                shapes = replace(shapes, word_vectors=shapes.word_vectors.to("meta"))
+            model = build_for(shapes, described).eval()
             if isinstance(model, tree_lstm.TreeLSTM):
-                return None  # its depth is in the data, which the meta device does not hold
-            prepared = dataset.train.to("meta")
-            logits = model(prepared.prepare(prepared.inputs[:2]))
+                return None  # the height of its trees is in the data, which the meta device does not hold
+            logits = model(shapes.train.prepare(shapes.train.inputs[:2]))
     except (ValueError, RuntimeError, AssertionError) as error:
         return f"{architecture['name']} cannot be trained on {dataset.name}: {error}"
     if tuple(logits.shape) != (2, dataset.classes):

@@ -32,15 +32,6 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Two cores shared with other work: waiting for the second thread costs more than it gives."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def trees(samples, generator):
     """Random right-branching trees of 2 to 5 words, padded to 9 nodes."""
     rows = torch.zeros(samples, 9, 4, dtype=torch.int64)

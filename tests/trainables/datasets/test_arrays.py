@@ -1,0 +1,91 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+from trainables.datasets import DataSetUnavailableError, load_dataset
+
+INPUTS = np.random.RandomState(0).normal(3, 2, (100, 6)).astype(np.float32)
+TARGETS = np.arange(100) % 4
+SPLIT = np.array(["train"] * 60 + ["val"] * 20 + ["test"] * 20)
+
+
+def write(path, inputs=INPUTS, targets=TARGETS, split=None):
+    if path.suffix == ".npz":
+        np.savez(path, inputs=inputs, targets=targets, **({} if split is None else {"split": split}))
+    else:
+        columns = {"inputs": [list(map(float, row)) for row in inputs], "target": targets.tolist()}
+        parquet.write_table(pa.table(columns if split is None else {**columns, "split": split.tolist()}), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_arrays_are_read_and_split_by_class(tmp_path, suffix):
+    path = write(tmp_path / f"own{suffix}")
+    data = load_dataset("arrays", path=str(path), standardise=False)
+    assert (data.classes, data.input_shape) == (4, (6,))
+    assert [len(split) for split in (data.train, data.val, data.test)] == [72, 8, 20]
+    for inputs, target in zip(data.val.inputs, data.val.targets, strict=True):
+        row = int(np.abs(INPUTS - inputs.numpy()).sum(1).argmin())
+        assert np.array_equal(INPUTS[row], inputs.numpy()) and TARGETS[row] == target
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_given_split_is_kept(tmp_path, suffix):
+    data = load_dataset("arrays", path=str(write(tmp_path / f"own{suffix}", split=SPLIT)), standardise=False)
+    assert torch.equal(data.test.inputs, torch.from_numpy(INPUTS[80:]))
+
+
+def test_both_formats_give_the_same_data(tmp_path):
+    one, other = (load_dataset("arrays", path=str(write(tmp_path / f"own{s}"))) for s in (".npz", ".parquet"))
+    assert one.split_hash == other.split_hash
+    torch.testing.assert_close(one.train.inputs, other.train.inputs)
+    assert one.train.inputs.mean(0).abs().max() < 1e-5 and (one.train.inputs.std(0) - 1).abs().max() < 0.01
+
+
+def test_constant_inputs_stay_finite(tmp_path):
+    inputs = np.concatenate([INPUTS, np.ones((100, 1), np.float32)], 1)
+    assert load_dataset("arrays", path=str(write(tmp_path / "own.npz", inputs))).train.inputs.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "split", "sentence"),
+    [
+        (INPUTS[:50], TARGETS, None, r"not \[N, \.\.\.\] and \[N\]"),
+        (INPUTS, TARGETS * 2, None, "without gaps"),
+        (INPUTS, TARGETS - 1, None, "without gaps"),
+        (INPUTS, TARGETS / 2, None, "not whole numbers"),
+        (np.where(INPUTS > 8, np.nan, INPUTS), TARGETS, None, "no finite numbers"),
+        (INPUTS, TARGETS, np.where(SPLIT == "val", "valid", SPLIT), "use train, val and test"),
+        (INPUTS, TARGETS, np.where(SPLIT == "val", "train", SPLIT), "no samples in split val"),
+        (INPUTS, np.array([{}] * 100), None, "cannot be read as .npz"),
+    ],
+)
+def test_inconsistent_arrays_are_named(tmp_path, inputs, targets, split, sentence):
+    with pytest.raises(DataSetUnavailableError, match=sentence):
+        load_dataset("arrays", path=str(write(tmp_path / "own.npz", inputs, targets, split)))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+@pytest.mark.parametrize("damage", ["cut", "garbage", "missing", "columns"])
+def test_broken_files_are_named(tmp_path, suffix, damage):
+    path = write(tmp_path / f"own{suffix}")
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:400])
+    elif damage == "garbage":
+        path.write_bytes(b"garbage" * 100)
+    elif damage == "missing":
+        path.unlink()
+    elif suffix == ".npz":
+        np.savez(path, x=INPUTS)
+    else:
+        parquet.write_table(pa.table({"x": [1]}), path)
+    with pytest.raises(DataSetUnavailableError, match=rf"own\{suffix}"):
+        load_dataset("arrays", path=str(path))
+
+
+def test_rows_of_different_length_are_named(tmp_path):
+    parquet.write_table(pa.table({"inputs": [[1.0], [1.0, 2.0]], "target": [0, 1]}), tmp_path / "own.parquet")
+    with pytest.raises(DataSetUnavailableError, match="rows of equal length"):
+        load_dataset("arrays", path=str(tmp_path / "own.parquet"))

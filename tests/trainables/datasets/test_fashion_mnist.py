@@ -1,0 +1,75 @@
+import gzip
+import hashlib
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from trainables.datasets import DataSetUnavailableError
+from trainables.datasets import fashion_mnist as module
+from trainables.datasets.cache import Source
+
+
+def idx(array):
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(struct.pack(">I", size) for size in array.shape)
+    return header + array.tobytes()
+
+
+def write_files(folder, samples=100):
+    random = np.random.RandomState(0)
+    arrays = {}
+    for part, count in (("train", samples), ("test", 20)):
+        arrays[f"{part}_images"] = random.randint(0, 256, (count, 28, 28)).astype(np.uint8)
+        arrays[f"{part}_labels"] = (np.arange(count) % 10).astype(np.uint8)
+    (folder / "fashion-mnist").mkdir()
+    for key, array in arrays.items():
+        (folder / module.SOURCES[key].file_name).write_bytes(gzip.compress(idx(array)))
+    return arrays
+
+
+def sources(folder):
+    return {
+        key: Source(
+            source.url,
+            source.file_name,
+            "md5:" + hashlib.md5((folder / source.file_name).read_bytes()).hexdigest(),
+        )
+        for key, source in module.SOURCES.items()
+    }
+
+
+def load(folder):
+    return module.load_fashion_mnist(folder=str(folder), sources=sources(folder))
+
+
+def test_images_and_classes_are_read(tmp_path):
+    arrays = write_files(tmp_path)
+    data = load(tmp_path)
+    assert (len(data.train), len(data.val), len(data.test)) == (90, 10, 20)
+    assert data.input_shape == (1, 28, 28) and data.classes == 10
+    assert torch.equal(data.test.inputs[:, 0], torch.from_numpy(arrays["test_images"]))
+    assert data.test.targets.tolist() == arrays["test_labels"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"not gzip", "cannot be unpacked"),
+        (gzip.compress(idx(np.zeros((5, 28, 28), np.uint8)))[:-12], "cannot be unpacked"),
+        (gzip.compress(idx(np.zeros((5, 28, 28), np.uint8))[:-10]), "bytes where"),
+        (gzip.compress(idx(np.zeros(5, np.uint8))), "no IDX file of bytes in 3 dimensions"),
+        (gzip.compress(b"\0\0\x08\x03"), "no IDX file"),
+        (gzip.compress(idx(np.zeros((5, 28, 28), np.uint8))), "one label from 0 to 9 for each image"),
+    ],
+)
+def test_broken_files_are_named(tmp_path, content, sentence):
+    write_files(tmp_path)
+    (tmp_path / module.SOURCES["train_images"].file_name).write_bytes(content)
+    with pytest.raises(DataSetUnavailableError, match=sentence):
+        load(tmp_path)
+
+
+def test_a_missing_file_names_its_address(tmp_path):
+    with pytest.raises(DataSetUnavailableError, match=r"fashion-mnist.*download: true"):
+        module.load_fashion_mnist(folder=str(tmp_path))

@@ -1,0 +1,169 @@
+"""Tiny-ImageNet's folder tree, and folders of the user's own images."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trainables.datasets import DataSetUnavailableError, load_dataset
+from trainables.datasets import tiny_imagenet as module
+from trainables.datasets.cache import Source
+
+CLASSES = ("n02", "n01", "n03")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "cache"))
+
+
+def write_image(path, shade, side=64, mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = side if isinstance(side, tuple) else (side, side)
+    Image.new(mode, size, shade if mode == "L" else (shade, shade // 2, 10)).save(path)
+
+
+def write_tiny(folder, per_class=20):
+    tree = folder / module.MEMBER
+    tree.mkdir(parents=True)
+    (tree / "wnids.txt").write_text("\n".join(CLASSES) + "\n")
+    lines = []
+    for number, name in enumerate(CLASSES):
+        for image in range(per_class):
+            path = tree / "train" / name / "images" / f"{name}_{image}.JPEG"
+            write_image(path, 80 * number + image, mode="L" if image == 3 else "RGB")
+        (tree / "train" / name / f"{name}_boxes.txt").write_text("")
+        write_image(tree / "val" / "images" / f"val_{number}.JPEG", 80 * number)
+        lines.append(f"val_{number}.JPEG\t{name}\t0\t0\t62\t62")
+    (tree / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
+    return tree
+
+
+def test_tiny_imagenet_is_read(tmp_path):
+    write_tiny(tmp_path / "data")
+    data = load_dataset("tiny_imagenet", folder=str(tmp_path / "data"))
+    assert data.class_names == ("n01", "n02", "n03") and data.input_shape == (3, 64, 64)
+    assert (len(data.train), len(data.val), len(data.test)) == (54, 6, 3)
+    assert data.val.targets.bincount().tolist() == [2, 2, 2]  # a tenth of each class
+    assert data.test.targets.tolist() == [1, 0, 2]
+    assert data.test.inputs[:, 0, 32, 32].tolist() == pytest.approx([0, 80, 160], abs=3)
+    assert abs(int(data.train.inputs[data.train.targets == 0][0, 0, 5, 5]) - 80) < 25
+    large = load_dataset("tiny_imagenet", folder=str(tmp_path / "data"), image_size=224)
+    assert large.input_shape == (3, 224, 224) and large.split_hash == data.split_hash
+    assert large.train.inputs.shape[1:] == (3, 64, 64)
+    assert large.train.select(torch.tensor([0, 1]))[0].shape == (2, 3, 224, 224)
+
+
+def test_tiny_imagenets_archive_is_unpacked(tmp_path):
+    write_tiny(tmp_path / "made")
+    archive = shutil.make_archive(str(tmp_path / "tiny"), "zip", tmp_path / "made")
+    checksum = "md5:" + hashlib.md5(Path(archive).read_bytes()).hexdigest()
+    source = Source("file://" + archive, "tiny-imagenet-200.zip", checksum)
+    assert len(module.load_tiny_imagenet(download=True, source=source).test) == 3
+
+
+def damage_tiny(tree, damage):
+    image = tree / "train" / "n01" / "images" / "n01_0.JPEG"
+    if damage == "cut image":
+        image.write_bytes(image.read_bytes()[:200])
+    elif damage == "no image":
+        image.write_bytes(b"<html>")
+    elif damage == "fewer images":
+        image.unlink()
+    elif damage == "no class":
+        shutil.rmtree(image.parent)
+    elif damage == "no list":
+        (tree / "wnids.txt").unlink()
+    elif damage == "no annotations":
+        (tree / "val" / "val_annotations.txt").unlink()
+    elif damage == "odd annotation":
+        (tree / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn99\n")
+    elif damage == "no test image":
+        (tree / "val" / "images" / "val_1.JPEG").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        ("cut image", r"n01_0\.JPEG: cannot be decoded"),
+        ("no image", r"n01_0\.JPEG: cannot be decoded"),
+        ("fewer images", "19 images of some classes and 20 of others"),
+        ("no class", "holds no images"),
+        ("no list", "wnids.txt: the list of classes is missing"),
+        ("no annotations", "val_annotations.txt: the file is missing"),
+        ("odd annotation", "without a known class"),
+        ("no test image", r"val_1\.JPEG: the image is missing"),
+    ],
+)
+def test_a_broken_tree_is_named(tmp_path, damage, sentence):
+    damage_tiny(write_tiny(tmp_path / "data"), damage)
+    with pytest.raises(DataSetUnavailableError, match=sentence):
+        load_dataset("tiny_imagenet", folder=str(tmp_path / "data"))
+
+
+def test_a_missing_tree_names_its_address(tmp_path):
+    with pytest.raises(DataSetUnavailableError, match=r"tiny-imagenet-200\.zip.*download: true"):
+        load_dataset("tiny_imagenet")
+
+
+def write_folder(folder, counts=(20, 30), side=(40, 60)):
+    for number, count in enumerate(counts):
+        for image in range(count):
+            write_image(folder / f"class{number}" / "deep" / f"{image}.png", 100 * number + image, side)
+
+
+def test_a_folder_of_classes_is_split_by_class(tmp_path):
+    write_folder(tmp_path / "own")
+    data = load_dataset("image_folder", folder=str(tmp_path / "own"), image_size=16)
+    assert data.class_names == ("class0", "class1") and data.input_shape == (3, 16, 16)
+    assert [split.targets.bincount().tolist() for split in (data.train, data.val, data.test)] == [
+        [14, 21],
+        [2, 3],
+        [4, 6],
+    ]
+
+
+def test_a_test_folder_is_used_as_it_is(tmp_path):
+    write_folder(tmp_path / "own" / "train")
+    write_folder(tmp_path / "own" / "test", (2, 2), 16)
+    data = load_dataset("image_folder", folder=str(tmp_path / "own"), image_size=16)
+    assert (len(data.train), len(data.val), len(data.test)) == (45, 5, 4)
+    assert data.test.inputs[:, 0, 0, 0].tolist() == [0, 1, 100, 101]
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        ("missing", "does not hold a sub-folder"),
+        ("other classes", "other classes than the training images: class1, extra"),
+        ("cut", r"0\.png: cannot be decoded"),
+        ("too few", "too few images to train on"),
+    ],
+)
+def test_an_unsuitable_folder_is_named(tmp_path, damage, sentence):
+    root = tmp_path / "own"
+    if damage == "other classes":
+        write_folder(root / "train")
+        write_folder(root / "test")
+        (root / "test" / "class1").rename(root / "test" / "extra")
+    elif damage == "cut":
+        write_folder(root)
+        path = root / "class0" / "deep" / "0.png"
+        path.write_bytes(path.read_bytes()[:60])
+    elif damage == "too few":
+        write_folder(root, (1, 30))
+    options = {"validation_fraction": 0.5, "test_fraction": 0.6} if damage == "too few" else {}
+    with pytest.raises(DataSetUnavailableError, match=sentence):
+        load_dataset("image_folder", folder=str(root), **options)
+
+
+def test_decoding_happens_once_a_node(tmp_path, monkeypatch):
+    write_folder(tmp_path / "own")
+    first = load_dataset("image_folder", folder=str(tmp_path / "own"))
+    monkeypatch.setattr("trainables.datasets.image_files.decode_image", None)
+    again = load_dataset("image_folder", folder=str(tmp_path / "own"))
+    assert torch.equal(first.train.inputs, again.train.inputs) and np.array_equal(first.split_hash, again.split_hash)

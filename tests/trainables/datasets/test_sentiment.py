@@ -1,0 +1,122 @@
+import hashlib
+import zipfile
+
+import pytest
+import torch
+
+from trainables.datasets import DataSetUnavailableError, load_dataset
+from trainables.datasets import sentiment as module
+from trainables.datasets.cache import Source
+from trainables.models import build_for, fit_fault
+
+TRAIN = """\
+(3 (2 It) (4 (2 's) (4 good)))
+(1 (2 Not) (3 good))
+(2 (2 So) (2 so))
+(4 (3 (2 A) (4 (3 lovely) (2 film))) (2 .))
+
+"""
+DEV = "(0 (1 bad) (2 film))\n(2 (2 A) (2 film))\n"
+TEST = "(4 (4 wonderful) (2 film))\n(1 (2 Not) (3 (2 so) (3 good)))\n"
+
+
+def write_trees(folder):
+    (folder / "trees").mkdir(parents=True)
+    for name, text in zip(module.FILES, (TRAIN, DEV, TEST), strict=True):
+        (folder / "trees" / name).write_text(text)
+    return folder / "trees"
+
+
+def test_neutral_sentences_are_left_out(tmp_path):
+    write_trees(tmp_path)
+    data = load_dataset("sst2", folder=str(tmp_path), vocabulary=50)
+    assert [split.targets.tolist() for split in (data.train, data.val, data.test)] == [[1, 0, 1], [0], [1, 0]]
+    assert data.input_shape == (7, 4) and data.classes == 2 and data.class_names == ("negative", "positive")
+
+
+def test_trees_are_rows_in_post_order(tmp_path):
+    write_trees(tmp_path)
+    data = load_dataset("sst2", folder=str(tmp_path), vocabulary=50)
+    rows = data.train.inputs[0]
+    assert rows[:, 3].tolist() == [0, 0, 0, 1, 2, -1, -1]
+    assert rows[3, 1:3].tolist() == [1, 2] and rows[4, 1:3].tolist() == [0, 3]
+    good = rows[2, 0]
+    assert good == data.train.inputs[1, 1, 0] == 2  # the most frequent word of the training sentences
+    assert data.val.inputs[0, 0, 0] == 1  # "bad" is not among them
+
+
+def test_words_are_sequences_with_unknown_ones_marked(tmp_path):
+    write_trees(tmp_path)
+    data = load_dataset("sst2", folder=str(tmp_path), form="words", vocabulary=50)
+    trees = load_dataset("sst2", folder=str(tmp_path), vocabulary=50)
+    assert data.input_shape == (4,) and data.val.inputs[0].tolist()[:3] == [0, 0, 1]
+    leaves = trees.train.inputs[2][trees.train.inputs[2][:, 3] == 0][:, 0]
+    assert data.train.inputs[2].tolist() == leaves.tolist()
+
+
+def test_phrases_join_training_only(tmp_path):
+    write_trees(tmp_path)
+    data = load_dataset("sst2", folder=str(tmp_path), phrases=True)
+    # the sentences, and: (4 's good) (4 good) (3 good) (3 A lovely film) (4 lovely film) (3 lovely)
+    assert sorted(data.train.targets.tolist()) == [0] + [1] * 8
+    assert len(data.val) == 1 and len(data.test) == 2
+
+
+def test_the_archive_is_checked_and_unpacked(tmp_path):
+    trees = write_trees(tmp_path / "made")
+    archive = tmp_path / "trainDevTestTrees_PTB.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for name in module.FILES:
+            file.write(trees / name, f"trees/{name}")
+    checksum = "sha256:" + hashlib.sha256(archive.read_bytes()).hexdigest()
+    source = Source(archive.as_uri(), archive.name, checksum)
+    data = module.load_sst2(folder=str(tmp_path / "cache"), download=True, source=source)
+    assert len(data.train) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("(3 (2 It) (4 (2 's)", "line 5: the tree does not end"),
+        ("(7 good)", "label '7'"),
+        ("(3 (2 a) (2 b) (2 c))", "neither a word nor two sub-trees"),
+        ("(3)", "neither a word nor two sub-trees"),
+        ("()", "label ''"),
+        ("hello", "text outside of parentheses"),
+        (")", "closes that was not opened"),
+    ],
+)
+def test_broken_lines_are_named(tmp_path, line, sentence):
+    path = write_trees(tmp_path) / "train.txt"
+    path.write_text(TRAIN.rstrip() + "\n" + line + "\n")
+    with pytest.raises(DataSetUnavailableError, match=sentence):
+        load_dataset("sst2", folder=str(tmp_path))
+
+
+def test_missing_and_empty_files_are_named(tmp_path):
+    with pytest.raises(DataSetUnavailableError, match=r"nlp\.stanford\.edu"):
+        load_dataset("sst2", folder=str(tmp_path))
+    trees = write_trees(tmp_path)
+    (trees / "dev.txt").write_text("\n")
+    with pytest.raises(DataSetUnavailableError, match=r"dev\.txt: holds no trees"):
+        load_dataset("sst2", folder=str(tmp_path))
+    (trees / "dev.txt").unlink()
+    with pytest.raises(DataSetUnavailableError, match=r"dev\.txt: the file is missing"):
+        load_dataset("sst2", folder=str(tmp_path))
+
+
+def test_the_tree_network_learns_a_rule_over_trees(tmp_path):
+    write_trees(tmp_path)
+    data = load_dataset("sst2", folder=str(tmp_path), vocabulary=50, phrases=True)
+    torch.manual_seed(0)
+    model = build_for(data, {"name": "tree_lstm", "dimension": 16, "width": 8, "dropout": 0.0})
+    assert model.embedding.num_embeddings == 50
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(60):
+        loss = torch.nn.functional.cross_entropy(model(data.train.inputs), data.train.targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+    assert fit_fault(data, {"name": "tree_lstm"}) is None
+    assert "choose a text data set" in fit_fault(data, {"name": "text_average"})

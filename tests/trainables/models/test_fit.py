@@ -1,0 +1,59 @@
+"""Networks and data sets that do not go together are found before anything runs."""
+
+import pytest
+import torch
+
+from trainables.datasets import DataSet, Split, batch_fault, load_dataset
+from trainables.models import build_for, fit_fault
+
+
+def digits(name="digits"):
+    return load_dataset(name)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "architecture"),
+    [
+        ("digits", {"name": "mlp"}),
+        ("digits", {"name": "resnet8"}),
+        ("digits_32", {"name": "resnet50"}),
+        ("digits_32", {"name": "wrn_28_10"}),
+        ("digits_32", {"name": "vit_base_32"}),
+        ("digits_32", {"name": "timm", "model": "convnext_atto", "pretrained": True}),
+        ("known_posterior_1d", {"name": "mlp", "depth": 0}),
+    ],
+)
+def test_what_fits_has_no_fault(dataset, architecture):
+    assert fit_fault(digits(dataset), architecture) is None
+
+
+@pytest.mark.parametrize(
+    ("dataset", "architecture", "sentence"),
+    [
+        ("digits", {"name": "vgg19"}, "vgg19 cannot be trained on digits: .*at least 32x32.*8x8"),
+        ("known_posterior_1d", {"name": "resnet8"}, "takes images"),
+        ("digits_32", {"name": "vit_small_patch16_224"}, "image_size: 224"),
+        ("digits_32", {"name": "tree_lstm"}, "parse trees"),
+        ("digits", {"name": "resnet_cifar", "depth": 9}, "6n\\+2"),
+        ("digits", {"name": "nothing"}, "unknown architecture 'nothing'"),
+    ],
+)
+def test_what_does_not_fit_is_named(dataset, architecture, sentence):
+    import re
+
+    assert re.search(sentence, fit_fault(digits(dataset), architecture))
+
+
+def test_a_batch_larger_than_the_split_is_named():
+    assert batch_fault(digits(), 1079) is None
+    assert "larger than the 1079 training samples of digits; choose at most 1079" in batch_fault(digits(), 1080)
+
+
+def test_text_networks_take_vocabulary_and_vectors_from_the_data():
+    tokens = Split(torch.randint(0, 40, (6, 30), dtype=torch.int32), torch.tensor([0, 1, 2] * 2))
+    vectors = torch.randn(40, 12)
+    data = DataSet("words", tokens, tokens, tokens, 3, (30,), "", vocabulary=40, word_vectors=vectors)
+    model = build_for(data, {"name": "global_pooling_cnn"})
+    assert torch.equal(model.embedding.weight[1:], vectors[1:]) and model(tokens.inputs).shape == (6, 3)
+    assert build_for(data, {"name": "text_average", "vocabulary": 40}).embedding.embedding_dim == 12
+    assert fit_fault(data, {"name": "text_average"}) is None
