@@ -19,6 +19,9 @@ from sweeper.errors import SweeperError
 
 HEARTBEAT_SECONDS = 5.0
 
+GLANCE_SECONDS = 1.0
+"""Who only asks for the holder has the lock for a moment; a driver waits that much before it believes in another."""
+
 
 class Lease:
     """The right to drive a sweep, as a context manager."""
@@ -30,19 +33,23 @@ class Lease:
         self._beaten = 0.0
 
     def __enter__(self) -> Lease:
-        """Take the lease. Raises SweeperError naming the holder when another driver has it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        """Take the lease. Raises SweeperError naming the holder when another driver has it, or it cannot be taken."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            holder = _read(descriptor)
+            raise SweeperError(
+                f"the results folder {self._path.parent} cannot be written to: {error.strerror}",
+                "make it writable, or choose another with --output",
+            ) from error
+        if not _lock(descriptor):
+            driver = _read(descriptor)
             os.close(descriptor)
             raise SweeperError(
                 f"the sweep {self._path.parent.name!r} is being driven already, by process "
-                f"{holder.get('pid', '?')} on {holder.get('host', '?')}",
+                f"{driver.get('pid', '?')} on {driver.get('host', '?')}",
                 f"wait for it, or ask it to end with `sweeper stop {self._path.parent.name}`",
-            ) from error
+            )
         self._descriptor = descriptor
         self.beat(force=True)
         return self
@@ -79,6 +86,19 @@ def holder(path: Path) -> dict[str, Any] | None:
         return _read(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock, trying again for a moment; tell whether it was to be had."""
+    deadline = time.monotonic() + GLANCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
 
 
 def _read(descriptor: int) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]+@")
+# A password may hold an @ or, after a user name and a colon, a slash, though an address should not.
+_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?:[^/\s]+|[^/:@\s]+:[^@\s]+)@")
 _SECRET_VALUE = re.compile(
-    r"(?i)(?P<name>[A-Za-z0-9_.-]*(?:token|secret|password|passwd|api[-_]?key|access[-_]?key|credential)"
-    r"[A-Za-z0-9_-]*)(?P<sign>\s*[=:]\s*)(?P<value>[^\s&,;\"']+)"
+    r"(?i)(?P<name>[A-Za-z0-9_.-]*"
+    r"(?:token|secret|password|passwd|api[-_]?key|access[-_]?key|credential|authorization)[A-Za-z0-9_-]*)"
+    r"(?P<sign>[\"']?\s*[=:]\s*[\"']?(?:bearer |basic )?)(?P<value>[^\s&,;\"']+)"
 )
 
 
