@@ -1,0 +1,42 @@
+"""Every ending has a kind and one sentence, and only what is somebody's fault counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.failures import classify
+
+CASES = [
+    ("RayTaskError(ValueError)", "ray::step()\n  File x\nValueError: bad value", "error", True),
+    ("RayTaskError(MemoryError)", "trace\nMemoryError: 8 GiB", "out_of_memory", True),
+    ("OutOfMemoryError", "Task was killed due to the node running low on memory.", "out_of_memory", True),
+    ("ActorDiedError", "The actor was killed by the memory monitor.", "out_of_memory", True),
+    (
+        "RayTaskError(OutOfMemoryError)",
+        "trace\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+        "gpu_out_of_memory",
+        True,
+    ),
+    ("ActorDiedError", "The actor died unexpectedly before finishing this task.\nmore", "crash", True),
+    ("WorkerCrashedError", "The worker died unexpectedly while executing this task.", "crash", True),
+    ("ActorDiedError", "The actor is dead because its node has died. Node Id: ab", "preempted", False),
+    ("NodeDiedError", "node was preempted: spot instance", "preempted", False),
+    ("ActorDiedError", "The node was terminated expectedly: preemption", "preempted", False),
+    ("ActorDiedError", "", "crash", True),
+    ("KeyError", "", "error", True),
+]
+
+
+@pytest.mark.parametrize(("type_name", "message", "kind", "counts"), CASES)
+def test_kinds(type_name, message, kind, counts):
+    failure = classify(type_name, message)
+    assert (failure.kind, failure.counts) == (kind, counts)
+    assert failure.reason.strip() and "\n" not in failure.reason
+
+
+def test_a_tasks_error_is_named_by_its_last_line():
+    assert classify("RayTaskError(ValueError)", "first\nsecond\nValueError: γ = -1").reason == "ValueError: γ = -1"
+
+
+def test_a_users_error_that_mentions_a_node_is_still_an_error():
+    assert classify("ValueError", "ValueError: node 3 of the tree is dead").kind == "error"
