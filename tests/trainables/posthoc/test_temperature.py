@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import torch
+
+from tests.trainables.reference_metrics import width_error
+from trainables.metrics import softmax64
+from trainables.posthoc import fit
+from trainables.posthoc.focal_map import focal_map
+from trainables.posthoc.temperature import (
+    BOUND_RATIO,
+    TEMPERATURE_GRIDS,
+    first_smallest,
+    focal_slope,
+    focal_value,
+    logit_scale,
+)
+
+
+def logits_and_targets(seed, samples=200, classes=6, scale=3.0):
+    random = np.random.default_rng(seed)
+    targets = random.integers(0, classes, samples)
+    logits = random.normal(size=(samples, classes))
+    logits[np.arange(samples), targets] += 1.0
+    return logits * scale, targets
+
+
+def optimum_by_bisection(logits, targets):
+    """T where the autograd slope of torch's own cross-entropy vanishes."""
+    z, y = torch.as_tensor(logits), torch.as_tensor(targets)
+    low, high = -12.0, 12.0
+    for _ in range(80):
+        middle = torch.tensor((low + high) / 2, dtype=torch.float64, requires_grad=True)
+        torch.nn.functional.cross_entropy(z * torch.exp(-middle), y).backward()
+        low, high = (float(middle.detach()), high) if middle.grad < 0 else (low, float(middle.detach()))
+    return float(np.exp((low + high) / 2))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("seed", range(6))
+def test_nll_reaches_the_optimum_at_any_scale(seed, factor):
+    logits, targets = logits_and_targets(seed, scale=(0.3, 3.0, 20.0)[seed % 3])
+    found = fit("temperature", logits * factor, targets).parameters
+    expected = optimum_by_bisection(logits, targets) * factor
+    assert found["temperature"] == pytest.approx(expected, rel=1e-6)
+    assert (found["converged"], found["at_bound"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+def test_perfectly_separated_data_end_at_the_bound_with_a_flag(factor):
+    logits, targets = logits_and_targets(0)
+    logits[np.arange(len(targets)), targets] += 100.0
+    calibrator = fit("temperature", logits * factor, targets)
+    assert calibrator.parameters["at_bound"] == 1.0
+    expected = logit_scale(logits) * factor / BOUND_RATIO
+    assert calibrator.parameters["temperature"] == pytest.approx(expected)
+    assert np.isfinite(calibrator(logits * factor)).all()
+
+
+def test_logits_that_point_the_wrong_way_end_at_the_other_bound():
+    logits, targets = logits_and_targets(0)
+    logits[np.arange(len(targets)), targets] -= 100.0
+    found = fit("temperature", logits, targets).parameters
+    assert found["at_bound"] == 1.0
+    assert found["temperature"] == pytest.approx(logit_scale(logits) * BOUND_RATIO)
+
+
+def test_constant_logits_are_flagged_too():
+    calibrator = fit("temperature", np.zeros((20, 3)), np.arange(20) % 3)
+    assert calibrator.parameters["at_bound"] == 1.0
+    np.testing.assert_allclose(calibrator(np.zeros((2, 3))), 1 / 3)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0, 5.0])
+def test_focal_objective_is_the_lowest_of_a_fine_grid(gamma):
+    for seed in range(3):
+        logits, targets = logits_and_targets(seed)
+        found = fit("temperature", logits, targets, objective="focal", gamma=gamma).parameters
+        assert found["at_bound"] == 0.0
+        least = min(focal_value(logits, targets, t, gamma) for t in np.exp(np.linspace(-7, 8, 3000)))
+        assert focal_value(logits, targets, found["temperature"], gamma) <= least + 1e-12
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 3.0])
+def test_slope_is_the_derivative_of_the_focal_loss(gamma):
+    logits, targets = logits_and_targets(1, scale=1.0)
+    z, y = torch.as_tensor(logits), torch.as_tensor(targets)
+    for t in (0.5, 1.0, 7.0):
+        inverse = torch.tensor(1 / t, dtype=torch.float64, requires_grad=True)
+        log_p = torch.log_softmax(z * inverse, 1).gather(1, y[:, None])[:, 0]
+        (-((1 - log_p.exp()) ** gamma) * log_p).mean().backward()
+        assert focal_slope(logits, targets, t, gamma) == pytest.approx(float(inverse.grad), rel=1e-9)
+
+
+def test_focal_objective_then_the_map():
+    logits, targets = logits_and_targets(1)
+    options = {"objective": "focal", "gamma": 2.0}
+    scaled = fit("temperature", logits, targets, **options)
+    mapped = fit("temperature", logits, targets, apply_focal_map=True, **options)
+    assert mapped.parameters == scaled.parameters
+    np.testing.assert_allclose(mapped(logits), focal_map(scaled(logits), 2.0), rtol=1e-9)
+
+
+def test_grid_values_are_whole_tenths_and_hundredths():
+    assert TEMPERATURE_GRIDS["mukhoti"].tolist() == [i / 10 for i in range(1, 101)]
+    assert TEMPERATURE_GRIDS["properness"].tolist() == [i / 100 for i in range(1, 501)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ece_objective_takes_the_smallest_temperature_of_the_least_error(seed):
+    logits, targets = logits_and_targets(seed, samples=60)
+    found = fit("temperature", logits, targets, objective="ece", bins=10).parameters["temperature"]
+    right = (logits.argmax(1) == targets).astype(float)
+    errors = {t: width_error(softmax64(logits / t).max(1), right, 10) for t in TEMPERATURE_GRIDS["mukhoti"]}
+    least = min(errors.values())
+    assert found == next(t for t, error in errors.items() if error <= least + 1e-12)
+
+
+def test_ties_go_to_the_smallest_temperature_in_spite_of_rounding():
+    assert first_smallest(np.array([0.3, 0.1 + 1e-16, 0.1, 0.2])) == 1
+    logits = np.array([[50.0, 0.0], [0.0, 50.0]] * 10)
+    targets = np.array([0, 1] * 10)
+    found = fit("temperature", logits, targets, objective="ece").parameters
+    assert (found["temperature"], found["at_bound"]) == (0.1, 1.0)
+
+
+def test_logits_are_read_in_float64():
+    logits, targets = logits_and_targets(2)
+    single = logits.astype(np.float32)
+    same = fit("temperature", single.astype(np.float64), targets).parameters
+    assert fit("temperature", single, targets).parameters == same
+    assert fit("temperature", torch.from_numpy(single), torch.from_numpy(targets)).parameters == same
