@@ -6,6 +6,7 @@ but itself, and what it has not logged when the driver leaves, `sweeper sync` lo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -40,7 +41,7 @@ class MlflowFollower:
                 self._process = subprocess.Popen(
                     [*command, "--parent", str(os.getpid())],
                     env=environment,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,  # held open for as long as there is more to come
                     stdout=log,
                     stderr=log,
                     start_new_session=True,  # Ctrl-C is for the driver; the follower ends when the journal does
@@ -48,12 +49,22 @@ class MlflowFollower:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST_PRIORITY)
         return self
 
+    def _tell_it_to_finish(self) -> None:
+        """Close the pipe that the process reads: the end of the sweep, or of the driver, however that dies."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the process if it is still there."""
+        """End the process if it is still there; after an error it has some seconds to say that trials ended."""
+        self._tell_it_to_finish()
         if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+            try:
+                self._process.wait(5 if kind is not None else 0)
+                return
+            except subprocess.TimeoutExpired:
+                self._process.terminate()
             try:
                 self._process.wait(5)
             except subprocess.TimeoutExpired:
@@ -65,7 +76,10 @@ class MlflowFollower:
         if self._process is None:
             return []
         remedy = f"fill it in with `sweeper sync {self._paths.name}`"
-        os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)
+        with contextlib.suppress(PermissionError):
+            # Only root may take a low priority back; then it has the cores to itself by now anyway.
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)
+        self._tell_it_to_finish()
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:

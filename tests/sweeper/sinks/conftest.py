@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from sweeper.ids import SweepPaths, trial_name
 from sweeper.journal import Journal, Record
 from sweeper.sinks.parquet import ParquetSink
+from sweeper.space import column_types, configurations
+from sweeper.spec_models import SweepSpec
 from sweeper.tables import table_schemas
 from trainables.trial_tables import write_predictions, write_reliability
 
@@ -63,6 +66,23 @@ class RandomSweep:
         return ParquetSink(
             self.paths, self.schemas, self.configurations, replicates=self.replicates, sweep_seed=self.seed, **options
         )
+
+    def write_spec(self) -> None:
+        """Write `sweep.yaml`, and take the configurations that it stands for."""
+        values = {
+            "dataset": {"name": "digits"}, "samples": self.count, "seed": self.seed,
+            "objective": {"metric": "val_nll", "mode": "min"},
+            "scheduler": {"name": "asha", "max_epochs": 9, "grace_epochs": 1},
+            "replicates": {"count": self.replicates},
+            "space": {
+                "loss": {"one_of": [{"name": "cross_entropy"}, {"name": "focal", "gamma": {"uniform": [0.5, 10]}}]},
+                "optimizer": {"name": "sgd", "lr": {"loguniform": [0.01, 0.3]}, "momentum": 0.9},
+            },
+        }  # fmt: skip
+        spec = SweepSpec.model_validate(values)
+        self.paths.sweep_file.write_text(yaml.safe_dump(spec.resolved()))
+        self.configurations = list(configurations(spec))
+        self.schemas = table_schemas(column_types(spec.space), CLASSES, METRICS)
 
     def events(self, incoming: Path | None, steps: int = 10_000) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (kind, body) until all have ended or `steps` are made; trials write their files into `incoming`."""

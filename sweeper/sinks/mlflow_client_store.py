@@ -1,0 +1,174 @@
+"""Writing runs through MLflow's public client: any store, and the only way to a server.
+
+A call that fails may have been carried out all the same. So after a failure the store is asked again what it holds,
+and where a creation turns out to have happened twice, the younger run is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweeper.sinks.mlflow_runs import SWEEP_RUN, RunUpdate
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+SEQUENCE_TAG = "journal_sequence"
+"""The tag with the newest journal record that a run holds."""
+
+PARENT_TAG = "mlflow.parentRunId"
+"""MLflow's own tag that makes a run a child of another."""
+
+BATCH_ENTITIES = 1000
+"""MLflow takes this many metrics, params and tags together in one batch."""
+
+TEXTS_A_BATCH = 100
+"""MLflow takes this many params, and as many tags, in one batch."""
+
+
+class ClientStore:
+    """The runs of one sweep in a tracking store, by place."""
+
+    def __init__(self, uri: str, experiment: str, artifact_location: str | None) -> None:
+        """Take note; nothing is sent before `prepare` and `connect`.
+
+        Args:
+            uri: of the tracking store.
+            experiment: its name; created when missing, restored when deleted.
+            artifact_location: of a new experiment; `None` leaves it to the server.
+        """
+        self._uri, self._experiment, self._artifact_location = uri, experiment, artifact_location
+        self._sweep_id = ""
+        self._run_ids: dict[int, str] = {}
+        self._statuses: dict[int, str] = {}
+        self._tags: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Open the store, which creates it where it is a file, and the experiment."""
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=self._uri)
+        self._experiment_id = self._open_experiment()
+
+    def connect(self, sweep_id: str) -> dict[int, int]:
+        """Find the runs of sweep `sweep_id`; return the newest record that each place's run holds."""
+        self._sweep_id, self._run_ids, self._statuses = sweep_id, {}, {}
+        known: dict[int, int] = {}
+        for run in sorted(self._find_runs(), key=_preference):
+            place, active = _place(run), run.info.lifecycle_stage == "active"
+            if place in known:
+                if active:
+                    self._client.delete_run(run.info.run_id)
+                continue
+            if not active:
+                self._client.restore_run(run.info.run_id)
+            self._run_ids[place], self._statuses[place] = run.info.run_id, run.info.status
+            known[place] = int(run.data.tags.get(SEQUENCE_TAG, -1))
+            if place == SWEEP_RUN:
+                self._tags = dict(run.data.tags)
+        return known
+
+    def write(self, updates: Iterable[RunUpdate]) -> None:
+        """Send updates, the parent's first when there is one."""
+        for update in updates:
+            run_id = self._run_ids.get(update.place) or self._create(update)
+            # The tag that says what a run holds goes last, so that it never promises too much.
+            if self._statuses[update.place] != update.status:
+                self._set_status(run_id, update)
+            self._log(run_id, update)
+
+    def parent_tag(self, key: str) -> str | None:
+        """Return a tag of the parent run, as it was found or set."""
+        return self._tags.get(key)
+
+    def set_parent_tag(self, key: str, value: str) -> None:
+        """Set a tag of the parent run."""
+        self._client.set_tag(self._run_ids[SWEEP_RUN], key, value)
+        self._tags[key] = value
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Attach a file to the parent run, in `folder`."""
+        self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
+
+    def _open_experiment(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(self._experiment)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(self._experiment, artifact_location=self._artifact_location))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self._client.get_experiment_by_name(self._experiment)
+        if found.lifecycle_stage != "active":
+            self._client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def _find_runs(self) -> list[Run]:
+        from mlflow.entities import ViewType
+
+        runs: list[Run] = []
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment_id],
+                filter_string=f"tags.sweep_id = '{self._sweep_id}'",
+                run_view_type=ViewType.ALL,
+                max_results=1000,
+                page_token=token,
+            )
+            runs += page
+            token = page.token
+            if not token:
+                return runs
+
+    def _create(self, update: RunUpdate) -> str:
+        tags = dict(update.identity)
+        if update.place != SWEEP_RUN:
+            tags[PARENT_TAG] = self._run_ids[SWEEP_RUN]
+        run = self._client.create_run(
+            self._experiment_id, start_time=update.start_time, tags=tags, run_name=update.name
+        )
+        self._run_ids[update.place], self._statuses[update.place] = run.info.run_id, run.info.status
+        return str(run.info.run_id)
+
+    def _set_status(self, run_id: str, update: RunUpdate) -> None:
+        if update.end_time is None:
+            self._client.update_run(run_id, status=update.status)
+        else:
+            self._client.set_terminated(run_id, status=update.status, end_time=update.end_time)
+        self._statuses[update.place] = update.status
+
+    def _log(self, run_id: str, update: RunUpdate) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        params = [Param(key, value) for key, value in update.params.items()]
+        tags = [RunTag(key, value) for key, value in {**update.tags, SEQUENCE_TAG: str(update.sequence)}.items()]
+        metrics = [Metric(*point) for point in update.points]
+        for first in range(0, len(params), TEXTS_A_BATCH):
+            self._client.log_batch(run_id, params=params[first : first + TEXTS_A_BATCH])
+        room = BATCH_ENTITIES - min(len(tags), TEXTS_A_BATCH)
+        while len(metrics) > room:
+            self._client.log_batch(run_id, metrics=metrics[:BATCH_ENTITIES])
+            metrics = metrics[BATCH_ENTITIES:]
+        while len(tags) > TEXTS_A_BATCH:
+            self._client.log_batch(run_id, tags=tags[:TEXTS_A_BATCH])
+            tags = tags[TEXTS_A_BATCH:]
+        self._client.log_batch(run_id, metrics=metrics, tags=tags)
+
+
+def _place(run: Run) -> int:
+    configuration = run.data.tags["configuration"]
+    return SWEEP_RUN if configuration == "sweep" else int(configuration)
+
+
+def _preference(run: Run) -> tuple[bool, int, int]:
+    """Order runs of one place: the one to keep, of several that a repeated creation made, comes first."""
+    return (
+        run.info.lifecycle_stage != "active",
+        -int(run.data.tags.get(SEQUENCE_TAG, -1)),
+        run.info.start_time,
+    )

@@ -1,0 +1,177 @@
+"""One sweep's journal on one side, one MLflow store on the other.
+
+The journal is folded and what each run lacks is written. What a store holds already is read from the runs' own tags,
+once, so nothing is remembered anywhere else; after an error everything is read and folded again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweeper.errors import SweeperError
+from sweeper.ids import SweepPaths
+from sweeper.journal import Record, record_names
+from sweeper.redaction import redact
+from sweeper.sinks.mlflow_artifacts import artifacts
+from sweeper.sinks.mlflow_client_store import ClientStore
+from sweeper.sinks.mlflow_runs import RunProjection, RunUpdate, SweepDescription
+from sweeper.sinks.mlflow_sqlite_store import SqliteStore
+from sweeper.space import configurations, varying_columns
+from sweeper.spec_models import SweepSpec
+
+POINTS_A_PASS = 200_000
+"""A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""
+
+ARTIFACTS_TAG = "artifacts_sequence"
+"""The parent's tag with the journal record at which its artifacts were made."""
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # The client would repeat a creation that timed out without looking whether it happened.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+
+
+class JournalTail:
+    """The records of a journal as they come in. One that is not there yet is waited for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._next = folder, 0
+
+    def read(self) -> Iterator[Record]:
+        """Yield the records that have come in since the last call. Raises SweeperError on a damaged one."""
+        newest = f"{self._next:010d}"
+        for name in sorted(name for name in record_names(self._folder) if name >= newest):
+            if int(name[:10]) != self._next:
+                # A folder that is being written to may list a later file without an earlier one.
+                return
+            try:
+                record = Record.from_bytes((self._folder / name).read_bytes())
+            except (ValueError, KeyError, TypeError) as error:
+                raise SweeperError(f"the journal record {self._folder / name} is damaged: {error}") from error
+            self._next += 1
+            yield record
+
+
+class Projection:
+    """One sweep's journal on one side, one store on the other."""
+
+    def __init__(self, root: Path, uri: str) -> None:
+        """Prepare; nothing is read or sent before `begin`."""
+        for key, value in ENVIRONMENT.items():
+            os.environ.setdefault(key, value)
+        self.paths = paths = SweepPaths(root.resolve())
+        artifacts_at = None if uri.startswith("http") else (paths.root.parent / "mlartifacts" / paths.name).as_uri()
+        kind = SqliteStore if uri.startswith("sqlite:") else ClientStore
+        self._store = kind(uri, paths.name, artifacts_at)
+        self.runs = self.points = 0
+        self.ended_at = -1
+
+    def prepare(self) -> None:
+        """Open the store: what takes seconds the first time, and can be done before the journal begins."""
+        self._store.prepare()
+
+    def begin(self) -> bool:
+        """Start at the journal's beginning; `False` while the journal has no record yet."""
+        if not record_names(self.paths.journal):
+            return False
+        spec = SweepSpec.model_validate(yaml.safe_load(self.paths.sweep_file.read_text()))
+        self._mode = spec.objective.mode
+        description = _describe(self.paths, spec)
+        self._runs = RunProjection(description, self._store.connect(description.identity))
+        self._tail = JournalTail(self.paths.journal)
+        return True
+
+    def advance(self, *, abandoned: bool = False) -> None:
+        """Write everything that is in the journal by now."""
+        for record in self._tail.read():
+            self._runs.apply(record)
+            if record.kind == "ended":
+                self.ended_at = record.sequence
+            if self._runs.pending_points >= POINTS_A_PASS:
+                self._write(self._runs.take())
+        self._write(self._runs.take(abandoned=abandoned))
+
+    def attach(self) -> None:
+        """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there."""
+        sequence = str(self._runs.state.sequence)
+        if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            for path, target in artifacts(self.paths, self._runs.state, self._mode, Path(folder)):
+                self._store.log_artifact(path, target)
+        self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
+
+    def _write(self, updates: Sequence[RunUpdate]) -> None:
+        if updates:
+            self._store.write(updates)
+            self.runs += len(updates)
+            self.points += sum(len(update.points) for update in updates)
+
+    @contextmanager
+    def alone(self, patience: float) -> Iterator[None]:
+        """Hold the sweep's MLflow lock: two writers at once would create runs twice.
+
+        Raises SweeperError when another process still has it after `patience` seconds.
+        """
+        with (self.paths.root / "mlflow.lock").open("w") as lock:
+            until = time.monotonic() + patience
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        raise SweeperError(
+                            f"another process is filling MLflow with the sweep {self.paths.name!r}",
+                            "it logs everything; run `sweeper sync` again when the sweep has ended",
+                        ) from None
+                    time.sleep(0.1)
+            yield
+
+
+def store_errors() -> tuple[type[Exception], ...]:
+    """Return what a store raises when it is down, slow or broken (requests' exceptions are OSErrors)."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, OSError
+
+
+def sentence(error: Exception) -> str:
+    """Return an error's first line, without secrets."""
+    return redact((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
+    first = paths.journal / record_names(paths.journal)[0]
+    facts: dict[str, Any] = {
+        "dataset": spec.dataset.get("name"),
+        "objective": f"{spec.objective.mode} {spec.objective.metric}",
+        "scheduler": spec.scheduler.name,
+        "max_epochs": spec.scheduler.max_epochs,
+        "replicates": spec.replicates.count,
+        "seed": spec.seed,
+        "results": paths.root,
+        "mlflow.note.content": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
+    }
+    return SweepDescription(
+        name=paths.name,
+        # The first record names host, process and time, so sweeps of one name on one server stay apart.
+        identity=hashlib.sha256(first.read_bytes()).hexdigest()[:16],
+        configurations=configurations(spec),
+        varying=frozenset(varying_columns(spec.space)),
+        tags={key: str(value) for key, value in facts.items() if value not in (None, "")},
+    )

@@ -1,0 +1,278 @@
+"""What MLflow should show of a sweep, computed from its journal. Knows nothing of MLflow itself.
+
+One parent run a sweep and one child run a trial. A point's time is its journal record's, so a point that is sent twice
+is the same point; a run is known by its tags, so it is found again by whoever looks next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sweeper.ids import config_hash, flatten_configuration, trial_name
+from sweeper.journal import Record
+from sweeper.sinks.rows import JournalRows
+from sweeper.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
+from sweeper.tables import EPOCHS_SCHEMA
+
+SWEEP_RUN = -1
+"""The place of the parent run, where a child has its configuration's index."""
+
+RUN_STATUS = {
+    "waiting": "SCHEDULED",
+    "running": "RUNNING",
+    "completed": "FINISHED",
+    "early_stopped": "FINISHED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+    "finished": "FINISHED",
+    "stopped": "KILLED",
+}
+"""MLflow's status for a trial's status and for a sweep's outcome."""
+
+LONGEST_TEXT = 5000
+"""Longer tag values are cut: MLflow's servers refuse them."""
+
+_KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
+_EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
+
+
+class Point(NamedTuple):
+    """One value of one metric: `timestamp` in milliseconds, `step` in epochs."""
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+@dataclass
+class RunUpdate:
+    """What one run still lacks.
+
+    Attributes:
+        place: the configuration's index, or `SWEEP_RUN`.
+        name: the run's name.
+        identity: tags that the run is created with and found by; never changed.
+        start_time, end_time: milliseconds; `end_time` is `None` while it runs.
+        status: MLflow's.
+        params: the varying hyperparameters.
+        tags: everything else that is known, as text.
+        points: metric values to add.
+        sequence: the newest journal record that is in; stored with the run.
+    """
+
+    place: int
+    name: str
+    identity: dict[str, str]
+    start_time: int
+    status: str = "RUNNING"
+    end_time: int | None = None
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    sequence: int = -1
+
+
+@dataclass(frozen=True)
+class SweepDescription:
+    """What the runs say besides the journal.
+
+    Attributes:
+        name: the sweep's, which is also the experiment's.
+        identity: of this sweep among all of its name, on any server.
+        configurations: nested values by index.
+        varying: the hyperparameter columns that become params; the others become tags.
+        tags: of the parent run.
+    """
+
+    name: str
+    identity: str
+    configurations: Sequence[Mapping[str, Any]]
+    varying: frozenset[str]
+    tags: Mapping[str, str]
+
+
+class RunProjection:
+    """Folds the journal and gives out what each run lacks. Its memory grows with trials, not with records."""
+
+    def __init__(self, description: SweepDescription, known: Mapping[int, int]) -> None:
+        """Begin before the first record.
+
+        Args:
+            description: of the sweep.
+            known: place → newest record that the store's run holds already; its points are not made again.
+        """
+        self.state = SweepState(len(description.configurations))
+        self._description, self._known = description, known
+        self._rows = JournalRows()
+        self._began: dict[int, int] = {}
+        self._changed_at: dict[int, int] = {}
+        self._points: dict[int, list[Point]] = {}
+        self._texts: dict[int, dict[str, str]] = {}
+        self._touched: set[int] = set()
+        self._waiting = 0
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in; records come in order."""
+        milliseconds = round(record.time * 1000)
+        for place in self._places(record):
+            self._began.setdefault(place, milliseconds)
+            self._changed_at[place] = milliseconds
+            if record.sequence > self._known.get(place, -1):
+                self._touched.add(place)
+        self.state.apply(record)
+        rows = self._rows.project(record)
+        if rows and record.body["configuration"] in self._touched:
+            place = record.body["configuration"]
+            measured = [*epoch_points(rows.get("epochs", ())), *evaluation_points(rows.get("evaluations", ()))]
+            points = self._points.setdefault(place, [])
+            points += [Point(key, value, milliseconds, step) for key, value, step in measured]
+            self._waiting += len(measured)
+            self._texts.setdefault(place, {}).update(unavailable_texts(rows.get("evaluations", ())))
+
+    @property
+    def pending_points(self) -> int:
+        """How many points wait to be taken."""
+        return self._waiting
+
+    def take(self, *, abandoned: bool = False) -> list[RunUpdate]:
+        """Return what every run lacks, the parent first; afterwards nothing is lacking.
+
+        Args:
+            abandoned: the driver is gone without a word, so what seems to run is interrupted.
+        """
+        if abandoned and self.state.outcome is None:
+            running = (index for index, trial in self.state.trials.items() if trial.status == RUNNING)
+            self._touched |= {SWEEP_RUN, *running}
+        updates = [
+            self._sweep_update(abandoned) if place == SWEEP_RUN else self._trial_update(place, abandoned)
+            for place in sorted(self._touched)
+        ]
+        self._touched.clear()
+        self._points, self._texts, self._waiting = {}, {}, 0
+        return updates
+
+    def _places(self, record: Record) -> list[int]:
+        """Return the runs that a record changes."""
+        if "configuration" in record.body:
+            return [record.body["configuration"]]
+        # Drivers that start or end change what was running to interrupted.
+        return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
+
+    def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
+        trial = self.state.trials[index]
+        status = INTERRUPTED if abandoned and trial.status == RUNNING else trial.status
+        configuration = self._description.configurations[index]
+        flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
+        varying = self._description.varying
+        tags = {key: _text(value) for key, value in flat.items() if key not in varying}
+        tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
+        return RunUpdate(
+            place=index,
+            name=trial_name(index),
+            identity={
+                **self._identity(index),
+                "trial": trial_name(index),
+                "config_hash": config_hash(configuration),
+            },
+            start_time=self._began[index],
+            status=RUN_STATUS[status],
+            end_time=None if status in (RUNNING, WAITING) else self._changed_at[index],
+            params={key: _text(value) for key, value in flat.items() if key in varying},
+            tags=tags,
+            points=self._points.get(index, []),
+            sequence=self.state.sequence,
+        )
+
+    def _sweep_update(self, abandoned: bool) -> RunUpdate:
+        outcome = self.state.outcome or (INTERRUPTED if abandoned else RUNNING)
+        counts = self.state.count()
+        ended_at = None if outcome == RUNNING else self._changed_at[SWEEP_RUN]
+        points = [
+            Point(f"trials_{status}", float(counts[status]), ended_at, self.state.attempt)
+            for status in sorted(ENDED)
+            if ended_at is not None and self.state.outcome is not None
+        ]
+        return RunUpdate(
+            place=SWEEP_RUN,
+            name=self._description.name,
+            identity=self._identity("sweep"),
+            start_time=self._began[SWEEP_RUN],
+            status=RUN_STATUS[outcome],
+            end_time=ended_at,
+            tags={**self._description.tags, "status": outcome, "attempt": str(self.state.attempt)},
+            points=points,
+            sequence=self.state.sequence,
+        )
+
+    def _identity(self, configuration: int | str) -> dict[str, str]:
+        return {
+            "sweep": self._description.name,
+            "sweep_id": self._description.identity,
+            "configuration": str(configuration),
+        }
+
+
+def epoch_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, int]]:
+    """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
+    for (epoch,), group in _grouped(rows, "epoch").items():
+        yield from _mean_and_spread(group, "", epoch)
+
+
+def evaluation_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, int]]:
+    """Yield (metric, value, epoch) of evaluation rows, named after their split except for the Hessian's.
+
+    What the epoch rows measured on the validation split already (`val_nll` …) is not given a second time.
+    """
+    for (epoch, split), group in _grouped(rows, "epoch", "split").items():
+        yield from _mean_and_spread(group, f"{split}_", epoch)
+
+
+def unavailable_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the reasons why something could not be measured, `posthoc_…_unavailable` and `hessian_unavailable`."""
+    return {
+        column: _text(value)
+        for row in rows
+        for column, value in row.items()
+        if column.endswith("_unavailable") and value is not None
+    }
+
+
+def _grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def _mean_and_spread(rows: Sequence[Mapping[str, Any]], prefix: str, epoch: int) -> Iterator[tuple[str, float, int]]:
+    for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
+        values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
+        key = column if column.startswith("hessian_") else prefix + column
+        if not values or (prefix and key in _EPOCH_METRICS):
+            continue
+        mean = math.fsum(values) / len(values)
+        yield key, mean, epoch
+        if len(values) > 1:
+            yield f"{key}_std", math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), epoch
+
+
+def _trial_tags(trial: TrialState) -> dict[str, str]:
+    facts = {
+        "attempt": trial.attempt,
+        "epochs": trial.epochs,
+        "stop_kind": trial.stop_kind,
+        "decision": trial.stop_reason,
+        "stop_rung": trial.stop_rung,
+        "error": trial.error,
+        "device": trial.device,
+        "packing": trial.packing,
+    }
+    return {key: _text(value) for key, value in facts.items() if value is not None}
+
+
+def _text(value: Any) -> str:
+    return str(value)[:LONGEST_TEXT]

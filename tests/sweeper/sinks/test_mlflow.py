@@ -1,0 +1,392 @@
+"""The MLflow projection against real stores: complete and never doubled, whatever is killed."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow.entities import ViewType
+from mlflow.tracking import MlflowClient
+
+from sweeper.errors import SweeperError
+from sweeper.ids import config_hash, trial_name
+from sweeper.journal import read_journal
+from sweeper.sinks import mlflow as projection
+from sweeper.sinks.follower import MlflowFollower
+from sweeper.sinks.mlflow_client_store import ClientStore
+from sweeper.sinks.mlflow_runs import RUN_STATUS
+from sweeper.state import fold
+
+POSTGRESQL = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/bin"))
+EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece", "lr", "seconds")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A real `mlflow server` of its own process group, on loopback."""
+
+    def __init__(self, backend: str, folder: Path) -> None:
+        self.port, self._backend, self._folder = free_port(), backend, folder
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self._backend, "--workers", "1",
+                   "--host", "127.0.0.1", "--port", str(self.port),
+                   "--artifacts-destination", str(self._folder / "served")]  # fmt: skip
+        environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        with (self._folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        raise TimeoutError((self._folder / "server.log").read_text())
+
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+        if number == signal.SIGKILL:
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    made = Server(f"sqlite:///{folder / 'served.db'}", folder)
+    made.start()
+    yield made
+    if made.process.poll() is None:
+        made.signal(signal.SIGKILL)
+
+
+def expected_points(records: list[Any], expected: Any) -> dict[int, dict[str, set[tuple[int, int, float]]]]:
+    """Return configuration → metric → {(step, timestamp, value)}, the plain way."""
+    groups: dict[tuple[int, str, int, int], list[float]] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for record in records:
+        for table in ("epochs", "evaluations") if record.kind == "report" else ():
+            for row in record.body[table]:
+                index, split = record.body["configuration"], row.get("split")
+                key = (index, row["replicate"], row["epoch"], split)
+                if key in seen:
+                    continue
+                seen.add(key)
+                for column, value in row.items():
+                    if column in ("replicate", "epoch", "split", "stage") or value is None:
+                        continue
+                    name = column if split is None or column.startswith("hessian") else f"{split}_{column}"
+                    if split is None or name not in EPOCH_METRICS:
+                        place = (index, name, row["epoch"], round(record.time * 1000))
+                        groups.setdefault(place, []).append(float(value))
+    found: dict[int, dict[str, set[tuple[int, int, float]]]] = {}
+    for (index, name, epoch, timestamp), values in groups.items():
+        metrics = found.setdefault(index, {})
+        metrics.setdefault(name, set()).add((epoch, timestamp, rounded(float(np.mean(values)))))
+        if len(values) > 1:
+            spread = rounded(float(np.std(values, ddof=1)))
+            metrics.setdefault(f"{name}_std", set()).add((epoch, timestamp, spread))
+    return found
+
+
+def rounded(value: float) -> float:
+    return -1.0 if math.isnan(value) else round(value, 9)
+
+
+def assert_complete(sweep: Any, uri: str, expected: Any, *, abandoned: bool = False) -> None:
+    """Compare every run, tag, parameter and point in the store with the journal's."""
+    records = list(read_journal(sweep.paths.journal))
+    state = fold(records, sweep.count)
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(sweep.paths.name)
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    children = {int(r.data.tags["configuration"]): r for r in runs if r.data.tags["configuration"] != "sweep"}
+    (parent,) = (r for r in runs if r.data.tags["configuration"] == "sweep")
+    started = {r.body["configuration"] for r in records if "configuration" in r.body}
+    assert len(runs) == len(children) + 1
+    assert children.keys() == started
+    points = expected_points(records, expected)
+    for index, run in children.items():
+        trial = state.trials[index]
+        status = "interrupted" if abandoned and trial.status == "running" else trial.status
+        tags = run.data.tags
+        assert (run.info.status, tags["status"]) == (RUN_STATUS[status], status)
+        assert tags["mlflow.parentRunId"] == parent.info.run_id
+        assert (tags["trial"], run.info.run_name) == (trial_name(index), trial_name(index))
+        assert tags["config_hash"] == config_hash(sweep.configurations[index])
+        assert (tags["attempt"], tags.get("decision")) == (str(trial.attempt), trial.stop_reason)
+        assert tags["config_optimizer_momentum"] == "0.9"
+        loss = sweep.configurations[index]["loss"]
+        lr = sweep.configurations[index]["optimizer"]["lr"]
+        wanted = {"config_loss_name": loss["name"], "config_optimizer_lr": str(lr)}
+        wanted |= {"config_loss_gamma": str(loss["gamma"])} if "gamma" in loss else {}
+        assert run.data.params == wanted
+        assert (run.info.end_time is None) == (status in ("running", "waiting"))
+        metrics = points.get(index, {})
+        assert run.data.metrics.keys() == metrics.keys()
+        for name in sorted(metrics)[:: 1 if len(metrics) < 8 else 3]:
+            history = client.get_metric_history(run.info.run_id, name)
+            found = [(m.step, m.timestamp, rounded(m.value)) for m in history]
+            assert len(found) == len(set(found))
+            assert set(found) == metrics[name], (index, name)
+            newest = max(metrics[name])
+            assert rounded(run.data.metrics[name]) == newest[2]
+
+
+def drive(sweep: Any, steps: int, sink: Any = None) -> None:
+    """Journal some more of the sweep, as a driver that then dies, or ends when nothing is left."""
+    journal = sweep.journal()
+    for kind, body in sweep.events(sink.incoming if sink else None, steps):
+        record = journal.append(kind, body)
+        if sink:
+            sink.append(record)
+
+
+@pytest.fixture(params=["sqlite", "client", "server"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of an empty store: SQLite in bulk, SQLite through the client, a real server."""
+    if request.param == "server":
+        return str(request.getfixturevalue("server").uri)
+    if request.param == "client":
+        monkeypatch.setattr("sweeper.sinks.mlflow_projection.SqliteStore", ClientStore)
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_nothing(
+    seed: int, store: str, random_sweep: Any, expected: Any, request: pytest.FixtureRequest
+) -> None:
+    sweep = random_sweep(seed, name=f"contract-{request.node.callspec.params['store']}", count=4, replicates=1 + seed)
+    sweep.write_spec()
+    while len(sweep.ended) < sweep.count:
+        drive(sweep, steps=5)
+        projection.sync(sweep.root, store)
+        assert_complete(sweep, store, expected, abandoned=True)
+    again = projection.sync(sweep.root, store)
+    assert (again.runs, again.points) == (0, 0)
+    assert_complete(sweep, store, expected)
+
+
+def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: Any, tmp_path: Path) -> None:
+    sweep = random_sweep(2, count=3)
+    sweep.write_spec()
+    sink = sweep.sink()
+    drive(sweep, 10_000, sink)
+    sink.close()
+    sweep.paths.report.write_text("<html></html>")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    projection.sync(sweep.root, uri)
+    client = MlflowClient(uri)
+    (parent,) = client.search_runs(
+        [client.get_experiment_by_name(sweep.paths.name).experiment_id], "tags.configuration = 'sweep'"
+    )
+    assert parent.info.status == "FINISHED"
+    paths = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert paths == {"tables", "report.html", "reliability_diagram.svg"}
+    tables = {item.path for item in client.list_artifacts(parent.info.run_id, "tables")}
+    assert {"tables/trials.parquet", "tables/evaluations.parquet"} <= tables
+    diagram = Path(client.download_artifacts(parent.info.run_id, "reliability_diagram.svg", str(tmp_path)))
+    assert diagram.read_text().count("<rect") == 2 + 1
+
+
+def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(
+    random_sweep: Any, expected: Any, tmp_path: Path
+) -> None:
+    sweep = random_sweep(3, count=5)
+    sweep.write_spec()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with MlflowFollower(sweep.paths, uri) as follower:
+        drive(sweep, 6)
+        until = time.monotonic() + 60
+        while not (tmp_path / "mlflow.db").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        drive(sweep, 10_000)
+        assert follower.wait(60) == []
+    assert_complete(sweep, uri, expected)
+    with MlflowFollower(sweep.paths, uri) as follower:
+        assert follower.wait(60) == []
+    assert_complete(sweep, uri, expected)
+
+
+DRIVER = """
+import os, sys, time
+from pathlib import Path
+from sweeper.ids import SweepPaths
+from sweeper.sinks.follower import MlflowFollower
+with MlflowFollower(SweepPaths(Path(sys.argv[1])), sys.argv[2]) as follower:
+    print(follower._process.pid, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(
+    random_sweep: Any, expected: Any, tmp_path: Path
+) -> None:
+    sweep = random_sweep(4, count=4)
+    sweep.write_spec()
+    drive(sweep, 5)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    command = [sys.executable, "-c", DRIVER, str(sweep.root), uri]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        pid = int(driver.stdout.readline())
+        driver.kill()
+    until = time.monotonic() + 60
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert_complete(sweep, uri, expected, abandoned=True)
+    drive(sweep, 10_000)
+    projection.sync(sweep.root, uri)
+    assert_complete(sweep, uri, expected)
+
+
+def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
+    server: Server, random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    sweep = random_sweep(5, name="restarted", count=6)
+    sweep.write_spec()
+    with MlflowFollower(sweep.paths, server.uri) as follower:
+        drive(sweep, 6)
+        wait_for_run(server.uri, sweep.paths.name)
+        server.signal(signal.SIGSTOP)
+        drive(sweep, 4)
+        time.sleep(3)
+        server.signal(signal.SIGCONT)
+        server.signal(signal.SIGKILL)
+        drive(sweep, 10_000)
+        notes = follower.wait(0.1)
+    assert notes
+    with pytest.raises(SweeperError, match="cannot be filled"), monkeypatch.context() as patch:
+        patch.setattr(projection, "FINAL_TRIES", 1)
+        projection.sync(sweep.root, server.uri)
+    server.start()
+    projection.sync(sweep.root, server.uri)
+    assert_complete(sweep, server.uri, expected)
+
+
+def wait_for_run(uri: str, name: str) -> None:
+    client, until = MlflowClient(uri), time.monotonic() + 60
+    while time.monotonic() < until:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is not None and client.search_runs([experiment.experiment_id]):
+            return
+        time.sleep(0.2)
+    raise TimeoutError("the follower logged nothing")
+
+
+def test_runs_that_were_created_twice_or_deleted_come_down_to_one(
+    random_sweep: Any, expected: Any, tmp_path: Path
+) -> None:
+    sweep = random_sweep(6, count=3)
+    sweep.write_spec()
+    drive(sweep, 10_000)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    projection.sync(sweep.root, uri)
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(sweep.paths.name).experiment_id
+    first, second, *_ = client.search_runs([experiment], "tags.trial LIKE 'c%'")
+    identity = ("sweep", "sweep_id", "configuration", "trial", "config_hash")
+    client.create_run(experiment, tags={key: first.data.tags[key] for key in identity})
+    client.delete_run(second.info.run_id)
+    projection.sync(sweep.root, uri)
+    assert_complete(sweep, uri, expected)
+    assert len(client.search_runs([experiment], run_view_type=ViewType.DELETED_ONLY)) == 1
+
+
+def test_sweeps_of_one_name_stay_apart_on_one_server(random_sweep: Any, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    sweeps = [random_sweep(7, name=f"{place}/same", count=2) for place in ("here", "there")]
+    for sweep in sweeps:
+        sweep.time += 17 * len(str(sweep.root))
+        sweep.write_spec()
+        drive(sweep, 10_000)
+        projection.sync(sweep.root, uri)
+    client = MlflowClient(uri)
+    runs = client.search_runs([client.get_experiment_by_name(sweeps[0].paths.name).experiment_id])
+    assert len(runs) == 6
+    assert len({run.data.tags["sweep_id"] for run in runs}) == 2
+
+
+def test_a_second_writer_and_an_empty_journal_are_refused_with_a_sentence(random_sweep: Any, tmp_path: Path) -> None:
+    sweep = random_sweep(8, count=2)
+    sweep.write_spec()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with pytest.raises(SweeperError, match="has no journal yet"):
+        projection.sync(sweep.root, uri)
+    with (
+        projection.Projection(sweep.root, uri).alone(0),
+        pytest.raises(SweeperError, match="another process is filling MLflow"),
+    ):
+        projection.sync(sweep.root, uri)
+
+
+def test_passwords_in_addresses_are_never_shown(random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = random_sweep(9, count=2)
+    sweep.write_spec()
+    drive(sweep, 3)
+    monkeypatch.setattr(projection, "FINAL_TRIES", 1)
+    with pytest.raises(SweeperError) as caught:
+        projection.sync(sweep.root, f"http://someone:hunter2@127.0.0.1:{free_port()}")
+    assert "hunter2" not in str(caught.value)
+    assert "***@127.0.0.1" in str(caught.value)
+
+
+@contextmanager
+def postgresql() -> Iterator[str]:
+    """Run a database server of our own and give its address; root may not run one, so it is `postgres` then."""
+    folder, port = Path(tempfile.mkdtemp(prefix="postgresql-")), free_port()
+    become = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
+    if become:
+        shutil.chown(folder, "postgres")
+    data, control = folder / "data", str(POSTGRESQL / "pg_ctl")
+    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder} -c fsync=off"
+
+    def command(*words: str) -> None:
+        subprocess.run([*become, *words], check=True, cwd=folder, stdout=subprocess.DEVNULL)
+
+    command(str(POSTGRESQL / "initdb"), "-D", str(data), "-U", "mlflow", "--auth=trust")
+    command(control, "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
+    try:
+        command(str(POSTGRESQL / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", "mlflow", "mlflow")
+        yield f"postgresql://mlflow@127.0.0.1:{port}/mlflow"
+    finally:
+        command(control, "-D", str(data), "-m", "immediate", "stop")
+        shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+def test_a_postgresql_backed_server_equals_the_journal(
+    random_sweep: Any, expected: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("postgresql")
+    with postgresql() as backend:
+        served = Server(backend, folder)
+        served.start()
+        try:
+            sweep = random_sweep(10, name="postgresql", count=6)
+            sweep.write_spec()
+            while len(sweep.ended) < sweep.count:
+                drive(sweep, steps=7)
+                projection.sync(sweep.root, served.uri)
+            assert_complete(sweep, served.uri, expected)
+        finally:
+            served.signal(signal.SIGKILL)
