@@ -39,8 +39,9 @@ VIEWS = (*TABLES, "final")
 LARGE_TABLES = frozenset({"reliability", "predictions"})
 """Tables with many rows an evaluation: a snapshot leaves them in their files and reads only what a query asks for."""
 
-READ_ATTEMPTS = 3
-"""A sweep that is opened in the middle of a query may remove the generation being read: the query then starts anew."""
+READ_ATTEMPTS = 8
+"""A sweep that is opened in the middle of a query may remove the generation being read, and files that are gone look
+like fewer rows: a query during which the link moved starts anew. Compactions are minutes apart, so one is enough."""
 
 FINAL = """
 CREATE VIEW final AS
@@ -97,15 +98,18 @@ class Results:
         check_reads_only(query)
         if self.frozen is not None:
             return execute(self.frozen, query)
-        for attempt in range(READ_ATTEMPTS):
+        for _ in range(READ_ATTEMPTS):
             generation = current_generation(self.folder)
             try:
                 with connect(generation) as connection:
-                    return execute(connection, query)
+                    found = execute(connection, query)
             except QueryError:
-                if generation.exists() or attempt == READ_ATTEMPTS - 1:
+                if generation == current_generation(self.folder):
                     raise
-        raise AssertionError("unreachable")
+                continue
+            if generation == current_generation(self.folder):
+                return found
+        raise QueryError("the tables were replaced again and again while they were read", "try again")
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """Return the rows of a query as dictionaries. Raises as `sql` does."""
@@ -160,7 +164,7 @@ def load(name_or_path: str | Path, output: str | Path = "results") -> Results:
         UnknownSweepError: when there is none, with the nearest names of `output`.
     """
     for folder in (Path(output) / name_or_path, Path(name_or_path)):
-        if (folder / "tables").is_dir():
+        if is_sweep(folder):
             return Results(folder.resolve())
     names = sweep_names(output)
     known = f"sweeps there: {', '.join(names[:8])}" if names else "there are no sweeps there yet"
@@ -171,8 +175,13 @@ def load(name_or_path: str | Path, output: str | Path = "results") -> Results:
 
 def sweep_names(output: str | Path = "results") -> list[str]:
     """Return the names of the sweeps in `output`, latest first."""
-    folders = [folder for folder in Path(output).glob("*") if (folder / "tables").is_dir()]
+    folders = [folder for folder in Path(output).glob("*") if is_sweep(folder)]
     return [folder.name for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)]
+
+
+def is_sweep(folder: Path) -> bool:
+    """Tell whether a folder holds a sweep: its tables, or one that has only begun."""
+    return (folder / "tables").is_dir() or (folder / "sweep.yaml").is_file()
 
 
 def nearest(name: str, names: list[str] | tuple[str, ...]) -> str:

@@ -1,0 +1,28 @@
+"""Synthetic results folders, written once a run of the tests and only read afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sweeper.synthetic_sweep import write_sweep
+
+
+@pytest.fixture(scope="session")
+def quickstart_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep of 48 × 2 with successive halving, in a folder that holds nothing else."""
+    return write_sweep(tmp_path_factory.mktemp("finished") / "quickstart")
+
+
+@pytest.fixture(scope="session")
+def gamma_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A grid over γ, 9 × 3, every trial trained to the end."""
+    folder = tmp_path_factory.mktemp("grid") / "curvature_vs_gamma"
+    return write_sweep(folder, space="gamma", configurations=9, replicates=3, failures=0, samples=200)
+
+
+@pytest.fixture(scope="session")
+def live_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep in progress: of 16 trials, 3 run and 3 wait."""
+    return write_sweep(tmp_path_factory.mktemp("live") / "live", configurations=16, running=3, failures=1, samples=120)

@@ -1,0 +1,68 @@
+"""The report in a real browser with the network off: every plot draws and reacts, nothing complains."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sweeper.report import write_report
+from tests.sweeper.report.browser import Tab, chromium
+from tests.sweeper.synthetic_sweep import write_sweep
+
+pytestmark = pytest.mark.slow
+
+PLOTS = "document.querySelectorAll('.plot').length"
+DRAWN = "document.querySelectorAll('.plot[data-drawn] .main-svg').length > 0 && [...document.querySelectorAll('.plot')]"
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+SHOWN = "[...document.querySelectorAll('#curvature-against-gamma .plot .scatterlayer .trace')].length"
+ROWS = "document.querySelectorAll('#trials tbody tr').length"
+
+
+async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
+    """Open the page, draw everything, use its filters and sorting, and listen for complaints."""
+    await tab.open(page, width=width, height=900, dark=dark)
+    await tab.evaluate("drawAll()")
+    assert await tab.evaluate(PLOTS) > 8
+    assert await tab.evaluate(f"{DRAWN}.every((plot) => plot.dataset.drawn === 'yes' && plot.querySelector('svg'))")
+    assert await tab.evaluate(OVERFLOW) <= 0
+    background = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(18, 18, 17)") == dark
+
+    traces, rows = await tab.evaluate(SHOWN), await tab.evaluate(ROWS)
+    await tab.evaluate("document.querySelector('.toolbar [data-status=early_stopped]').click()")
+    assert await tab.evaluate(SHOWN) < traces and await tab.evaluate(ROWS) < rows
+    await tab.evaluate("document.querySelector('.toolbar [data-status=early_stopped]').click()")
+    assert await tab.evaluate(SHOWN) == traces and await tab.evaluate(ROWS) == rows
+
+    first = "document.querySelector('#trials tbody td').textContent"
+    await tab.evaluate("document.querySelector('#trials th button').click()")
+    assert await tab.evaluate(first) == "c00000"
+    await tab.evaluate("document.querySelector('#theme').click()")
+    assert await tab.evaluate("document.documentElement.dataset.theme") == ("light" if dark else "dark")
+    assert tab.complaints() == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_the_report_opens_draws_and_reacts(quickstart_folder: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    page = write_report(quickstart_folder)
+
+    async def run() -> None:
+        async with chromium(tmp_path / "profile") as tab:
+            await check_page(tab, page, width, dark)
+
+    asyncio.run(run())
+
+
+def test_a_report_of_a_thousand_trials_opens_and_draws(tmp_path: Path) -> None:
+    page = write_report(write_sweep(tmp_path / "thousand", configurations=1000, keep_predictions="finished"))
+
+    async def run() -> None:
+        async with chromium(tmp_path / "profile") as tab:
+            await check_page(tab, page, 1280, dark=False)
+            scroll = "document.querySelector('#trials .scroll')"
+            await tab.evaluate(f"{scroll}.scrollTo(0, {scroll}.scrollHeight)")
+            await tab.wait_for(f"{ROWS} > 100")
+
+    asyncio.run(run())
