@@ -77,8 +77,13 @@ class Journal:
             folder: where the records lie; created when missing.
             clock: gives the records' times, so that tests and simulations bring their own.
             durable: flush each record to the disk before it counts as written.
+
+        Raises SweeperError when the folder cannot be made.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(folder, error) from error
         self._folder = folder
         self._clock = clock
         self._durable = durable
@@ -101,12 +106,16 @@ class Journal:
             temporary.rename(self._folder / record.file_name)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise SweeperError(
-                f"the journal in {self._folder} cannot be written to: {error.strerror}",
-                "free space or make the folder writable, then run `sweeper resume`; every record so far is kept",
-            ) from error
+            raise _not_writable(self._folder, error) from error
         self._next += 1
         return record
+
+
+def _not_writable(folder: Path, error: OSError) -> SweeperError:
+    return SweeperError(
+        f"the journal in {folder} cannot be written to: {error.strerror}",
+        "free space or make the folder writable, then run `sweeper resume`; every record so far is kept",
+    )
 
 
 def record_names(folder: Path) -> list[str]:
@@ -130,6 +139,8 @@ def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
             )
         try:
             record = Record.from_bytes((folder / name).read_bytes())
+            if record.file_name != name:
+                raise ValueError(f"it holds {record.file_name}")
         except (ValueError, KeyError, TypeError) as error:
             raise SweeperError(
                 f"the journal record {folder / name} is damaged: {error}",
