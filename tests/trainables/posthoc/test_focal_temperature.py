@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+
+from tests.trainables.posthoc.reference_grid import double_loop
+from trainables.metrics import evaluate_probabilities
+from trainables.posthoc import fit
+from trainables.posthoc.focal_grid import equal_mass_errors, focal_grid
+from trainables.posthoc.focal_map import focal_map_of_logits
+from trainables.posthoc.focal_temperature import (
+    GAMMAS,
+    best_temperatures,
+    full_grid_search,
+    line_search,
+)
+from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
+
+TEMPERATURES = TEMPERATURE_GRIDS["properness"]
+
+
+def logits_and_targets(seed, samples=40, classes=5, scale=2.0):
+    random = np.random.default_rng(seed)
+    targets = random.integers(0, classes, samples)
+    logits = random.normal(size=(samples, classes)) * scale
+    logits[np.arange(samples), targets] += 2.0
+    return logits.astype(np.float32), targets
+
+
+@pytest.mark.parametrize(("classes", "scale"), [(2, 2.0), (5, 0.3), (5, 8.0), (30, 2.0)])
+def test_grid_agrees_with_the_double_loop(classes, scale):
+    logits, targets = logits_and_targets(classes, classes=classes, scale=scale)
+    temperatures = np.concatenate([TEMPERATURES[40:100:20], TEMPERATURES[100::4]])
+    found = focal_grid(logits, targets, np.array(GAMMAS), temperatures)
+    ece, nll = double_loop(logits, targets, GAMMAS, temperatures)
+    plain = nll < 3  # beyond, 1 − p in the double loop has lost its digits
+    assert plain.mean() > 0.5
+    np.testing.assert_allclose(found.nll[plain], nll[plain], rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found.ada_ece, ece, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "tied"])
+def test_every_cell_is_what_the_calibrator_of_that_cell_gives(kind):
+    random = np.random.default_rng(7)
+    logits, targets = logits_and_targets(3, samples=60)
+    if kind == "heavy":
+        logits = random.standard_t(2, size=logits.shape) * 3
+    if kind == "tied":
+        logits = np.round(logits)
+    found = focal_grid(logits, targets, np.array(GAMMAS), TEMPERATURES)
+    for _ in range(60):
+        g, t = random.integers(len(GAMMAS)), random.integers(len(TEMPERATURES))
+        cell = focal_map_of_logits(logits.astype(np.float64) / TEMPERATURES[t], GAMMAS[g])
+        expected = evaluate_probabilities(cell, targets)
+        if kind != "tied":  # how a tie across bins falls depends on the last bit of each confidence
+            assert found.ada_ece[g, t] == pytest.approx(expected["ada_ece"], abs=1e-10)
+        if expected["nll"] < 5:
+            assert found.nll[g, t] == pytest.approx(expected["nll"], abs=1e-10)
+
+
+def test_samples_that_do_not_converge_are_computed_directly(monkeypatch):
+    logits, targets = logits_and_targets(0)
+    interpolated = focal_grid(logits, targets, np.array(GAMMAS), TEMPERATURES)
+    for tolerance in (1e-15, -1.0):  # some samples, then all
+        monkeypatch.setattr("trainables.posthoc.focal_grid.TOLERANCE", tolerance)
+        direct = focal_grid(logits, targets, np.array(GAMMAS), TEMPERATURES)
+        np.testing.assert_allclose(interpolated.nll, direct.nll, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(interpolated.ada_ece, direct.ada_ece, atol=1e-11)
+
+
+def test_neither_threads_nor_blocks_change_the_grid(monkeypatch):
+    logits, targets = logits_and_targets(1, samples=90)
+    once = focal_grid(logits, targets, np.array([0.0, 2.0]), TEMPERATURES, threads=1)
+    again = focal_grid(logits, targets, np.array([0.0, 2.0]), TEMPERATURES, threads=3)
+    np.testing.assert_array_equal(once.nll, again.nll)
+    np.testing.assert_array_equal(once.ada_ece, again.ada_ece)
+    monkeypatch.setattr("trainables.posthoc.focal_masses._BLOCK_ELEMENTS", 50)
+    small = focal_grid(logits, targets, np.array([0.0, 2.0]), TEMPERATURES)
+    np.testing.assert_allclose(once.nll, small.nll, rtol=1e-12)
+    np.testing.assert_allclose(once.ada_ece, small.ada_ece, atol=1e-12)
+
+
+def test_equal_mass_errors_break_ties_as_a_stable_sort():
+    random = np.random.default_rng(0)
+    correct = (random.random(50) < 0.5).astype(float)
+    confidence = np.stack([random.integers(0, levels, 50) / levels for levels in (1, 3, 20, 10**6)])
+    for row, found in zip(confidence, equal_mass_errors(confidence, correct, 7), strict=True):
+        groups = np.array_split(np.argsort(row, kind="stable"), 7)
+        expected = sum(abs((row[g] - correct[g]).sum()) for g in groups) / 50
+        assert found == pytest.approx(expected, abs=1e-14)
+
+
+@pytest.mark.parametrize("objective", ["ada_ece", "nll"])
+def test_both_searches_are_reported_and_the_chosen_one_applied(objective):
+    logits, targets = logits_and_targets(4, samples=120)
+    on_grid = fit("focal_temperature", logits, targets, objective=objective, search="grid")
+    on_line = fit("focal_temperature", logits, targets, objective=objective, search="line")
+    for calibrator, kind in ((on_grid, "grid"), (on_line, "line")):
+        found = calibrator.parameters
+        assert (found["gamma"], found["temperature"]) == (found[f"{kind}_gamma"], found[f"{kind}_temperature"])
+        measured = evaluate_probabilities(calibrator(logits), targets)[objective]
+        assert measured == pytest.approx(found["value"], abs=1e-10)
+    shared = [name for name in on_grid.parameters if name.startswith(("grid", "line"))]
+    assert [on_grid.parameters[n] for n in shared] == [on_line.parameters[n] for n in shared]
+
+
+def test_full_search_takes_the_least_cell():
+    logits, targets = logits_and_targets(5, samples=60)
+    best, grid = full_grid_search(logits, targets, "nll")
+    assert best.value == grid.nll.min()
+    g, t = np.unravel_index(grid.nll.argmin(), grid.nll.shape)
+    assert (best.gamma, best.temperature) == (GAMMAS[g], TEMPERATURES[t])
+    by_gamma = best_temperatures(grid, "nll")
+    assert [cell.gamma for cell in by_gamma] == list(GAMMAS)
+    assert [cell.value for cell in by_gamma] == pytest.approx(grid.nll.min(axis=1))
+
+
+def test_line_search_walks_the_line_through_the_two_best_temperatures():
+    logits, targets = logits_and_targets(6, samples=60)
+    few = TEMPERATURES[9::20]
+    best, line = line_search(logits, targets, "nll", temperatures=few)
+    _, nll = double_loop(logits, targets, (0.0, 1.0), few)
+    at_zero, at_one = (few[first_smallest(row)] for row in nll)
+    assert (line.intercept, line.intercept + line.slope) == pytest.approx((at_zero, at_one))
+    gammas = np.linspace(-0.5, 5.0, len(few))
+    cells = [(g, at_zero + (at_one - at_zero) * g) for g in gammas]
+    values = [double_loop(logits, targets, (g,), (t,))[1][0, 0] for g, t in cells if t > 0]
+    assert best.value == pytest.approx(min(values), abs=1e-10)
+    assert best.temperature == pytest.approx(line.intercept + line.slope * best.gamma)
+
+
+def test_a_line_that_reaches_zero_drops_those_temperatures(monkeypatch):
+    logits, targets = logits_and_targets(6, samples=60)
+    answers = iter([np.array([0.1, 0.2, 0.3]), np.array([0.3, 0.2, 0.1])])
+
+    def descending(*arguments, **options):
+        grid = focal_grid(*arguments, **options)
+        if grid.gammas.shape[0] == 2:
+            grid.nll[0], grid.nll[1] = next(answers)[::-1], next(answers)[::-1]
+        return grid
+
+    monkeypatch.setattr("trainables.posthoc.focal_temperature.focal_grid", descending)
+    best, line = line_search(logits, targets, "nll", temperatures=np.array([0.5, 1.0, 2.0]))
+    assert line.slope == -1.5
+    assert best.temperature == 2.0 + 1.5 * 0.5
