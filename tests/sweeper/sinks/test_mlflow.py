@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -12,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Server:
         with (self._folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
         until = time.monotonic() + 90
-        while time.monotonic() < until:
+        while time.monotonic() < until and self.process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
@@ -63,7 +63,8 @@ class Server:
         raise TimeoutError((self._folder / "server.log").read_text())
 
     def signal(self, number: int) -> None:
-        os.killpg(self.process.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
         if number == signal.SIGKILL:
             self.process.wait()
 
@@ -350,7 +351,7 @@ def test_passwords_in_addresses_are_never_shown(random_sweep: Any, monkeypatch: 
     assert "***@127.0.0.1" in str(caught.value)
 
 
-@contextmanager
+@contextlib.contextmanager
 def postgresql() -> Iterator[str]:
     """Run a database server of our own and give its address; root may not run one, so it is `postgres` then."""
     folder, port = Path(tempfile.mkdtemp(prefix="postgresql-")), free_port()
