@@ -22,6 +22,37 @@ MUKHOTI = {"name": "sgd", "lr": 0.1, "schedule": "step", "milestones": [150, 250
 SELECTIVE = {**MUKHOTI, "milestones": [60, 120, 160], "decay": 0.2, "recipe_epochs": 200}
 
 
+PAPERS = {
+    "mukhoti CIFAR": {**MUKHOTI, "momentum": 0.9, "weight_decay": 5e-4, "gradient_clip": 2.0, "reduction": "sum"},
+    "mukhoti Tiny-ImageNet": {**MUKHOTI, "milestones": [40, 60], "recipe_epochs": 100, "batch_size": 64},
+    "mukhoti 20 Newsgroups": {"name": "adam", "lr": 1e-3, "recipe_epochs": 50, "checkpoint": "best_val_accuracy"},
+    "mukhoti SST": {"name": "adagrad", "lr": 0.05, "weight_decay": 1e-4, "checkpoint": "best_val_accuracy"},
+    "posterior CIFAR": {**MUKHOTI, "milestones": [80, 150], "recipe_epochs": 200},
+    "posterior SVHN": {**MUKHOTI, "milestones": [25, 40], "recipe_epochs": 50},
+    "selective CIFAR": {**SELECTIVE, "checkpoint": "best_val_nll", "checkpoint_after": 40},
+    "selective Tiny-ImageNet": {
+        "name": "sgd",
+        "lr": 1e-4,
+        "schedule": "cosine",
+        "recipe_epochs": 90,
+        "batch_size": 256,
+        "checkpoint": "best_val_nll",
+        "checkpoint_after": 20,
+    },
+}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_papers_recipe_is_valid_and_shrinks_to_a_rehearsal(paper):
+    settings = PAPERS[paper]
+    build_optimizer(nn.Linear(2, 2), settings)
+    full = int(settings.get("recipe_epochs", 25))
+    short = max(5, full // 10)
+    for epoch in range(short):
+        expected = learning_rate(settings, epoch * full / short, full)
+        assert learning_rate(settings, epoch, short) == pytest.approx(expected)
+
+
 def by_paper(epoch, milestones, decay):
     rate = 0.1
     for milestone in milestones:
