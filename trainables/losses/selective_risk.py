@@ -30,6 +30,10 @@ class SelectiveRisk(Loss):
     batch, `per_sample` and `frozen` add none. Under `torch.func` transforms nothing is stored; there `observe`
     adds a batch from outside.
     Cost is O(n·bins).
+
+    Where ν is small against the spread of the scores, the gradient through β, of order CE/ν, outweighs
+    cross-entropy's own and can hold an untrained network at uniform probabilities: if accuracy stays at chance,
+    raise `nu` (0.3 … 1 with `msp`), lower `coverage`, or use another score.
     """
 
     name = "selective_risk"
@@ -157,7 +161,7 @@ LOSSES.register(
                 default=0.1,
                 minimum=1e-6,
                 reason="it divides in the sigmoid that smooths the distribution function; below, the slope overflows",
-                source="selective App. E.2: .1 on CIFAR-10; tuned on scores of another scale, so search it",
+                source="selective App. E.2: .1 on CIFAR-10; tuned on scores of another scale, so search up to 1",
             ),
             Hyperparameter(
                 "score", "text", default="msp", choices=SCORE_NAMES, source="selective App. A, Table 1 lists all three"
