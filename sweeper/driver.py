@@ -239,9 +239,12 @@ class Driver:
     def _remove_leftover_checkpoints(self) -> None:
         """Remove what a driver that died between a trial's end and its tidying up left behind."""
         best = -self._best[2] if self._best else None
-        done = {i for i, trial in self.state.trials.items() if trial.status in (COMPLETED, EARLY_STOPPED)} - {best}
+        # Only a trial whose process crashed can go on from its checkpoint when it is run again.
+        done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in STATUS_OF_DECISION}
         folder = self.paths.checkpoints
-        for name in {trial_name(index) for index in done}.intersection(os.listdir(folder) if folder.is_dir() else ()):
+        for name in {trial_name(index) for index in done - {best}}.intersection(
+            os.listdir(folder) if folder.is_dir() else ()
+        ):
             shutil.rmtree(folder / name, ignore_errors=True)
 
     def _record(self, kind: str, body: dict[str, Any]) -> None:

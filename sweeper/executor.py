@@ -15,10 +15,11 @@ import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.tune import Callback, Stopper
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -182,8 +183,11 @@ def _assignment(trial: Any) -> list[int]:
 
 
 def _failure_of(trial: Any) -> Failure:
-    error = trial.get_pickled_error()
-    cause: BaseException | None = getattr(error, "cause", None) if error is not None else None
-    if cause is not None:
+    """Return why the trial's process ended, from the exception that Tune has just written beside the trial."""
+    if trial.pickled_error_file is None:
+        return classify("Error", Path(trial.error_file).read_text() if trial.error_file else "")
+    error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
         return classify(type(cause).__name__, f"{type(cause).__name__}: {cause}")
     return classify(type(error).__name__, str(error))

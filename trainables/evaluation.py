@@ -138,7 +138,7 @@ def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSe
     probabilities = softmax64(logits)
     row: dict[str, Any] = evaluate_probabilities(probabilities, targets, settings.bins)
     if settings.bootstrap:
-        repeated = dict(bins=settings.bins, repetitions=settings.bootstrap, seed=seed)
+        repeated = {"bins": settings.bins, "repetitions": settings.bootstrap, "seed": seed}
         row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, **repeated))
     return row
 

@@ -1,0 +1,111 @@
+"""Drivers and workers really killed in the middle of real sweeps, and sweeps taken up again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper.ids import SweepPaths
+from sweeper.journal import read_journal
+from sweeper.results import load
+from tests.polling import Poller
+from tests.running import kill, metrics_by_key, reports, started, sweeper, wait_for_records, write_space
+
+
+def ended_once(paths: SweepPaths, configurations: int) -> None:
+    """Assert that every configuration ended exactly once and no row was journaled twice."""
+    ended = [r.body["configuration"] for r in reports(paths) if r.body["status"] != "running"]
+    assert sorted(ended) == list(range(configurations))
+    metrics_by_key(reports(paths))
+
+
+def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
+    paths = SweepPaths(tmp_path / "results" / "small")
+    seed = random.randrange(2**32)
+    print(f"kill moment drawn with seed {seed}")
+    draw = random.Random(seed)
+    with Poller(paths.tables) as poller:
+        with started("run", write_space(tmp_path), cwd=tmp_path) as process:
+            wait_for_records(paths, draw.randint(6, 20), process)
+            time.sleep(draw.random() * 0.3)
+            kill(process)
+        finished_before = {r.body["configuration"] for r in reports(paths) if r.body["status"] != "running"}
+        resumed = sweeper("resume", "small", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert not poller.faults, poller.faults[:5]
+    assert poller.reads > 50
+    ended_once(paths, 10)
+    second_attempt = [r for r in read_journal(paths.journal) if r.body.get("attempt") == 2]
+    assert not finished_before & {r.body["configuration"] for r in second_attempt if "configuration" in r.body}
+    audit = sweeper("status", "small", "--audit", cwd=tmp_path)
+    assert audit.returncode == 0, audit.stdout
+    rows = load(paths.root).rows("SELECT count(*) AS n FROM trials WHERE status NOT IN ('completed', 'early_stopped')")
+    assert rows[0]["n"] == 0
+
+
+def test_interrupt_leaves_a_resumable_sweep(tmp_path: Path) -> None:
+    paths = SweepPaths(tmp_path / "results" / "small")
+    with started("run", write_space(tmp_path), "--no-mlflow", cwd=tmp_path) as process:
+        wait_for_records(paths, 6, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(90) == 1
+    printed = (tmp_path / "driver.out").read_text()
+    assert "  sweeper resume small\n" in printed
+    assert "Traceback" not in printed + (tmp_path / "driver.err").read_text()
+    assert load(paths.root).rows("SELECT count(*) AS n FROM epochs")[0]["n"] > 0
+    resumed = sweeper("resume", "small", "--no-mlflow", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    ended_once(paths, 10)
+
+
+@pytest.mark.parametrize("moment", [5, 9])
+def test_killed_worker_is_replaced_and_continues(tmp_path: Path, moment: int) -> None:
+    paths = SweepPaths(tmp_path / "results" / "small")
+    with started("run", write_space(tmp_path), "--no-mlflow", cwd=tmp_path) as process:
+        wait_for_records(paths, moment, process)
+        victims = _workers_of(process.pid)
+        assert victims, "no worker process found"
+        os.kill(victims[0], signal.SIGKILL)
+        assert process.wait(150) == 0, (tmp_path / "driver.out").read_text() + (tmp_path / "driver.err").read_text()
+    ended_once(paths, 10)
+    crashes = [r.body for r in read_journal(paths.journal) if r.kind == "failed"]
+    assert all(body["kind"] == "crash" and not body["final"] for body in crashes)
+
+
+def test_stop_is_obeyed(tmp_path: Path) -> None:
+    paths = SweepPaths(tmp_path / "results" / "small")
+    with started("run", write_space(tmp_path), "--no-mlflow", cwd=tmp_path) as process:
+        wait_for_records(paths, 5, process)
+        asked = sweeper("stop", "small", cwd=tmp_path)
+        assert asked.returncode == 0, asked.stderr
+        second = sweeper("resume", "small", cwd=tmp_path)
+        assert process.wait(90) == 1
+    if second.returncode == 2:
+        assert f"process {process.pid}" in second.stderr, "a second driver is told who holds the sweep"
+    assert "stopped" in (tmp_path / "driver.out").read_text()
+
+
+def _workers_of(driver: int) -> list[int]:
+    """Return the process ids of the trial actors below this driver's raylet, by their titles."""
+    parents: dict[int, int] = {}
+    titles: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+                titles[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue  # it ended while we looked
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+
+    def below(pid: int) -> bool:
+        while pid in parents and pid != driver:
+            pid = parents[pid]
+        return pid == driver
+
+    return [pid for pid, title in titles.items() if "ray::" in title and "Trainable" in title and below(pid)]

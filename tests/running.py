@@ -1,0 +1,110 @@
+"""Running real sweeps from tests: the command line in a process of its own, watched through its journal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sweeper.ids import SweepPaths
+from sweeper.journal import Record, read_journal, record_names
+
+SPACE = """
+dataset: {name: digits}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: asha, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}
+samples: 10
+replicates: 2
+seed: 3
+space:
+  loss:
+    one_of:
+      - {name: cross_entropy}
+      - {name: focal, gamma: {uniform: [0.5, 5]}}
+      - name: selective_risk
+        coverage: {uniform: [0.3, 0.9]}
+        nu: {loguniform: [0.01, 0.3]}
+        score: {choice: [msp, margin]}
+  architecture: {choice: [{name: mlp, width: 32}, mlp]}
+  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, momentum: 0.9, batch_size: 64, schedule: cosine}
+resources: {cpu: 1}
+evaluation: {bins: 15, posthoc: [temperature], curvature: {samples: 32, lanczos_steps: 3, trace_probes: 2}}
+"""
+
+
+def write_space(folder: Path, text: str = SPACE, name: str = "small") -> Path:
+    """Write a search space file and return its path."""
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return path
+
+
+def sweeper(*arguments: str | Path, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end and return what it printed."""
+    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=timeout)
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """Return the command line that runs `sweeper` with this interpreter."""
+    return [sys.executable, "-m", "sweeper", *map(str, arguments)]
+
+
+@contextmanager
+def started(*arguments: str | Path, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a command; on leaving, end it by its process id if it is still there."""
+    with (cwd / "driver.out").open("w") as out, (cwd / "driver.err").open("w") as err:
+        process = subprocess.Popen(command(*arguments), cwd=cwd, stdout=out, stderr=err, text=True)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(30)
+
+
+def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[str], timeout: float = 120) -> None:
+    """Wait until the journal has `count` records; fails when the process ends before."""
+    deadline = time.monotonic() + timeout
+    while len(record_names(paths.journal)) < count:
+        if process.poll() is not None:
+            raise AssertionError(f"the sweep ended with {process.returncode} before record {count}")
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no record {count} after {timeout} s")
+        time.sleep(0.005)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL a driver and give its workers, which may write for two more seconds, the time to die."""
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def reports(paths: SweepPaths) -> list[Record]:
+    """Return the journal's reports."""
+    return [record for record in read_journal(paths.journal) if record.kind == "report"]
+
+
+TIMES = {"seconds"}
+
+
+def metrics_by_key(records: Sequence[Record]) -> dict[tuple[int, int, int, str], dict[str, object]]:
+    """Return every measured value by (configuration, replicate, epoch, split or `epoch`), without timings."""
+    found: dict[tuple[int, int, int, str], dict[str, object]] = {}
+    for record in records:
+        body = record.body
+        for kind in ("epochs", "evaluations"):
+            for row in body[kind]:
+                key = (body["configuration"], row["replicate"], row["epoch"], row.get("split", "epoch"))
+                assert key not in found, f"{key} is in the journal twice"
+                found[key] = {name: value for name, value in row.items() if name not in TIMES}
+    return found
+
+
+def same(left: object, right: object) -> bool:
+    """Whether two measured values are the same; two NaN are."""
+    return left == right or (left != left and right != right)

@@ -1,0 +1,173 @@
+"""A real sweep on a real Ray, from the command line to tables, MLflow and report."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sweeper.ids import TABLES, SweepPaths
+from sweeper.journal import read_journal
+from sweeper.results import load
+from tests.running import metrics_by_key, reports, same, sweeper, write_space
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished sweep, what its command printed, and the folder it ran in."""
+
+    folder: Path
+    paths: SweepPaths
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("end-to-end")
+    done = sweeper("run", write_space(folder), cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Finished(folder, SweepPaths(folder / "results" / "small"), done.stdout, done.stderr)
+
+
+def test_every_trial_ends_once(finished: Finished) -> None:
+    statuses = load(finished.paths.root).rows("SELECT status, count(*) AS n FROM trials GROUP BY status")
+    assert sum(row["n"] for row in statuses) == 20
+    assert {row["status"] for row in statuses} <= {"completed", "early_stopped"}
+    ended = [r.body["configuration"] for r in reports(finished.paths) if r.body["status"] != "running"]
+    assert sorted(ended) == list(range(10))
+
+
+def test_every_table_is_filled_and_agrees_with_the_journal(finished: Finished) -> None:
+    results = load(finished.paths.root)
+    for table in TABLES:
+        assert results.rows(f"SELECT count(*) AS n FROM {table}")[0]["n"] > 0, table
+    journaled = metrics_by_key(reports(finished.paths))
+    for row in results.rows("SELECT * FROM evaluations"):
+        expected = journaled[int(row["trial"][1:]), row["replicate"], row["epoch"], row["split"]]
+        for name, value in expected.items():
+            assert same(row[name], value), (row["trial"], name)
+    rungs = results.rows("SELECT trial, epoch FROM evaluations WHERE split = 'val' AND epoch = 1 AND replicate = 0")
+    assert len(rungs) == 10, "every configuration has an evaluation, also those stopped at the first rung"
+
+
+def test_predictions_give_the_recorded_metrics_again(finished: Finished) -> None:
+    query = """
+        WITH probabilities AS (
+            SELECT trial, replicate, epoch, split, sample, target,
+                   list_transform(logits, lambda z: exp(z::DOUBLE - list_max(logits))) AS e FROM predictions)
+        SELECT p.trial, max(e.nll) AS stored,
+               avg(-ln(p.e[p.target + 1] / list_sum(p.e))) AS again
+        FROM probabilities p JOIN evaluations e USING (trial, replicate, epoch, split)
+        GROUP BY p.trial, p.replicate, p.epoch, p.split"""
+    rows = load(finished.paths.root).rows(query)
+    assert len(rows) > 20
+    for row in rows:
+        assert row["stored"] == pytest.approx(row["again"], rel=1e-9), row
+
+
+def test_curvature_is_measured_for_both_losses(finished: Finished) -> None:
+    columns = "hessian_{0}_lambda_max, hessian_{0}_trace, hessian_{0}_trace_se, hessian_{0}_gradient_norm"
+    for loss in ("cross_entropy", "training"):
+        rows = load(finished.paths.root).rows(
+            f"SELECT {columns.format(loss)}, hessian_{loss}_samples AS samples FROM evaluations WHERE split = 'val'"
+        )
+        assert all(value is not None for row in rows for value in row.values())
+        assert {row["samples"] for row in rows} == {32}
+
+
+def test_the_end_prints_summary_places_and_next_commands(finished: Finished) -> None:
+    assert "results/small" in finished.stdout
+    assert "report.html" in finished.stdout
+    assert "sweeper results small" in finished.stdout
+    assert "sweeper ui" in finished.stdout
+    assert "\x1b[" not in finished.stdout + finished.stderr, "plain text where nobody looks at a terminal"
+
+
+def test_chatter_is_in_the_log_and_not_on_the_screen(finished: Finished) -> None:
+    assert finished.paths.log.exists()
+    for noise in ("ray", "Tune Status", "mlflow.store", "Warning"):
+        assert noise not in finished.stderr.replace("starting Ray", "")
+
+
+def test_the_folder_says_what_ran(finished: Finished) -> None:
+    manifest = json.loads(finished.paths.manifest.read_text())
+    assert manifest["versions"]["torch"]
+    assert manifest["dataset"]["split_hash"]
+    assert manifest["hardware"]["cores"] >= 1
+    assert yaml.safe_load(finished.paths.sweep_file.read_text())["samples"] == 10
+    assert finished.paths.report.stat().st_size > 10_000
+
+
+def test_only_the_best_checkpoint_is_left(finished: Finished) -> None:
+    left = [folder.name for folder in finished.paths.checkpoints.iterdir()]
+    best = load(finished.paths.root).rows(
+        "SELECT trial FROM trials WHERE status = 'completed' GROUP BY trial ORDER BY avg(objective) LIMIT 1"
+    )
+    assert left == [best[0]["trial"]]
+
+
+def test_mlflow_holds_the_tree(finished: Finished) -> None:
+    with closing(sqlite3.connect(finished.folder / "results" / "mlflow.db")) as store:
+        runs = store.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall()
+        children = store.execute("SELECT count(*) FROM tags WHERE key = 'mlflow.parentRunId'").fetchone()[0]
+    assert runs == [("FINISHED", 11)]
+    assert children == 10
+
+
+def test_status_and_audit(finished: Finished) -> None:
+    status = sweeper("status", cwd=finished.folder)
+    assert status.returncode == 0 and "finished" in status.stdout
+    audit = sweeper("status", "small", "--audit", cwd=finished.folder)
+    assert audit.returncode == 0, audit.stdout
+    decisions = sum(r.body["decision"] is not None for r in reports(finished.paths))
+    assert audit.stdout.startswith(f"{decisions} decisions recomputed")
+
+
+def test_the_same_seed_gives_the_same_metrics_and_a_new_name(finished: Finished) -> None:
+    again = sweeper("run", "small.yaml", "--no-mlflow", cwd=finished.folder)
+    assert again.returncode == 0, again.stdout + again.stderr
+    second = SweepPaths(finished.folder / "results" / "small-2")
+    before, after = metrics_by_key(reports(finished.paths)), metrics_by_key(reports(second))
+    shared = before.keys() & after.keys()
+    assert len(shared) > 60
+    for key in shared:
+        for name, value in before[key].items():
+            assert same(value, after[key][name]), (key, name)
+
+
+def test_resuming_a_finished_sweep_runs_nothing(finished: Finished) -> None:
+    before = [record for record in read_journal(finished.paths.journal) if record.kind == "report"]
+    again = sweeper("resume", "small", cwd=finished.folder)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert reports(finished.paths) == before
+
+
+def test_a_taken_name_offers_resume(finished: Finished) -> None:
+    done = sweeper("run", "small.yaml", "--name", "small", cwd=finished.folder)
+    assert done.returncode == 2
+    assert "sweeper resume small" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_all_faults_of_a_file_at_once(finished: Finished) -> None:
+    bad = """
+dataset: {name: digit}
+scheduler: {name: asha, max_epochs: 9, grace_epoch: 1}
+samples: 0
+space:
+  loss: {one_of: [{name: focal, gama: 3}, {name: inverse_focal, gamma: {uniform: [1, 5]}}]}
+  architecture: resnet9
+  optimizer: {name: sgd, lr: {loguniform: [0, 1]}}
+"""
+    done = sweeper("run", write_space(finished.folder, bad, "bad"), cwd=finished.folder)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    for hint in ("digits", "grace_epochs", "samples", "gamma", "3.591", "resnet8", "loguniform"):
+        assert hint in done.stderr, hint
+    assert not (finished.folder / "results" / "bad").exists()
