@@ -34,10 +34,8 @@ def test_correlation_says_when_it_cannot_tell() -> None:
     assert correlation([1, 2, 3], [1, 2, 3]) is None
     assert correlation([1, 1, 1, 1], [1, 2, 3, 4]) is None
     few = correlation([1, 2, 3, 4], [4, 3, 2, 1])
-    assert (
-        few is not None and few.interval is None
+    assert few is not None and few.interval is None
     assert few.rho == pytest.approx(-1) and few.text() == "ρ = −1.00 (n = 4)"
-    )
     perfect = correlation(range(12), range(12))
     assert perfect is not None and perfect.interval is None
 

@@ -18,6 +18,7 @@ DRAWN = "document.querySelectorAll('.plot[data-drawn] .main-svg').length > 0 && 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SHOWN = "[...document.querySelectorAll('#curvature-against-gamma .plot .scatterlayer .trace')].length"
 ROWS = "document.querySelectorAll('#trials tbody tr').length"
+FOUND = "parseInt(document.querySelector('#trials .count').textContent)"
 
 
 async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
@@ -30,11 +31,11 @@ async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
     background = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(18, 18, 17)") == dark
 
-    traces, rows = await tab.evaluate(SHOWN), await tab.evaluate(ROWS)
+    traces, rows = await tab.evaluate(SHOWN), await tab.evaluate(FOUND)
     await tab.evaluate("document.querySelector('.toolbar [data-status=early_stopped]').click()")
-    assert await tab.evaluate(SHOWN) < traces and await tab.evaluate(ROWS) < rows
+    assert await tab.evaluate(SHOWN) < traces and await tab.evaluate(FOUND) < rows
     await tab.evaluate("document.querySelector('.toolbar [data-status=early_stopped]').click()")
-    assert await tab.evaluate(SHOWN) == traces and await tab.evaluate(ROWS) == rows
+    assert await tab.evaluate(SHOWN) == traces and await tab.evaluate(FOUND) == rows
 
     first = "document.querySelector('#trials tbody td').textContent"
     await tab.evaluate("document.querySelector('#trials th button').click()")
