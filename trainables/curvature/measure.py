@@ -12,7 +12,7 @@ from trainables.curvature.lanczos import Lanczos, lanczos, near
 from trainables.curvature.per_sample_trace import per_sample_trace
 from trainables.curvature.settings import CurvatureSettings
 from trainables.curvature.surface import Surface, second_order
-from trainables.curvature.trace import TraceEstimate, hutchinson, xtrace
+from trainables.curvature.trace import TraceEstimate, hutch_plus_plus, hutchinson
 
 CURVATURE_FIELDS = ("lambda_max", "lambda_min", "trace", "trace_se", "gradient_norm", "matvecs", "residual", "samples")
 
@@ -106,7 +106,7 @@ def _trace(
         )
         if found is not None:
             return found
-    estimate = xtrace if settings.trace_method == "xtrace" else hutchinson
+    estimate = hutch_plus_plus if settings.trace_method == "hutch++" else hutchinson
     return estimate(
         operator.products_of,
         ends.basis,

@@ -55,9 +55,19 @@ def _sketch(
         drawn.append(torch.cat([_draw(operator, index, root, generator) for index, root in enumerate(roots)]))
         values = torch.cat(drawn, dim=1)
         total = float(values.mean(1).sum())
-        error = float((values.var(1).sum() / values.shape[1]).sqrt())
+        variances = values.var(1)
+        error = float((variances.sum() / values.shape[1]).sqrt())
         if precision is None or error <= precision * abs(total) or len(drawn) >= max_rounds:
-            return TraceEstimate(total, error, len(values) * (values.shape[1] - 1) + 1)
+            return TraceEstimate(total, error, 1 + _degrees_of_freedom(variances, values.shape[1]))
+
+
+def _degrees_of_freedom(variances: Tensor, draws: int) -> int:
+    """Return Satterthwaite's degrees of freedom of a sum of `variances` [N], each estimated from `draws` values.
+
+    It is (draws − 1)(Σσ²)²/Σσ⁴, and a squared estimate overstates σ⁴ by (draws + 1)/(draws − 1).
+    """
+    squares = float(variances.square().sum())
+    return max(1, int((draws + 1) * float(variances.sum()) ** 2 / squares)) if squares > 0 else 1
 
 
 def _draw(

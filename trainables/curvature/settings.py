@@ -9,7 +9,7 @@ from typing import Any
 from trainables.registry import Hyperparameter, did_you_mean
 
 LOSS_LABELS = ("cross_entropy", "training")
-TRACE_METHODS = ("auto", "hutchinson", "xtrace")
+TRACE_METHODS = ("auto", "hutchinson", "hutch++")
 
 _RULES = {
     rule.name: rule
@@ -36,7 +36,7 @@ class CurvatureSettings:
             `samples` must never be compared: a subset is biased, not only noisy.
         lanczos_steps: the most Hessian-vector products that Lanczos takes for one loss.
         trace_method: `auto` takes the exact trace where the network allows it and probes elsewhere;
-            `hutchinson` and `xtrace` force an estimator.
+            `hutchinson` and `hutch++` force an estimator.
         trace_probes: probes of an estimated trace when no precision is asked for.
         trace_precision: the relative standard error to reach, e.g. 0.02; `None` takes `trace_probes` probes.
         max_matvecs: the most products for one loss, Lanczos and trace together.

@@ -63,7 +63,7 @@ def hutchinson(
     return TraceEstimate(known + mean, error, len(values))
 
 
-def xtrace(
+def hutch_plus_plus(
     products: Products,
     basis: Tensor,
     known: float,
@@ -74,44 +74,30 @@ def xtrace(
     max_products: int,
     generator: torch.Generator,
 ) -> TraceEstimate:
-    """Return the trace like `hutchinson`, by XTrace on the complement of `basis`: two products a probe.
+    """Return the trace like `hutchinson`, beside `basis` and beside the range of a few random images (Hutch++).
 
-    Each of m probes is estimated beside the range of the other m − 1 images, so all of them serve both to find the
-    large eigenvalues and to sample the rest (Epperly, Tropp & Webber 2024, SIAM J. Matrix Anal. Appl. 45(1),
-    Algorithm 2). With `precision` the number of probes doubles until it is reached; products are reused.
+    A third of `probes` are multiplied once to find that range and once more for the trace on it, the last third
+    are probes of the rest, drawn independently, so that their standard error is honest (Meyer, Musco, Musco &
+    Woodruff 2021, arXiv:2010.09649, Algorithm 1). With `precision` the range takes a sixth of `max_products`.
     """
-    most = min(basis.shape[1] - len(basis), max_products // 2)
-    if len(basis) >= basis.shape[1]:
-        return TraceEstimate(known, 0.0, 0)
-    signs = images = frame = frame_images = basis[:0]
-    wanted = max(_FEWEST_PROBES, min(probes // 2, most))
-    while True:
-        fresh = project_out(rademacher(wanted - len(signs), basis, generator), basis)
-        signs, images = torch.cat([signs, fresh]), torch.cat([images, project_out(products(fresh), basis)])
-        added = _orthonormal(images[len(frame) :], frame)
-        frame = torch.cat([frame, added])
-        frame_images = torch.cat([frame_images, project_out(products(added), basis)])
-        mean, error = mean_and_error(_leave_one_out(signs, images, frame, frame_images))
-        if precision is None or error <= precision * max(abs(known + mean), floor) or wanted >= most:
-            return TraceEstimate(known + mean, error, wanted)
-        wanted = min(2 * wanted, most)
-
-
-def _leave_one_out(signs: Tensor, images: Tensor, frame: Tensor, frame_images: Tensor) -> list[float]:
-    """Return XTrace's m exchangeable estimates, from rows ω_i, Aω_i, and an orthonormal frame Q of all Aω with AQ.
-
-    Without image i the frame spans I − s_i s_iᵀ of itself, with s_i the unit i-th row of R⁻¹ where images = R Q.
-    """
-    triangle = images @ frame.T
-    left_out = torch.linalg.inv(triangle).T
-    left_out = left_out / left_out.norm(dim=1, keepdim=True)
-    inner = frame @ frame_images.T
-    inner = (inner + inner.T) / 2
-    within = signs @ frame.T
-    kept = within - left_out * (left_out * within).sum(1, keepdim=True)
-    beside = (signs * images).sum(1) - 2 * (kept * (signs @ frame_images.T)).sum(1) + ((kept @ inner) * kept).sum(1)
-    spanned = inner.trace() - ((left_out @ inner) * left_out).sum(1)
-    return (spanned + beside).tolist()
+    width = max(1, (max_products // 4 if precision is not None else min(probes, max_products)) // 3)
+    width = min(width, max(0, max_products - _FEWEST_PROBES) // 2, basis.shape[1] - len(basis))
+    if width == 0:
+        images = frame = basis[:0]
+    else:
+        images = project_out(products(project_out(rademacher(width, basis, generator), basis)), basis)
+        frame = project_out(torch.linalg.qr(images.T).Q.T, basis)
+        images = products(frame)
+    return hutchinson(
+        products,
+        torch.cat([basis, frame]),
+        known + float((frame * images).sum()),
+        probes=probes - 2 * width,
+        precision=precision,
+        floor=floor,
+        max_products=max_products - 2 * width,
+        generator=generator,
+    )
 
 
 def project_out(vectors: Tensor, basis: Tensor) -> Tensor:
@@ -119,11 +105,6 @@ def project_out(vectors: Tensor, basis: Tensor) -> Tensor:
     for _ in range(2):
         vectors = vectors - (vectors @ basis.T) @ basis
     return vectors
-
-
-def _orthonormal(vectors: Tensor, frame: Tensor) -> Tensor:
-    """Return an orthonormal basis of the rows of `vectors` beside those of `frame`."""
-    return torch.linalg.qr(project_out(vectors, frame).T).Q.T
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:

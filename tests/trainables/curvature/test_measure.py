@@ -193,7 +193,7 @@ def test_seed_decides_the_probes(reference):
 
 def test_keeps_to_the_budget_of_products(reference):
     model, (inputs, targets) = reference.build("tanh"), reference.batch()
-    for method in ("hutchinson", "xtrace"):
+    for method in ("hutchinson", "hutch++"):
         tight = CurvatureSettings(lanczos_steps=4, trace_precision=1e-6, trace_method=method, max_matvecs=30)
         row = measure(model, inputs, targets, cross_entropy, tight)
         assert 28 <= row["matvecs"] <= 30
