@@ -72,7 +72,7 @@ class Hyperparameter:
             return self._text_fault(value)
         if not _is_number(value):
             return f"{self.name} = {value!r} must be a number"
-        if self.kind == "integer" and float(value) != int(value):
+        if self.kind == "integer" and isinstance(value, float) and not value.is_integer():
             return f"{self.name} = {value!r} must be a whole number"
         return self._range_fault(value)
 
@@ -179,4 +179,7 @@ def did_you_mean(value: str, names: tuple[str, ...]) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Tell whether `value` is a number; a whole one beyond 64 bits fits no column, tensor or float."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 2**63
+    return isinstance(value, float)
