@@ -87,11 +87,10 @@ def run(
     cpus: Cpus = None,
 ) -> None:
     """Run a sweep from a search space file to its report."""
-    from sweeper.output import standard_error
     from sweeper.runner import RunOptions, run_sweep
 
     chosen = RunOptions(output, address, cpus, None if no_mlflow else _tracking(tracking_uri, output))
-    _finish(run_sweep(space, settings or [], name, chosen, standard_error()), output)
+    _finish(run_sweep(space, settings or [], name, chosen), output)
 
 
 @app.command()
@@ -105,14 +104,13 @@ def resume(
     cpus: Cpus = None,
 ) -> None:
     """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
-    from sweeper.output import standard_error
     from sweeper.runner import RunOptions, resume_sweep
     from sweeper.sweep import open_sweep
 
     sweep = open_sweep(name, output)
     uri = None if no_mlflow else _tracking(tracking_uri, sweep.paths.root.parent)
     chosen = RunOptions(output, address, cpus, uri, failed_too=failed)
-    _finish(resume_sweep(sweep, chosen, standard_error()), output)
+    _finish(resume_sweep(sweep, chosen), output)
 
 
 @app.command()

@@ -16,11 +16,6 @@ from pathlib import Path
 from rich.console import Console
 
 
-def standard_error() -> Console:
-    """Return a console on stderr: colours and a live table on a terminal, plain text elsewhere."""
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
-
-
 @contextmanager
 def chatter_to(log: Path) -> Iterator[Console]:
     """Send everything written to stdout and stderr to `log`, and yield a console on the real stderr."""

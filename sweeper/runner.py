@@ -9,13 +9,11 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from sweeper.driver import Driver
 from sweeper.errors import SweeperError
@@ -32,6 +30,7 @@ from sweeper.sinks.follower import MlflowFollower
 from sweeper.sinks.parquet import ParquetSink
 from sweeper.space import column_types, varying_columns
 from sweeper.spec import load_spec
+from sweeper.spec_models import Resources
 from sweeper.state import SweepState
 from sweeper.sweep import Sweep, create_sweep
 from sweeper.tables import evaluation_columns, table_schemas
@@ -52,7 +51,6 @@ class RunOptions:
         cpus: cores a started one may use; `None` for all.
         tracking_uri: of MLflow's store; `None` for none at all.
         failed_too: on resume, run failed trials again.
-        progress: show the live view.
     """
 
     output: Path
@@ -60,7 +58,6 @@ class RunOptions:
     cpus: int | None = None
     tracking_uri: str | None = None
     failed_too: bool = False
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,6 @@ class Outcome:
         outcome: `finished`, `stopped` or `interrupted`.
         state: of all trials.
         seconds: wall time of this run, Ray's start included.
-        active_seconds: wall time from Ray's start to the last report.
         notes: things the user should know, one sentence each.
     """
 
@@ -80,13 +76,10 @@ class Outcome:
     outcome: str
     state: SweepState
     seconds: float
-    active_seconds: float
     notes: Sequence[str]
 
 
-def run_sweep(
-    space: Path | str, overrides: Sequence[str], name: str | None, options: RunOptions, console: Console
-) -> Outcome:
+def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, options: RunOptions) -> Outcome:
     """Read a search space, claim a name for it and run it to its end.
 
     Raises InvalidSearchSpace or SweeperError before anything was started.
@@ -99,23 +92,20 @@ def run_sweep(
         "split_hash": dataset.split_hash,
     }
     sweep = create_sweep(spec, Path(space).stem, name, options.output, build_manifest(spec, facts))
-    return _drive(sweep, dataset, options, console)
+    return _drive(sweep, dataset, options)
 
 
-def resume_sweep(sweep: Sweep, options: RunOptions, console: Console) -> Outcome:
+def resume_sweep(sweep: Sweep, options: RunOptions) -> Outcome:
     """Fold a sweep's journal and run what is unfinished."""
-    return _drive(sweep, _load(sweep.spec.dataset), options, console)
+    return _drive(sweep, _load(sweep.spec.dataset), options)
 
 
-def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, console: Console) -> Outcome:
+def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
+    """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date."""
     started = time.monotonic()
     paths, halving = sweep.paths, sweep.spec.halving
-    prepare(options.address)
-    from sweeper.executor import execute, ray_session
-
     with Lease(paths.lease) as lease, chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
-        journal = Journal(paths.journal)
         state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)
         for record in read_journal(paths.journal):
             state.apply(record)
@@ -126,37 +116,63 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, console: Console
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = Progress(terminal, state, halving, lambda index: describe(sweep, index))
         with progress, follower:
-            progress.stage(f"{sweep.name}: starting Ray")
-            with ray_session(options.address, options.cpus) as cluster:
-                began = time.monotonic()
-                resources, slots = _share_out(sweep, cluster)
-                driver = Driver(
-                    paths,
-                    sweep.configurations,
-                    seed=sweep.spec.seed,
-                    replicates=sweep.spec.replicates.count,
-                    halving=halving,
-                    journal=journal,
-                    state=state,
-                    rungs=rungs,
-                    sinks=[tables, progress, _Heart(lease)],
-                    retries=sweep.spec.retries,
-                    failed_too=options.failed_too,
-                    slots=slots,
-                )
-                driver.begin()
-                progress.stage("running")
-                with _stopped_by_signal(driver):
-                    execute(driver, _settings(sweep, resources, tables.incoming), resources=resources, pending=slots)
-                active = time.monotonic() - began
+            outcome = "finished"
+            if state.unfinished(failed_too=options.failed_too) or not state.attempt:
+                driver = _Parts(sweep, state, rungs, tables, progress, lease).run(options)
                 outcome = driver.finish()
-                progress.stage("writing tables and report")
-                tables.close()
-                tables.rebuild(read_journal(paths.journal))
+            progress.stage("writing tables and report")
+            tables.close()
+            tables.rebuild(read_journal(paths.journal))
             write_report(paths.root)
             progress.stage("MLflow: logging what is left")
-            notes = [*options.notes, *follower.wait(MLFLOW_PATIENCE_SECONDS)]
-    return Outcome(sweep, outcome, state, time.monotonic() - started, active, notes)
+            notes = follower.wait(MLFLOW_PATIENCE_SECONDS)
+    return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a driver is made of once Ray runs and says how much fits."""
+
+    sweep: Sweep
+    state: SweepState
+    rungs: Rungs
+    tables: ParquetSink
+    progress: Progress
+    lease: Lease
+
+    def run(self, options: RunOptions) -> Driver:
+        """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
+        prepare(options.address)
+        # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
+        from sweeper.executor import execute, ray_session
+
+        self.progress.stage(f"{self.sweep.name}: starting Ray")
+        with ray_session(options.address, options.cpus) as cluster:
+            resources, slots = share_out(self.sweep.spec.resources, cluster)
+            driver = self._driver(slots, options)
+            driver.begin()
+            self.progress.stage("running")
+            with _stopped_by_signal(driver):
+                settings = _settings(self.sweep, resources, self.tables.incoming)
+                execute(driver, settings, resources=resources, pending=slots)
+        return driver
+
+    def _driver(self, slots: int, options: RunOptions) -> Driver:
+        spec, paths = self.sweep.spec, self.sweep.paths
+        return Driver(
+            paths,
+            self.sweep.configurations,
+            seed=spec.seed,
+            replicates=spec.replicates.count,
+            halving=spec.halving,
+            journal=Journal(paths.journal),
+            state=self.state,
+            rungs=self.rungs,
+            sinks=[self.tables, self.progress, _Heart(self.lease)],
+            retries=spec.retries,
+            failed_too=options.failed_too,
+            slots=slots,
+        )
 
 
 def describe(sweep: Sweep, index: int) -> str:
@@ -195,18 +211,23 @@ def _load(dataset: dict[str, Any]) -> DataSet:
         ) from error
 
 
-def _share_out(sweep: Sweep, cluster: dict[str, float]) -> tuple[dict[str, float], int]:
-    """Return a trial's resources and how many trials fit on the cluster as it is now.
+def share_out(asked: Resources, cluster: Mapping[str, float]) -> tuple[dict[str, float], int]:
+    """Return a trial's resources and how many trials fit on a cluster as it is now.
 
-    Raises SweeperError when not even one does and the cluster cannot be one that scales from nothing.
+    Where the space says `gpu: auto`, a trial takes a quarter of a card if there is one.
+    Raises SweeperError when not even one trial fits.
     """
-    asked = sweep.spec.resources
-    gpu = asked.gpu if asked.gpu != "auto" else (0.25 if cluster.get("GPU", 0) else 0.0)
-    resources = {"cpu": float(asked.cpu), "gpu": float(gpu)}
-    fits = [cluster.get("CPU", 0) / resources["cpu"]]
-    if resources["gpu"]:
-        fits.append(cluster.get("GPU", 0) / resources["gpu"])
-    return resources, max(1, int(min(fits)))
+    gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cluster.get("GPU", 0) else 0.0)
+    resources = {"cpu": float(asked.cpu), "gpu": gpu}
+    fits = [cluster.get(name.upper(), 0.0) / amount for name, amount in resources.items() if amount]
+    if min(fits) < 1:
+        have = ", ".join(f"{cluster.get(name.upper(), 0.0):g} {name}" for name in resources)
+        need = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+        raise SweeperError(
+            f"no trial fits: one needs {need}, the cluster has {have}",
+            "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
+        )
+    return resources, int(min(fits))
 
 
 def _open_tables(sweep: Sweep, classes: int) -> ParquetSink:

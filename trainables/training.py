@@ -67,6 +67,8 @@ class Replicate:
                 input_shape=dataset.input_shape, classes=dataset.classes, **configuration["architecture"]
             ).to(self.device)
             self.loss = build_loss(**configuration["loss"])
+        if hasattr(self.loss, "reseed"):
+            self.loss.reseed(seed)
         self.optimizer = build_optimizer(self.model, self.recipe)
         self._kept: dict[str, Tensor] | None = None
         self._kept_value: float | None = None
