@@ -19,15 +19,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, extracted, fetch
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.images import (
-    AUGMENT,
-    DOWNLOAD,
-    FOLDER,
-    IMAGE_SIZE,
-    ImageArrays,
-    held_out,
-    image_dataset,
-)
+from trainables.datasets.images import AUGMENT, DOWNLOAD, FOLDER, IMAGE_SIZE, ImageArrays, held_out, image_dataset
 from trainables.registry import Component, Hyperparameter
 
 REMEDY = "delete the folder and give the data set download: true"

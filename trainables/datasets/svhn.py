@@ -11,15 +11,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, fetch
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.images import (
-    AUGMENT,
-    DOWNLOAD,
-    FOLDER,
-    IMAGE_SIZE,
-    ImageArrays,
-    held_out,
-    image_dataset,
-)
+from trainables.datasets.images import AUGMENT, DOWNLOAD, FOLDER, IMAGE_SIZE, ImageArrays, held_out, image_dataset
 from trainables.registry import Component
 
 SOURCES = tuple(

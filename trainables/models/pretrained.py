@@ -7,6 +7,7 @@ and `torchvision` build any other model of those packages. Both packages are imp
 from __future__ import annotations
 
 import difflib
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,9 @@ from torch import nn
 from trainables.models.shapes import require_image
 from trainables.models.torchvision_compat import register_missing_operators
 from trainables.registry import Component, Hyperparameter
+
+# what the packages raise for sizes and weights that do not fit, broken weight files, and failed downloads
+UNBUILDABLE = (OSError, RuntimeError, KeyError, AssertionError, TypeError, ValueError, pickle.UnpicklingError)
 
 
 def timm_network(
@@ -41,19 +45,36 @@ def timm_network(
     channels, height, width = require_image(input_shape, minimum_side=1, network=model)
     register_missing_operators()
     import timm
+    from safetensors import SafetensorError
 
     if not timm.is_model(model):
         raise ValueError(f"timm has no model {model!r}{_nearest(model, timm.list_models())}")
-    arguments: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
+    arguments: dict[str, Any] = {"in_chans": channels}
     configuration = timm.get_pretrained_cfg(model)
     if configuration is not None and configuration.fixed_input_size:
         arguments["img_size"] = (height, width)
-    if weights_file is not None:
-        arguments["pretrained_cfg_overlay"] = {"file": str(_existing(weights_file))}
     try:
-        return timm.create_model(model, pretrained=pretrained or weights_file is not None, **arguments)
-    except (OSError, RuntimeError, KeyError, AssertionError, TypeError, ValueError) as error:
+        if weights_file is not None:
+            return _timm_from_file(timm, model, classes, str(_existing(weights_file)), arguments)
+        return timm.create_model(model, pretrained=pretrained, num_classes=classes, **arguments)
+    except (*UNBUILDABLE, SafetensorError) as error:
         raise ValueError(_refusal(f"timm's {model}", input_shape, pretrained, weights_file, error)) from error
+
+
+def _timm_from_file(timm: Any, model: str, classes: int, path: str, arguments: dict[str, Any]) -> nn.Module:
+    """Load local weights strictly: with a head of `classes`, else with the published head, which is then replaced.
+
+    Asked for another number of classes than the weights have, timm loads whatever keys happen to fit, even none.
+    """
+    try:
+        overlay = {"file": path, "num_classes": classes}
+        return timm.create_model(
+            model, pretrained=True, num_classes=classes, pretrained_cfg_overlay=overlay, **arguments
+        )
+    except RuntimeError:  # the head's shape differs, or the weights are another network's
+        network = timm.create_model(model, pretrained=True, pretrained_cfg_overlay={"file": path}, **arguments)
+        network.reset_classifier(classes)
+        return network
 
 
 def torchvision_network(
@@ -96,7 +117,7 @@ def torchvision_network(
         if not pretrained:
             return torchvision.models.get_model(model, weights=None, num_classes=classes)
         return _with_new_head(torchvision.models.get_model(model, weights="DEFAULT"), classes)
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+    except UNBUILDABLE as error:
         raise ValueError(_refusal(f"torchvision's {model}", input_shape, pretrained, weights_file, error)) from error
 
 
@@ -134,13 +155,18 @@ def _existing(weights_file: str) -> Path:
 def _refusal(
     network: str, input_shape: tuple[int, ...], pretrained: bool, weights_file: str | None, error: Exception
 ) -> str:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if weights_file is not None:
-        remedy = "give weights of this very network"
-    elif pretrained:
-        remedy = "check the network connection, or give weights_file: a local copy of the weights"
-    else:
-        remedy = "choose images of a size this network takes"
-    return f"{network} cannot be built for images {tuple(input_shape)} ({error}); {remedy}"
+        return f"{network} cannot take the weights in {weights_file} ({reason}); give weights of this very network"
+    if pretrained:
+        return (
+            f"the pretrained weights of {network} cannot be loaded ({reason}); check the connection, "
+            f"or give weights_file: a local copy of them"
+        )
+    return (
+        f"{network} cannot be built for images of shape {tuple(input_shape)} ({reason}); "
+        f"choose images of a size this network takes"
+    )
 
 
 def _nearest(name: str, names: list[str]) -> str:

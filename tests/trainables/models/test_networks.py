@@ -152,10 +152,42 @@ def test_local_weights_are_loaded_and_the_head_adapts(tmp_path):
     )
 
 
-def test_unsuitable_weights_are_refused(tmp_path):
-    torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
+class Code:
+    def __reduce__(self):
+        return (print, ("code of the file was run",))
+
+
+@pytest.mark.parametrize("source", ["timm", "torchvision"])
+@pytest.mark.parametrize("content", ["other", "code", "cut"])
+def test_unsuitable_weights_are_refused(tmp_path, capsys, source, content):
+    path = tmp_path / "weights.pth"
+    torch.save({"a": Code() if content == "code" else torch.zeros(1)}, path)
+    if content == "cut":
+        path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"weights\.pth.*give weights of this very network"):
+        build_model(source, IMAGE, 5, weights_file=str(path), **OPTIONS[source])
+    assert "code of the file" not in capsys.readouterr().out
+
+
+def test_safetensors_are_read_and_broken_ones_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "weights.safetensors"
+    source = build_model("timm", IMAGE, 5, model="resnet10t")
+    save_file(source.state_dict(), path)
+    loaded = build_model("timm", IMAGE, 5, model="resnet10t", weights_file=str(path))
+    assert torch.equal(loaded.conv1[0].weight, source.conv1[0].weight)
+    path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match="give weights of this very network"):
-        build_model("torchvision", IMAGE, 5, model="squeezenet1_1", weights_file=str(tmp_path / "other.pth"))
+        build_model("timm", IMAGE, 5, model="resnet10t", weights_file=str(path))
+
+
+def test_weights_that_cannot_be_fetched_are_explained(monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="check the connection, or give weights_file"):
+        build_model("timm", IMAGE, 5, model="resnet10t", pretrained=True)
 
 
 def reference_tree_states(model, tree, place):
