@@ -27,8 +27,8 @@ CHEBYSHEV_POINTS = 25
 
 TOLERANCE = 1e-11
 
-_COLUMNS_AT_ONCE = 24
-_COLUMNS_A_JOB = 4
+_COLUMNS_AT_ONCE = 32
+_COLUMNS_A_JOB = 8
 
 
 @dataclass(frozen=True)
@@ -157,18 +157,22 @@ def _run(pool: ThreadPoolExecutor, task: Callable[[Any], None], jobs: Sequence[A
 
 
 def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
-    """Return the equal-mass ECE [...] of confidences [..., N] against `correct` [N], as a stable sort would.
+    """Return the equal-mass ECE [T, G] of confidences [T, G, N] against `correct` [N], as a stable sort would.
 
-    An unstable sort is faster and changes the value only where equal confidences straddle two bins: those rows are
-    sorted again.
+    From one temperature to the next the order of samples hardly changes, and sorting what is almost sorted takes a
+    tenth of the time: each row starts from the order before it. That changes the value only where equal confidences
+    straddle two bins: those rows are sorted afresh.
     """
-    rows = confidence.reshape(-1, confidence.shape[-1])
-    starts = equal_mass_starts(rows.shape[1], bins)
-    order = np.argsort(rows, axis=1)
-    ascending = np.take_along_axis(rows, order, axis=1)
-    tied = (ascending[:, starts[1:]] == ascending[:, starts[1:] - 1]).any(axis=1)
-    if tied.any():
-        order[tied] = np.argsort(rows[tied], axis=1, kind="stable")
-    ascending -= correct[order]
-    sums = np.add.reduceat(ascending, starts, axis=1)
-    return np.asarray(np.abs(sums).sum(axis=1) / rows.shape[1]).reshape(confidence.shape[:-1])
+    starts = equal_mass_starts(confidence.shape[-1], bins)
+    found = np.empty(confidence.shape[:-1])
+    order = np.argsort(confidence[0], axis=1)
+    for t, rows in enumerate(confidence):
+        ascending = np.take_along_axis(rows, order, axis=1)
+        step = np.argsort(ascending, axis=1, kind="stable")
+        order, ascending = np.take_along_axis(order, step, axis=1), np.take_along_axis(ascending, step, axis=1)
+        tied = (ascending[:, starts[1:]] == ascending[:, starts[1:] - 1]).any(axis=1)
+        if tied.any():
+            order[tied] = np.argsort(rows[tied], axis=1, kind="stable")
+        ascending -= correct[order]
+        found[t] = np.abs(np.add.reduceat(ascending, starts, axis=1)).sum(axis=1)
+    return found / confidence.shape[-1]

@@ -82,8 +82,9 @@ def test_neither_threads_nor_blocks_change_the_grid(monkeypatch):
 def test_equal_mass_errors_break_ties_as_a_stable_sort():
     random = np.random.default_rng(0)
     correct = (random.random(50) < 0.5).astype(float)
-    confidence = np.stack([random.integers(0, levels, 50) / levels for levels in (1, 3, 20, 10**6)])
-    for row, found in zip(confidence, equal_mass_errors(confidence, correct, 7), strict=True):
+    confidence = np.stack([random.integers(0, levels, 50) / levels for levels in (1, 3, 20, 10**6, 3, 7)])
+    errors = equal_mass_errors(confidence.reshape(3, 2, 50), correct, 7).ravel()
+    for row, found in zip(confidence, errors, strict=True):
         groups = np.array_split(np.argsort(row, kind="stable"), 7)
         expected = sum(abs((row[g] - correct[g]).sum()) for g in groups) / 50
         assert found == pytest.approx(expected, abs=1e-14)
