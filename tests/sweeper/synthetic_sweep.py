@@ -19,11 +19,10 @@ import yaml
 
 from sweeper.ids import SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
 from sweeper.tables import evaluation_columns, record_batch, table_schemas
+from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax
 
-CLASSES = 10
 RUNGS = (3, 9)
 MAX_EPOCHS = 27
-BINS = 15
 START = datetime.datetime(2025, 6, 1, 12, tzinfo=datetime.UTC)
 SHARPNESS = {"cross_entropy": 1.7, "focal": 1.25, "inverse_focal": 2.1, "selective_risk": 1.4}
 GAMMA_GRID = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
@@ -221,59 +220,6 @@ def draw_logits(
     features = rng.normal(size=(sweep.samples, CLASSES)) + separation * np.eye(CLASSES)[targets]
     sharpness = 1 + (quality["sharpness"] - 1) * min(1.0, epoch / 9)
     return (sharpness * separation * features).astype(np.float32), targets
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities in float64."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return shifted / shifted.sum(axis=1, keepdims=True)
-
-
-def bins_of(probabilities: np.ndarray, targets: np.ndarray) -> list[dict[str, Any]]:
-    """Return the reliability bins, right-closed."""
-    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == targets
-    which = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-    rows: list[dict[str, Any]] = []
-    for index in range(BINS):
-        inside = which == index
-        n = int(inside.sum())
-        rows.append(
-            {
-                "bin": index, "lower": index / BINS, "upper": (index + 1) / BINS, "n": n,
-                "confidence": float(confidence[inside].mean()) if n else None,
-                "accuracy": float(right[inside].mean()) if n else None,
-            }
-        )  # fmt: skip
-    return rows
-
-
-def metrics(probabilities: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """Return the metrics that the report shows, from probabilities."""
-    chosen = probabilities[np.arange(len(targets)), targets]
-    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == targets
-    gaps = [row["n"] * abs(row["accuracy"] - row["confidence"]) for row in bins_of(probabilities, targets) if row["n"]]
-    ranked = ~right[np.argsort(-confidence, kind="stable")]
-    return {
-        "accuracy": float(right.mean()),
-        "nll": float(-np.log(np.maximum(chosen, 1e-300)).mean()),
-        "brier": float(((probabilities - np.eye(CLASSES)[targets]) ** 2).sum(axis=1).mean()),
-        "ece": float(sum(gaps) / len(targets)),
-        "ada_ece": float(sum(gaps) / len(targets) * 0.97),
-        "mce": float(max(gaps) / len(targets)),
-        "cw_ece": float(sum(gaps) / len(targets) / 4),
-        "aurc": float((np.cumsum(ranked) / np.arange(1, len(ranked) + 1)).mean()),
-    }
-
-
-def best_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
-    """Return the temperature of smallest NLL on a grid."""
-    grid = np.exp(np.linspace(-1.5, 1.5, 25))
-    return float(min(grid, key=lambda t: metrics_nll(softmax(logits / t), targets)))
-
-
-def metrics_nll(probabilities: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean negative log-likelihood."""
-    return float(-np.log(np.maximum(probabilities[np.arange(len(targets)), targets], 1e-300)).mean())
 
 
 def add_evaluations(

@@ -18,7 +18,7 @@ DRAWN = "document.querySelectorAll('.plot[data-drawn] .main-svg').length > 0 && 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SHOWN = "[...document.querySelectorAll('#curvature-against-gamma .plot .scatterlayer .trace')].length"
 ROWS = "document.querySelectorAll('#trials tbody tr').length"
-FOUND = "parseInt(document.querySelector('#trials .count').textContent)"
+FOUND = "parseInt(document.querySelector('#trials .count').textContent.replace(',', ''))"
 
 
 async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:

@@ -1,0 +1,63 @@
+"""Plain metrics of the synthetic sweep, written without the project's own, so that the two can be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+CLASSES = 10
+BINS = 15
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return probabilities in float64."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def bins_of(probabilities: np.ndarray, targets: np.ndarray) -> list[dict[str, Any]]:
+    """Return the reliability bins, right-closed."""
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == targets
+    which = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    rows: list[dict[str, Any]] = []
+    for index in range(BINS):
+        inside = which == index
+        n = int(inside.sum())
+        rows.append(
+            {
+                "bin": index, "lower": index / BINS, "upper": (index + 1) / BINS, "n": n,
+                "confidence": float(confidence[inside].mean()) if n else None,
+                "accuracy": float(right[inside].mean()) if n else None,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def metrics(probabilities: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Return the metrics that the report shows, from probabilities."""
+    chosen = probabilities[np.arange(len(targets)), targets]
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == targets
+    gaps = [row["n"] * abs(row["accuracy"] - row["confidence"]) for row in bins_of(probabilities, targets) if row["n"]]
+    ranked = ~right[np.argsort(-confidence, kind="stable")]
+    return {
+        "accuracy": float(right.mean()),
+        "nll": float(-np.log(np.maximum(chosen, 1e-300)).mean()),
+        "brier": float(((probabilities - np.eye(CLASSES)[targets]) ** 2).sum(axis=1).mean()),
+        "ece": float(sum(gaps) / len(targets)),
+        "ada_ece": float(sum(gaps) / len(targets) * 0.97),
+        "mce": float(max(gaps) / len(targets)),
+        "cw_ece": float(sum(gaps) / len(targets) / 4),
+        "aurc": float((np.cumsum(ranked) / np.arange(1, len(ranked) + 1)).mean()),
+    }
+
+
+def best_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
+    """Return the temperature of smallest NLL on a grid."""
+    grid = np.exp(np.linspace(-1.5, 1.5, 25))
+    return float(min(grid, key=lambda t: metrics_nll(softmax(logits / t), targets)))
+
+
+def metrics_nll(probabilities: np.ndarray, targets: np.ndarray) -> float:
+    """Return the mean negative log-likelihood."""
+    return float(-np.log(np.maximum(probabilities[np.arange(len(targets)), targets], 1e-300)).mean())
