@@ -151,13 +151,14 @@ def _posthoc_columns(
         prefix = f"posthoc_{method}_"
         try:
             calibrator = fit(method, logits["val"], targets["val"], **options)
+            calibrated = {name: calibrator(values) for name, values in logits.items()}
         except PosthocUnavailable as error:
             for row in columns.values():
                 row[f"{prefix}unavailable"] = str(error)
             continue
         for name, row in columns.items():
             row.update({prefix + key: value for key, value in calibrator.parameters.items()})
-            measured = evaluate_probabilities(calibrator(logits[name]), targets[name], settings.bins)
+            measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins)
             row.update({prefix + metric: measured[metric] for metric in POSTHOC_METRICS})
     return columns
 
