@@ -1,0 +1,94 @@
+"""Imports point one way, heavy packages stay where they belong, and a worker starts fast."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted(path for package in ("trainables", "sweeper") for path in (ROOT / package).rglob("*.py"))
+RAY_FILES = {"trainables/trainable.py", "sweeper/executor.py", "sweeper/cluster.py"}
+SLOW = {"torchvision", "timm", "scipy", "sklearn", "ray", "mlflow", "pandas", "duckdb", "plotly", "matplotlib"}
+
+
+def _name(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def _packages(nodes):
+    """Return the top-level packages that these import statements name."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def _imported(path):
+    return _packages(ast.walk(ast.parse(path.read_text())))
+
+
+def _imported_at_the_top(path):
+    """Return what importing the module imports: everything outside functions, but not what only type checkers see."""
+    waiting, reached = list(ast.parse(path.read_text()).body), []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting += node.orelse
+            continue
+        reached.append(node)
+        waiting += ast.iter_child_nodes(node)
+    return _packages(reached)
+
+
+def test_there_are_files_to_look_at():
+    assert len(FILES) > 60
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_imports_point_one_way(path):
+    imported = _imported(path)
+    assert "tests" not in imported
+    if _name(path).startswith("trainables/"):
+        assert "sweeper" not in imported and "search_spaces" not in imported
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_ray_and_mlflow_stay_where_they_belong(path):
+    imported = _imported(path)
+    assert "ray" not in imported or _name(path) in RAY_FILES
+    assert "mlflow" not in imported or _name(path).startswith("sweeper/sinks/mlflow")
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if _name(p).startswith("trainables/")], ids=_name)
+def test_trainables_import_nothing_slow_at_the_top(path):
+    allowed = {"ray"} if _name(path) in RAY_FILES else set()
+    assert _imported_at_the_top(path) & SLOW <= allowed
+
+
+def test_a_worker_loads_nothing_slow_before_it_trains():
+    program = (
+        "import sys; from trainables.trial import Trial, TrialSettings; from trainables.models import ARCHITECTURES\n"
+        "from trainables.datasets import load_dataset; load_dataset('digits')\n"
+        f"print(sorted({SLOW!r} & {{name.partition('.')[0] for name in sys.modules}}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_reading_ids_and_journals_loads_no_torch():
+    program = (
+        "import sys, sweeper.journal, sweeper.state, sweeper.scheduler, sweeper.ids, sweeper.lease\n"
+        "print('torch' in sys.modules, 'ray' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False False\n", done.stdout + done.stderr
