@@ -99,7 +99,14 @@ class Progress:
     def __enter__(self) -> Progress:
         """Begin to show."""
         if self._console.is_terminal:
-            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render, transient=True)
+            self._live = Live(
+                console=self._console,
+                refresh_per_second=4,
+                get_renderable=self._render,
+                transient=True,
+                redirect_stdout=False,  # what others print belongs in the log, not above the table
+                redirect_stderr=False,
+            )
             self._live.start()
         return self
 
@@ -158,7 +165,9 @@ class Progress:
         bar = ProgressBar(total=1.0, completed=now.share, width=40)
         left = f"about {duration(now.seconds_left)} left" if now.seconds_left is not None else "estimating"
         speed = f"{now.epochs / now.seconds:.1f} epochs/s" if now.seconds > 0 else ""
-        lines: list[RenderableType] = [counts, bar, Text(f"{duration(now.seconds)} · {left} · {speed}"), table]
+        times = Table.grid(padding=(0, 2))
+        times.add_row(bar, Text(f"{duration(now.seconds)} · {left} · {speed}"))
+        lines: list[RenderableType] = [counts, times, table]
         if now.best is not None:
             lines.append(
                 Text(
