@@ -113,15 +113,31 @@ def leaderboard(results: Results) -> Leaderboard:
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:
-    """Return the `config_…` columns with more than one value, absence counted as one: loss, architecture, the rest."""
+    """Return the `config_…` columns that tell trials apart: those of the loss, of the architecture, the rest.
+
+    A hyperparameter that has one value (absence counted as one) for each loss, architecture … follows from that name
+    and is left out: the width of the only `resnet8` says nothing, though an `mlp` has another.
+    """
     names = [name for name in results.columns("trials") if name.startswith("config_") and name != "config_hash"]
     if not names:
         return ()
-    counts = ", ".join(f"count(DISTINCT {name}) + (count({name}) < count(*))::INT AS {name}" for name in names)
-    row = results.rows(f"SELECT {counts} FROM trials")[0]
+    values = results.rows(f"SELECT {', '.join(value_count(name, names) for name in names)}")[0]
     order = {"loss": 0, "architecture": 1}
-    varying = [name for name in names if row[name] > 1]
-    return tuple(sorted(varying, key=lambda name: (order.get(name.split("_")[1], 2), not name.endswith("_name"))))
+    varying = [name for name in names if (values[name] or 0) > 1]
+    return tuple(sorted(varying, key=lambda name: (order.get(group(name), 2), not name.endswith("_name"))))
+
+
+def value_count(column: str, names: Sequence[str]) -> str:
+    """Return the SQL of how many values a column takes at most for one name of its component."""
+    owner = f"config_{group(column)}_name"
+    by = f" GROUP BY {owner}" if owner in names and owner != column else ""
+    counted = f"SELECT count(DISTINCT coalesce({column}::VARCHAR, '')) AS n FROM trials{by}"
+    return f"(SELECT max(n) FROM ({counted})) AS {column}"
+
+
+def group(column: str) -> str:
+    """Return the part of a configuration that a column belongs to, e.g. `loss` of `config_loss_gamma`."""
+    return column.split("_")[1]
 
 
 METRICS = ("accuracy", "nll", "ece", "brier", "aurc", "posthoc_temperature_ece")
@@ -176,17 +192,17 @@ def describe(row: Mapping[str, Any], columns: Sequence[str]) -> str:
         value = row.get(column)
         if value is None:
             continue
-        group, _, short = column.removeprefix("config_").partition("_")
+        part, _, short = column.removeprefix("config_").partition("_")
         if short == "name":
-            parts.append(f"{value}{{{group}}}")
-            inside[group] = []
-        elif group in inside:
-            inside[group].append(f"{label(short)} {number(value)}")
+            parts.append(f"{value}{{{part}}}")
+            inside[part] = []
+        elif part in inside:
+            inside[part].append(f"{label(short)} {number(value)}")
         else:
             parts.append(f"{label(short)} {number(value)}")
     text = " · ".join(parts)
-    for group, words in inside.items():
-        text = text.replace(f"{{{group}}}", f" ({', '.join(words)})" if words else "")
+    for part, words in inside.items():
+        text = text.replace(f"{{{part}}}", f" ({', '.join(words)})" if words else "")
     return text or "the only configuration"
 
 

@@ -31,7 +31,7 @@ def summary(results: Results) -> RenderableType:
 
 
 def best_trials(board: Leaderboard) -> Table:
-    """Return the best trials as a table, those that finished first."""
+    """Return the best trials as a table, those that finished first; their status only where it differs."""
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
     columns: list[tuple[str, str, float]] = [
         (board.objective.label, "judged", 1),
@@ -42,11 +42,14 @@ def best_trials(board: Leaderboard) -> Table:
     table.add_column("trial", no_wrap=True)
     for heading, _, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
+    mixed = len({row["status"] for row in board.rows[:BEST]}) > 1
+    if mixed:
+        table.add_column("status", no_wrap=True)
     table.add_column("configuration", no_wrap=True, overflow="ellipsis", ratio=1)
     for row in board.rows[:BEST]:
         values = [board.value(row, name, scale) for _, name, scale in columns]
-        table.add_row(str(row["trial"]), *values, STATUS_WORDS[row["status"]], board.describe(row))
+        status = [STATUS_WORDS[row["status"]]] if mixed else []
+        table.add_row(str(row["trial"]), *values, *status, board.describe(row))
     return table
 
 

@@ -24,7 +24,7 @@ EPOCHS_SQL = (
 
 RUNGS_SQL = (
     "SELECT rung, count(*) AS judged, count(*) FILTER (kind = 'stop') AS stopped\n"
-    "FROM decisions WHERE rung IS NOT NULL GROUP BY rung ORDER BY rung"
+    "FROM decisions WHERE rung IS NOT NULL AND kind IN ('stop', 'continue') GROUP BY rung ORDER BY rung"
 )
 
 TIME_SQL = (

@@ -43,8 +43,10 @@ def draw(results: Results) -> Figure | None:
     curves = gather(results.rows(sql))
     if not curves or not metrics:
         return None
-    rungs_sql = "SELECT DISTINCT rung FROM decisions WHERE rung IS NOT NULL ORDER BY rung"
-    rungs = [row["rung"] for row in results.rows(rungs_sql)]
+    rungs_sql = (
+        "SELECT DISTINCT rung FROM decisions WHERE kind IN ('stop', 'continue') AND rung IS NOT NULL ORDER BY rung"
+    )
+    rungs = [row["rung"] for row in results.rows(rungs_sql) if row["rung"] is not None]
     shown, remark = thin_out(curves, goal.metric if goal.metric in metrics else metrics[0])
     losses = categories(curves, "loss")
     drawn_rungs = f" Dotted: rungs at epochs {', '.join(map(str, rungs))}." if rungs else ""
