@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sweeper.redaction import redact
+from sweeper.redaction import redact_arguments
 from sweeper.spec_models import SweepSpec
 
 PACKAGES = ("calibration-sweeper", "torch", "torchvision", "timm", "ray", "mlflow", "pyarrow", "numpy", "scikit-learn")
@@ -26,7 +26,7 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
     """
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": [redact(argument) for argument in sys.argv],
+        "command": redact_arguments(sys.argv),
         "seed": spec.seed,
         "dataset": {**spec.dataset, **dataset_facts},
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # A password may hold an @ or, after a user name and a colon, a slash, though an address should not.
 _USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?:[^/\s]+|[^/:@\s]+:[^@\s]+)@")
@@ -17,3 +18,12 @@ def redact(text: str) -> str:
     """Return `text` with user names and passwords in addresses, and the values of secret-like names, starred out."""
     text = _USER_INFO.sub(r"\g<scheme>***@", text)
     return _SECRET_VALUE.sub(r"\g<name>\g<sign>***", text)
+
+
+def redact_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a command line's arguments redacted; a secret may follow its name as an argument of its own."""
+    names = ["", *(argument if argument.startswith("-") and "=" not in argument else "" for argument in arguments)]
+    return [
+        "***" if name and not argument.startswith("-") and redact(f"{name}=x") != f"{name}=x" else redact(argument)
+        for name, argument in zip(names, arguments, strict=False)
+    ]

@@ -49,9 +49,17 @@ def create_sweep(spec: SweepSpec, stem: str, name: str | None, output: Path, man
 
 
 def open_sweep(name: str, output: Path) -> Sweep:
-    """Open the sweep `name` below `output` (or at a path). Raises SweeperError when there is none."""
+    """Open the sweep `name` below `output` (or at a path). Raises SweeperError when there is none to be read."""
     paths = find_sweep(name, output)
-    values = yaml.safe_load(paths.sweep_file.read_text())
+    try:
+        values = yaml.safe_load(paths.sweep_file.read_text())
+        if not isinstance(values, dict):
+            raise yaml.YAMLError("it holds no mapping")
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SweeperError(
+            f"the resolved search space {paths.sweep_file} cannot be read: {error}",
+            "restore it from a backup; the journal can only be continued with the space it was begun with",
+        ) from error
     spec = build_spec(values, source=str(paths.sweep_file))
     return Sweep(paths, spec, configurations(spec))
 
@@ -74,26 +82,46 @@ def list_sweeps(output: Path) -> list[str]:
 
 
 def _claim_folder(stem: str, name: str | None, output: Path) -> Path:
-    wanted = name if name is not None else "".join(c if c.isalnum() or c in "_.-" else "-" for c in stem)
+    wanted = name if name is not None else _name_of(stem)
     if not is_sweep_name(wanted):
         raise SweeperError(
             f"{wanted!r} cannot be a sweep's name",
             "use 1 to 100 letters, digits, '_', '.' and '-', beginning with a letter or digit",
         )
-    output.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
         folder = output / (wanted if number == 1 else f"{wanted}-{number}")
-        try:
-            folder.mkdir()
+        if not folder.exists() and _make(folder):
             return folder.resolve()
-        except FileExistsError:
-            if name is not None:
-                raise SweeperError(
-                    f"the name {name!r} is taken: {folder} exists",
-                    f"continue it with `sweeper resume {name}`, or choose another --name",
-                ) from None
-            number += 1
+        if name is not None:
+            raise SweeperError(
+                f"the name {name!r} is taken: {folder} exists",
+                f"continue it with `sweeper resume {name}`, or choose another --name",
+            )
+        number += 1
+
+
+def _make(folder: Path) -> bool:
+    """Make the folder and tell whether it is this caller's. Raises SweeperError when it cannot be made."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    except FileExistsError:
+        if folder.exists():
+            return False
+        raise SweeperError(f"the output {folder.parent} is a file", "choose a folder with --output") from None
+    except OSError as error:
+        raise SweeperError(
+            f"the output folder {folder.parent} cannot be written to: {error.strerror}",
+            "make it writable, or choose another with --output",
+        ) from error
+    return True
+
+
+def _name_of(stem: str) -> str:
+    """Return a search space file's stem as a sweep's name, with room left for a number."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "-" for c in stem)
+    return name.lstrip("_.-")[:90] or "sweep"
 
 
 def _write_whole(path: Path, text: str) -> None:
