@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.redaction import redact
+from sweeper.redaction import redact, redact_arguments
 
 SECRET = "hunter2"
 LEAKS = [
@@ -62,3 +62,11 @@ def test_redacting_twice_changes_nothing(text):
 @given(st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=4, max_size=20))
 def test_any_password_in_an_address_goes(secret):
     assert f":{secret}@" not in redact(f"mysql://user:{secret}@host/db")
+
+
+def test_a_secret_may_be_an_argument_of_its_own():
+    arguments = ["sweeper", "run", "a.yaml", "--api-token", SECRET, "--output", "out", "--password", "--name", "x"]
+    arguments += [f"--secret={SECRET}", "plain"]
+    starred = [*arguments[:4], "***", *arguments[5:10], "--secret=***", "plain"]
+    assert redact_arguments(arguments) == starred
+    assert redact_arguments([]) == []
