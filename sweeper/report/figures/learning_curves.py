@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ ABSENT = "Learning curves: no epoch has been reported."
 
 CURVES = 120
 """Curves drawn a status at most: more only cover each other, and each costs drawing time."""
+OUTLYING, FAR = 0.95, 10
+"""The axis is cut where the largest value is more than FAR times that below which the share OUTLYING lies."""
 CROWDED = 100
 """Curves above which finished ones are drawn thin too."""
 POINTS = 120
@@ -128,9 +131,29 @@ def panel(curves: Sequence[dict[str, Any]], metric: str, losses: Sequence[str], 
     lines = [rung_line(rung) for rung in rungs]
     notes = [rung_label(rung) for rung in rungs]
     label = " ".join(map(word, metric.split("_", 1)))
-    height = log_axis(label, (row[metric] for curve in curves for row in curve["points"]))
+    values = [row[metric] for curve in curves for row in curve["points"]]
+    shown, cut = visible(values)
+    limits, remarks = {}, []
+    if cut:
+        limits = {"range": [math.log10(min(shown)) - 0.05, math.log10(max(shown)) + 0.05]}
+        remarks = [f"Values above {max(shown):.3g} are beyond the axis: double-click to see them."]
+    height = log_axis(label, shown, **limits)
     drawn = plot(traces, axis("epoch", rangemode="tozero"), height, shapes=lines, annotations=notes)
-    return Panel(label, [], drawn)
+    return Panel(label, remarks, drawn)
+
+
+def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
+    """Return the positive values that the axis has to show, and whether those far above nearly all were left out.
+
+    A few runs that diverge would otherwise leave the rest a narrow stripe.
+    """
+    positive = sorted(value for value in values if value is not None and 0 < value < math.inf)
+    if not positive:
+        return positive, False
+    usual = positive[int(OUTLYING * (len(positive) - 1))]
+    if positive[-1] <= FAR * usual:
+        return positive, False
+    return [value for value in positive if value <= 2 * usual], True
 
 
 def joined(curves: Sequence[dict[str, Any]], metric: str) -> tuple[list[Any], list[Any], list[Any]]:
