@@ -28,17 +28,24 @@ def split_like(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return [piece.view(p.shape) for piece, p in zip(pieces, like, strict=True)]
 
 
+def split_rows(vectors: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the rows [m, P] cut into columns [m, numel] for each of `like`, in their type."""
+    return vectors.to(like[0].dtype).split([p.numel() for p in like], dim=1)
+
+
 def hessian_vector_product(
     gradients: Sequence[Tensor | None],
     parameters: Sequence[Tensor],
     vectors: Sequence[Tensor],
     *,
     training: bool = False,
+    batched: bool = False,
 ) -> list[Tensor | None]:
     """Return H·v, a tensor for each parameter, from gradients that were taken with `create_graph=True`.
 
     With `training` the result can itself be differentiated, as the `hessian_trace` regulariser needs
-    (curvature paper, Eq. 33). A parameter that the gradient does not depend on gets `None`.
+    (curvature paper, Eq. 33). With `batched` each vector has a leading dimension m, and so has the result: m
+    products in one traversal. A parameter that the gradient does not depend on gets `None`.
     """
     kept = [(g, v) for g, v in zip(gradients, vectors, strict=True) if g is not None and g.requires_grad]
     if not kept:  # the loss is affine in the parameters
@@ -46,7 +53,13 @@ def hessian_vector_product(
     outputs, cotangents = zip(*kept, strict=True)
     return list(
         torch.autograd.grad(
-            outputs, parameters, cotangents, retain_graph=True, create_graph=training, allow_unused=True
+            outputs,
+            parameters,
+            cotangents,
+            retain_graph=True,
+            create_graph=training,
+            allow_unused=True,
+            is_grads_batched=batched,
         )
     )
 
@@ -54,13 +67,14 @@ def hessian_vector_product(
 class HessianOperator:
     """The Hessian of one mean loss over a `Surface`: its gradient and its products, which are counted."""
 
-    def __init__(self, surface: Surface, loss: LossFunction) -> None:
+    def __init__(self, surface: Surface, loss: LossFunction, vectors_per_pass: int = 1) -> None:
         """Freeze what the loss treats as constant, batch by batch, and take the gradient.
 
         Raises CurvatureUnavailable when the gradient is not finite or cannot be differentiated.
         """
         self.surface = surface
         self.loss = loss
+        self.width = vectors_per_pass
         self.products = 0
         self.gradient = torch.zeros(
             sum(p.numel() for p in surface.parameters), dtype=torch.float64, device=surface.device
@@ -81,27 +95,36 @@ class HessianOperator:
         return self.products_of(vector[None])[0]
 
     def products_of(self, vectors: Tensor) -> Tensor:
-        """Return H·v for each row v of `vectors` [m, P], in one pass over the data and one graph traversal.
+        """Return H·v for each row v of `vectors` [m, P], in one pass over the data.
 
-        On a CPU m vectors take as long as m single products; what is saved is the rebuilding of graphs that did
-        not fit in memory. Raises CurvatureUnavailable when a product is not finite.
+        A graph that did not fit in memory is rebuilt once for all of them. `vectors_per_pass` of them share a
+        traversal of it. Raises CurvatureUnavailable when a product is not finite.
         """
         self.products += len(vectors)
-        parameters = self.surface.parameters
-        pieces = [split_like(vector, parameters) for vector in vectors]
         result = torch.zeros_like(vectors, dtype=torch.float64)
         for index, chunk in enumerate(self.surface.chunks):
             gradients = self._gradients.get(index)
             if gradients is None:
                 gradients = self._chunk_gradients(chunk)
             try:
-                for row, piece in zip(result, pieces, strict=True):
-                    row += flatten(hessian_vector_product(gradients, parameters, piece), parameters)
+                for rows, part in zip(result.split(self.width), vectors.split(self.width), strict=True):
+                    rows += self._chunk_products(gradients, part)
             except (RuntimeError, NotImplementedError) as error:
                 raise unavailable("a Hessian-vector product", error) from error
         if not bool(torch.isfinite(result).all()):
             raise CurvatureUnavailable("a Hessian-vector product has entries that are not finite")
         return result
+
+    def _chunk_products(self, gradients: list[Tensor | None], vectors: Tensor) -> Tensor:
+        parameters = self.surface.parameters
+        if len(vectors) == 1:
+            pieces = split_like(vectors[0], parameters)
+            return flatten(hessian_vector_product(gradients, parameters, pieces), parameters)[None]
+        stacked = [p.expand(len(vectors), *p.shape) for p in parameters]
+        together = [v.view_as(p) for v, p in zip(split_rows(vectors, parameters), stacked, strict=True)]
+        found = hessian_vector_product(gradients, parameters, together, batched=True)
+        rows = (torch.zeros_like(p) if f is None else f for f, p in zip(found, stacked, strict=True))
+        return torch.cat([row.reshape(len(vectors), -1) for row in rows], dim=1)
 
     def logit_blocks(self, chunk: Chunk) -> Tensor | None:
         """Return the mean loss's Hessian in each sample's logits [n, K, K], or None where it couples samples."""

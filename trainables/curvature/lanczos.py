@@ -64,22 +64,23 @@ def lanczos(product: Product, start: Tensor, *, steps: int, tolerance: float, ge
     Converged means ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max and ≤ tolerance·‖H‖ for λ_min. Where the Krylov space
     is exhausted (an invariant subspace), it goes on from a random direction, so that eigenvectors orthogonal to
     `start` are not missed. Every new direction is orthogonalised twice against all earlier ones: without that,
-    converged eigenvalues come back as copies (Golub & Van Loan, Matrix Computations, §10.3).
+    converged eigenvalues come back as copies (Golub & Van Loan, Matrix Computations, §10.3). The basis is kept in
+    the type of `start`; the tridiagonal matrix is in double precision.
     """
     dimension = start.numel()
     steps = min(steps, dimension)
-    basis = torch.zeros(steps, dimension, dtype=torch.float64, device=start.device)
+    basis = torch.zeros(steps, dimension, dtype=start.dtype, device=start.device)
     diagonal: list[float] = []
     off_diagonal: list[float] = []
-    vector = _unit(start.double(), basis[:0], generator)
+    vector = _unit(start, basis[:0], generator)
     for step in range(steps):
         basis[step] = vector
-        image = product(vector)
-        diagonal.append(float(vector @ image))
+        image = product(vector).to(basis)
+        diagonal.append(float(vector.double() @ image.double()))
         image = _project_out(image, basis[: step + 1])
         remainder = float(image.norm())
         scale = max(map(abs, diagonal + off_diagonal))
-        exhausted = remainder <= 1e-10 * max(scale, 1e-300)
+        exhausted = remainder <= 100 * torch.finfo(basis.dtype).eps * max(scale, 1e-300)
         found = _ritz(diagonal, off_diagonal, 0.0 if exhausted else remainder, basis[: step + 1])
         if step + 1 == steps or (not exhausted and _converged(found, tolerance)):
             return found
@@ -113,7 +114,7 @@ def _unit(vector: Tensor, basis: Tensor, generator: torch.Generator) -> Tensor:
     norm = float(vector.norm())
     if norm > 0:
         return vector / norm
-    drawn = torch.randn(vector.numel(), generator=generator, dtype=torch.float64).to(vector.device)
+    drawn = torch.randn(vector.numel(), generator=generator, dtype=torch.float64).to(vector)
     drawn = _project_out(drawn, basis)
     return drawn / drawn.norm()
 
@@ -125,7 +126,7 @@ def _ritz(diagonal: list[float], off_diagonal: list[float], remainder: float, ba
         beside = torch.tensor(off_diagonal, dtype=torch.float64)
         tridiagonal += torch.diag(beside, 1) + torch.diag(beside, -1)
     values, coordinates = torch.linalg.eigh(tridiagonal)
-    return Lanczos(values, remainder * coordinates[-1].abs(), basis, coordinates.to(basis.device))
+    return Lanczos(values, remainder * coordinates[-1].abs(), basis, coordinates.to(basis))
 
 
 def _converged(found: Lanczos, tolerance: float) -> bool:

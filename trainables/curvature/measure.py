@@ -57,7 +57,13 @@ def prepare_surface(model: nn.Module, inputs: Tensor, targets: Tensor, settings:
     """Return the surface of `model` over `settings.samples` evenly spaced samples. Use within `second_order`."""
     chosen = evenly_spaced(len(targets), settings.samples)
     chosen_inputs = inputs[chosen.to(inputs.device)]
-    return Surface(model, chosen_inputs, targets[chosen.to(targets.device)], batch_size=settings.batch_size)
+    return Surface(
+        model,
+        chosen_inputs,
+        targets[chosen.to(targets.device)],
+        batch_size=settings.batch_size,
+        basis_rows=settings.lanczos_steps,
+    )
 
 
 def evenly_spaced(total: int, samples: int | None) -> Tensor:
@@ -74,10 +80,10 @@ def same_loss(first: LossFunction, second: LossFunction) -> bool:
 
 def _measure(surface: Surface, loss: LossFunction, settings: CurvatureSettings, seed: int) -> dict[str, float]:
     generator = torch.Generator().manual_seed(seed)
-    operator = HessianOperator(surface, loss)
+    operator = HessianOperator(surface, loss, settings.vectors_per_pass)
     ends = lanczos(
         operator.product,
-        near(operator.gradient, generator),
+        near(operator.gradient, generator).to(surface.basis_type),
         steps=min(settings.lanczos_steps, max(1, settings.max_matvecs - 2)),  # two probes have a standard error
         tolerance=settings.residual_tolerance,
         generator=generator,

@@ -19,6 +19,7 @@ from trainables.curvature.gauss_newton import Folded, logit_gram
 # What autograd keeps for second derivatives, as a multiple of what it keeps for the forward pass: measured 1.6 for
 # resnet8 and 1.05 for mlp, and the products' own temporaries come on top.
 _GRAPH_GROWTH = 3.0
+_DOUBLE_DIMENSION = 1_000_000  # beyond it, Lanczos vectors in double precision would be gigabytes
 _LARGEST_CHUNK = 1024  # beyond it larger passes are no faster on a CPU
 _CPU_SHARE, _CPU_LIMIT = 0.25, 4 * 2**30  # of what is free: other trials run on the same machine
 _CUDA_SHARE = 0.6
@@ -28,8 +29,8 @@ _CUDA_SHARE = 0.6
 def second_order(device: torch.device) -> Iterator[None]:
     """Within this context graphs can be differentiated twice, and the caller's random state is left alone.
 
-    Gradients are on whatever the caller's mode, autocast is off, and attention runs as plain matrix products
-    because the fused kernels have no second derivative.
+    Gradients are on whatever the caller's mode; autocast, TF32 and cuDNN's non-deterministic kernels are off; and
+    attention runs as plain matrix products, because the fused kernels have no second derivative.
     """
     devices = [device] if device.type == "cuda" else []
     with (
@@ -37,6 +38,7 @@ def second_order(device: torch.device) -> Iterator[None]:
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     ):
         yield
@@ -98,12 +100,19 @@ class Surface:
 
     Attributes:
         affine: the network is affine in each parameter alone, so that traces are exact.
+        dimension: the number P of trainable parameters.
+        basis_type: the type to keep vectors of that dimension in.
         samples: how many samples the mean runs over.
         batch_size: the partition over which a batch-coupled loss is taken.
     """
 
-    def __init__(self, model: nn.Module, inputs: Tensor, targets: Tensor, *, batch_size: int) -> None:
-        """Copy `model`, look at its structure on a few samples, and cut the data into chunks that fit in memory."""
+    def __init__(
+        self, model: nn.Module, inputs: Tensor, targets: Tensor, *, batch_size: int, basis_rows: int = 0
+    ) -> None:
+        """Copy `model`, look at its structure on a few samples, and cut the data into chunks that fit in memory.
+
+        `basis_rows` vectors of all parameters are to fit beside the graphs.
+        """
         self.network = private_copy(model)
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
@@ -116,7 +125,11 @@ class Surface:
         except (RuntimeError, NotImplementedError) as error:
             raise unavailable("the forward pass for curvature", error) from error
         per_sample = _GRAPH_GROWTH * saved[0] / min(3, self.samples)
-        size, kept = chunk_plan(self.samples, per_sample, graph_budget(self.device), batch_size)
+        self.dimension = sum(p.numel() for p in self.parameters)
+        self.basis_type = torch.float64 if self.dimension <= _DOUBLE_DIMENSION else self.parameters[0].dtype
+        reserved = basis_rows * self.dimension * self.basis_type.itemsize
+        budget = max(0, graph_budget(self.device) - reserved)
+        size, kept = chunk_plan(self.samples, per_sample, budget, batch_size)
         pairs = zip(inputs.split(size), targets.split(size), strict=True)
         self._grams: dict[int, Tensor] = {}
         self.chunks = [Chunk(x, y, index < kept) for index, (x, y) in enumerate(pairs)]

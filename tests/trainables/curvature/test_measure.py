@@ -81,6 +81,38 @@ def test_single_precision_agrees_with_double(reference, kind):
         assert math.isclose(found[field], expected[field], rel_tol=1e-3)
 
 
+def test_agrees_on_every_device_at_hand(reference):
+    model, (inputs, targets) = reference.build("conv"), reference.batch()
+    expected = measure(model, inputs, targets, focal)
+    for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
+        found = measure(copy.deepcopy(model).to(device), inputs.to(device), targets.to(device), focal)
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["conv", "attention"])
+@pytest.mark.parametrize("budget", [10**12, 1])
+def test_several_vectors_in_a_pass_give_the_same_trace(reference, monkeypatch, kind, budget):
+    monkeypatch.setattr(surface_module, "graph_budget", lambda device: budget)
+    model, (inputs, targets) = reference.build(kind), reference.batch()
+    rows = [
+        measure(model, inputs, targets, focal, CurvatureSettings(
+            lanczos_steps=2, trace_probes=7, trace_method="hutchinson", vectors_per_pass=width, batch_size=8))
+        for width in (1, 3, 8)
+    ]  # fmt: skip
+    assert rows[1] == pytest.approx(rows[0], rel=1e-9)
+    assert rows[2] == pytest.approx(rows[0], rel=1e-9)
+
+
+def test_large_networks_keep_single_precision_vectors(reference, monkeypatch):
+    monkeypatch.setattr(surface_module, "_DOUBLE_DIMENSION", 10)
+    model, (inputs, targets) = reference.build("conv").float(), reference.batch()
+    inputs = inputs.float()
+    hessian = reference.dense_hessian(model.double(), inputs.double(), targets, cross_entropy)
+    row = measure(model.float(), inputs, targets, cross_entropy)
+    assert math.isclose(row["lambda_max"], float(torch.linalg.eigvalsh(hessian)[-1]), rel_tol=1e-4)
+    assert math.isclose(row["lambda_min"], float(torch.linalg.eigvalsh(hessian)[0]), rel_tol=1e-3)
+
+
 @pytest.mark.parametrize("budget", [10**12, 30_000, 1])
 @pytest.mark.parametrize("batch_size", [3, 7, 64])
 def test_is_a_mean_over_samples_whatever_the_batches(reference, monkeypatch, budget, batch_size):
