@@ -159,20 +159,24 @@ def _run(pool: ThreadPoolExecutor, task: Callable[[Any], None], jobs: Sequence[A
 def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
     """Return the equal-mass ECE [T, G] of confidences [T, G, N] against `correct` [N], as a stable sort would.
 
-    From one temperature to the next the order of samples hardly changes, and sorting what is almost sorted takes a
-    tenth of the time: each row starts from the order before it. That changes the value only where equal confidences
-    straddle two bins: those rows are sorted afresh.
+    Bins need no order within: a partition at their first places suffices. From one temperature to the next the
+    order hardly changes, and what is almost in place is partitioned faster still, so each row starts from the order
+    before it. Only where equal confidences straddle two bins does that change the value: those rows are sorted.
     """
-    starts = equal_mass_starts(confidence.shape[-1], bins)
+    _, kinds, samples = confidence.shape
+    starts = equal_mass_starts(samples, bins)
+    first = np.arange(kinds)[:, None] * samples  # flat indices: take is several times faster than take_along_axis
+    outcome = np.tile(correct, kinds)
     found = np.empty(confidence.shape[:-1])
-    order = np.argsort(confidence[0], axis=1)
+    order = np.broadcast_to(np.arange(samples), (kinds, samples)) + first
     for t, rows in enumerate(confidence):
-        ascending = np.take_along_axis(rows, order, axis=1)
-        step = np.argsort(ascending, axis=1, kind="stable")
-        order, ascending = np.take_along_axis(order, step, axis=1), np.take_along_axis(ascending, step, axis=1)
-        tied = (ascending[:, starts[1:]] == ascending[:, starts[1:] - 1]).any(axis=1)
+        binned = rows.take(order)
+        step = np.argpartition(binned, starts[1:], axis=1) + first
+        order, binned = order.take(step), binned.take(step)
+        tied = (np.maximum.reduceat(binned, starts, axis=1)[:, :-1] == binned[:, starts[1:]]).any(axis=1)
         if tied.any():
-            order[tied] = np.argsort(rows[tied], axis=1, kind="stable")
-        ascending -= correct[order]
-        found[t] = np.abs(np.add.reduceat(ascending, starts, axis=1)).sum(axis=1)
-    return found / confidence.shape[-1]
+            order[tied] = np.argsort(rows[tied], axis=1, kind="stable") + first[tied]
+            binned[tied] = rows.take(order[tied])
+        binned -= outcome.take(order)
+        found[t] = np.abs(np.add.reduceat(binned, starts, axis=1)).sum(axis=1)
+    return found / samples
