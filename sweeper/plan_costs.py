@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sweeper.errors import InvalidSearchSpace, SweeperError
 from sweeper.plan import SIMULATED_TRIALS, Cost, Plan, plan
+from sweeper.preparation import prepare_dataset
 from sweeper.space import configurations
 from sweeper.spec_models import SweepSpec
 
@@ -24,11 +26,11 @@ MEASURED_SECONDS = 1.0
 
 def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
     """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why."""
-    from trainables.datasets import DataSetUnavailableError
-
     try:
         costs = measure_costs(spec)
-    except DataSetUnavailableError as error:
+    except InvalidSearchSpace:
+        raise
+    except SweeperError as error:
         return plan(spec, workers=workers, note=f"no time: {error}")
     parts = [
         f"{name} {c.epoch_seconds:.3g} s an epoch, {c.evaluation_seconds:.3g} s an evaluation"
@@ -41,15 +43,12 @@ def measure_costs(spec: SweepSpec) -> dict[str, Cost]:
     """Return architecture → cost, each measured on one of the sweep's configurations.
 
     Raises:
-        DataSetUnavailableError: the data set's files are missing or damaged.
+        SweeperError: the data set's files are missing or damaged, or a network does not suit it.
     """
     import torch
 
-    from trainables.datasets import load_dataset
-
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
-    options = dict(spec.dataset)
-    whole = load_dataset(options.pop("name"), **options)
+    whole = prepare_dataset(spec)
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
     with _threads(max(1, int(spec.resources.cpu))):

@@ -22,6 +22,7 @@ from sweeper.journal import Journal, read_journal
 from sweeper.lease import Lease
 from sweeper.manifest import build_manifest
 from sweeper.output import chatter_to
+from sweeper.preparation import dataset_facts, prepare_dataset
 from sweeper.progress import Progress
 from sweeper.ray_environment import prepare
 from sweeper.report import write_report
@@ -34,8 +35,7 @@ from sweeper.spec_models import Resources
 from sweeper.state import SweepState
 from sweeper.sweep import Sweep, create_sweep
 from sweeper.tables import evaluation_columns, table_schemas
-from trainables.datasets import load_dataset
-from trainables.datasets.base import DataSet, DataSetUnavailableError
+from trainables.datasets.base import DataSet
 
 MLFLOW_PATIENCE_SECONDS = 30.0
 """How long the end of a sweep waits for MLflow; what is missing then is filled in by `sweeper sync`."""
@@ -85,19 +85,14 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
     spec = load_spec(space, overrides)
-    dataset = _load(spec.dataset)
-    facts = {
-        "samples": {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)},
-        "classes": dataset.classes,
-        "split_hash": dataset.split_hash,
-    }
-    sweep = create_sweep(spec, Path(space).stem, name, options.output, build_manifest(spec, facts))
+    dataset = prepare_dataset(spec)
+    sweep = create_sweep(spec, Path(space).stem, name, options.output, build_manifest(spec, dataset_facts(dataset)))
     return _drive(sweep, dataset, options)
 
 
 def resume_sweep(sweep: Sweep, options: RunOptions) -> Outcome:
     """Fold a sweep's journal and run what is unfinished."""
-    return _drive(sweep, _load(sweep.spec.dataset), options)
+    return _drive(sweep, prepare_dataset(sweep.spec), options)
 
 
 def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
@@ -199,16 +194,6 @@ class _Heart:
     def flush_if_due(self) -> None:
         """Renew the heartbeat."""
         self._lease.beat()
-
-
-def _load(dataset: dict[str, Any]) -> DataSet:
-    options = dict(dataset)
-    try:
-        return load_dataset(options.pop("name"), **options)
-    except DataSetUnavailableError as error:
-        raise SweeperError(
-            f"the data set {dataset['name']!r} cannot be loaded: {error.path}: {error.rule}", error.remedy
-        ) from error
 
 
 def share_out(asked: Resources, cluster: Mapping[str, float]) -> tuple[dict[str, float], int]:

@@ -16,7 +16,7 @@ from trainables.binning import calibration_error
 from trainables.datasets.base import DataSet, batches
 from trainables.evaluation import Evaluation, EvaluationSettings, evaluate, predict
 from trainables.losses import build_loss
-from trainables.models import build_model
+from trainables.models import build_for
 from trainables.probabilities import log_softmax64
 from trainables.recipe import (
     build_optimizer,
@@ -63,9 +63,7 @@ class Replicate:
         self._global_state = _seeded_global_state(seed)
         self._order = torch.Generator().manual_seed(seed)
         with self._own_randomness():
-            self.model = build_model(
-                input_shape=dataset.input_shape, classes=dataset.classes, **configuration["architecture"]
-            ).to(self.device)
+            self.model = build_for(dataset, configuration["architecture"]).to(self.device)
             self.loss = build_loss(**configuration["loss"])
         if hasattr(self.loss, "reseed"):
             self.loss.reseed(seed)

@@ -1,0 +1,64 @@
+"""What must hold before any trial starts: the data can be loaded, and every network of the space can train on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sweeper.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.space import Configuration, configurations
+from sweeper.spec_models import SweepSpec
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
+from trainables.models import fit_fault
+
+LOOKED_AT = 2000
+"""Configurations whose architecture is checked; more would only repeat the same few architectures."""
+
+
+def prepare_dataset(spec: SweepSpec) -> DataSet:
+    """Load the data set of `spec` and check that the space's networks and batch sizes suit it.
+
+    Raises:
+        SweeperError: the data cannot be loaded: path, rule, remedy.
+        InvalidSearchSpace: with every architecture and batch size that does not fit.
+    """
+    dataset = _load(spec.dataset)
+    drawn = configurations(spec)[:LOOKED_AT]
+    faults = [
+        *_faults("space.architecture", (c["architecture"] for c in drawn), lambda a: fit_fault(dataset, a)),
+        *_faults(
+            "space.optimizer.batch_size",
+            (c["optimizer"]["batch_size"] for c in drawn),
+            lambda size: batch_fault(dataset, size),
+        ),
+    ]
+    if faults:
+        raise InvalidSearchSpace(faults)
+    return dataset
+
+
+def dataset_facts(dataset: DataSet) -> dict[str, Any]:
+    """Return what the manifest records of a data set: sizes of the splits and the hash of their indices."""
+    sizes = {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)}
+    return {"samples": sizes, "classes": dataset.classes, "split_hash": dataset.split_hash}
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the values that differ, in order of their first appearance."""
+    return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
+
+
+def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]) -> list[Fault]:
+    return [Fault(path, found) for value in distinct(values) if (found := fault(value))]
+
+
+def _load(dataset: Configuration) -> DataSet:
+    options = dict(dataset)
+    try:
+        return load_dataset(options.pop("name"), **options)
+    except DataSetUnavailableError as error:
+        raise SweeperError(
+            f"the data set {dataset['name']!r} cannot be loaded: {error.path}: {error.rule}", error.remedy
+        ) from error
