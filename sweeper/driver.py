@@ -139,6 +139,11 @@ class Driver:
     def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
         """Journal what a process reports and return whether its assignment is over."""
         for report in reports:
+            if self._skips_epochs(report):
+                shutil.rmtree(self.paths.trial_checkpoints(report["configuration"]), ignore_errors=True)
+                reason = f"its checkpoint of epoch {report['epoch']} is ahead of the journal; it starts again"
+                self.on_failure(assignment, Failure(ERROR, reason))
+                return True
             self._on_report(report)
         for sink in self._sinks:
             sink.flush_if_due()
@@ -181,6 +186,12 @@ class Driver:
         reason = self.stop_requested or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
         self._record("ended", {"attempt": self.state.attempt, "outcome": outcome, "reason": reason})
         return outcome
+
+    def _skips_epochs(self, report: dict[str, Any]) -> bool:
+        """Tell whether epochs are missing between the journal and a report, as where records were lost since."""
+        trial = self.state.trials[report["configuration"]]
+        first = min((row["epoch"] for row in report["epochs"]), default=0)
+        return trial.status not in ENDED and first > trial.epochs + 1
 
     def _on_report(self, report: dict[str, Any]) -> None:
         index = report["configuration"]

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -149,3 +150,26 @@ def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
             ) from error
         yield record
         expected += 1
+
+
+def set_aside_damaged(folder: Path) -> list[str]:
+    """Set the first damaged record and all after it aside as `….damaged`; return their names, none if all are sound.
+
+    What they told is lost: its trials run again from what the records before them say.
+    """
+    sound = -1
+    try:
+        for record in read_journal(folder):
+            sound = record.sequence
+    except SweeperError:
+        later = [name for name in record_names(folder) if int(name[:10]) > sound]
+        for name in reversed(later):
+            (folder / name).rename(folder / f"{name}.damaged")
+        return later
+    return []
+
+
+def first_set_aside(folder: Path) -> int:
+    """Return the lowest sequence that was ever set aside as damaged, `sys.maxsize` when none was."""
+    names = (name.removesuffix(".damaged") for name in os.listdir(folder) if name.endswith(".damaged"))
+    return min((int(name[:10]) for name in names if _NAME.fullmatch(name)), default=sys.maxsize)

@@ -171,17 +171,24 @@ class FakeSweep:
     def run(self, rng: np.random.Generator, *, kills: int = 0, trouble: float = 0.0, **options: Any) -> Driver:
         """Drive to the end through `kills` kills; `trouble` is the chance of a failure at each step."""
         for _ in range(kills):
-            driver = self.driver(KillingSink(int(rng.integers(0, 12))), **options)
-            try:
-                driver.begin()
-                self._drive(driver, rng, trouble, die=0.02)
-                return self._finished(driver)
-            except KilledError:
-                self._lose_a_checkpoint(rng)
+            driver = self.run_until_killed(rng, trouble=trouble, **options)
+            if driver is not None:
+                return driver
+            self._lose_a_checkpoint(rng)
         driver = self.driver(**options)
         driver.begin()
         self._drive(driver, rng, trouble)
         return self._finished(driver)
+
+    def run_until_killed(self, rng: np.random.Generator, *, trouble: float = 0.0, **options: Any) -> Driver | None:
+        """Drive until a kill; return the driver where the sweep came to its end before."""
+        driver = self.driver(KillingSink(int(rng.integers(0, 12))), **options)
+        try:
+            driver.begin()
+            self._drive(driver, rng, trouble, die=0.02)
+            return self._finished(driver)
+        except KilledError:
+            return None
 
     def _drive(self, driver: Driver, rng: np.random.Generator, trouble: float, die: float = 0.0) -> None:
         workers: list[Worker] = []

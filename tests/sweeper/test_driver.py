@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sweeper.failures import Failure
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.journal import read_journal
+from sweeper.journal import read_journal, record_names
 from sweeper.scheduler import Halving, audit
 from sweeper.state import ENDED, fold
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
@@ -92,6 +92,22 @@ def test_one_at_a_time_kills_change_no_decision(tmp_path, seed, mode):
     for sweep in (undisturbed, disturbed):
         state = _check_invariants(sweep)
         assert _kept(sweep) == {trial_name(_expected_best(state, mode))}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_lost_at_the_journals_end_leave_no_gap(tmp_path, seed):
+    """As after a power cut, or where damaged records were set aside: checkpoints are then ahead of the journal."""
+    undisturbed, robbed = _sweep(tmp_path, name="undisturbed"), _sweep(tmp_path, name="robbed")
+    undisturbed.run(np.random.default_rng(seed))
+    rng = np.random.default_rng(seed + 100)
+    for _ in range(6):
+        robbed.run_until_killed(rng)
+        names = record_names(robbed.paths.journal)
+        for name in names[len(names) - int(rng.integers(0, 1 + min(9, len(names)))) :]:
+            (robbed.paths.journal / name).unlink()
+    robbed.run(rng)
+    assert _decisions(robbed) == _decisions(undisturbed)
+    _check_invariants(robbed)
 
 
 @settings(max_examples=25, deadline=None)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.errors import SweeperError
-from sweeper.journal import Journal, Record, read_journal, record_names
+from sweeper.journal import Journal, Record, read_journal, record_names, set_aside_damaged
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False), st.text(max_size=8)),
@@ -123,6 +123,22 @@ def test_records_before_a_damaged_one_are_read(tmp_path):
         for record in read_journal(tmp_path):
             read.append(record)  # noqa: PERF402 - what came before the error is what is asked
     assert read == written[:3]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "none"])
+def test_damaged_records_can_be_set_aside(tmp_path, damage):
+    written = _fill(tmp_path, 6)
+    path = tmp_path / written[3].file_name
+    if damage != "none":
+        path.unlink()
+    if damage == "truncated":
+        path.write_bytes(b"half")
+    expected = {"truncated": written[3:], "missing": written[4:], "none": []}[damage]
+    assert set_aside_damaged(tmp_path) == [record.file_name for record in expected]
+    assert list(read_journal(tmp_path)) == (written if damage == "none" else written[:3])
+    assert all((tmp_path / f"{record.file_name}.damaged").exists() for record in expected)
+    assert Journal(tmp_path).append("ended", {}).sequence == (6 if damage == "none" else 3)
+    assert set_aside_damaged(tmp_path) == []
 
 
 @pytest.mark.parametrize("missing", [0, 2])
