@@ -30,7 +30,7 @@ def covers(estimate, truth):
     return abs(estimate.value - truth) <= student.ppf(0.995, estimate.probes - 1) * estimate.standard_error
 
 
-def repeat(estimator, symmetric, deflated, **options):
+def repeat(estimator, symmetric, deflated, repetitions=REPETITIONS, **options):
     basis = top_vectors(symmetric, deflated)
     known = float(((basis @ symmetric) * basis).sum())
     settings = {"precision": None, "floor": 0.0, "max_products": 1000, **options}
@@ -38,7 +38,7 @@ def repeat(estimator, symmetric, deflated, **options):
         estimator(
             lambda rows: rows @ symmetric, basis, known, generator=torch.Generator().manual_seed(seed), **settings
         )
-        for seed in range(REPETITIONS)
+        for seed in range(repetitions)
     ]
 
 
@@ -72,9 +72,9 @@ def test_intervals_cover_when_the_precision_decides(estimator):
 def test_floor_ends_the_search_where_the_trace_is_near_zero():
     symmetric = matrix()
     symmetric -= torch.eye(80, dtype=torch.float64) * symmetric.trace() / 80
-    (spent,) = {e.probes for e in repeat(hutchinson, symmetric, 0, probes=2, precision=0.01, max_products=50)[:20]}
+    (spent,) = {e.probes for e in repeat(hutchinson, symmetric, 0, 20, probes=2, precision=0.01, max_products=50)}
     assert spent == 50
-    floored = repeat(hutchinson, symmetric, 0, probes=2, precision=0.2, floor=10.0, max_products=500)[:20]
+    floored = repeat(hutchinson, symmetric, 0, 20, probes=2, precision=0.2, floor=10.0, max_products=500)
     assert max(e.probes for e in floored) < 500
     assert all(e.standard_error <= 2.0 for e in floored)
 
@@ -82,7 +82,7 @@ def test_floor_ends_the_search_where_the_trace_is_near_zero():
 @pytest.mark.parametrize("estimator", [hutchinson, hutch_plus_plus])
 def test_a_basis_of_the_whole_space_leaves_nothing_to_probe(estimator):
     symmetric = matrix(12)
-    found = repeat(estimator, symmetric, 12, probes=4)[0]
+    found = repeat(estimator, symmetric, 12, 1, probes=4)[0]
     assert math.isclose(found.value, float(symmetric.trace()), rel_tol=1e-9)
     assert found.standard_error == 0
 
@@ -91,5 +91,5 @@ def test_hutch_plus_plus_finds_a_low_rank_trace_exactly():
     vectors = torch.linalg.qr(torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
     symmetric = (vectors * torch.tensor([5.0, 3.0, 2.0, -1.0], dtype=torch.float64)) @ vectors.T
     noise = 1e-9 * torch.eye(50, dtype=torch.float64)
-    for found in repeat(hutch_plus_plus, symmetric + noise, 0, probes=18)[:20]:
+    for found in repeat(hutch_plus_plus, symmetric + noise, 0, 20, probes=18):
         assert math.isclose(found.value, 9.0, rel_tol=1e-5)
