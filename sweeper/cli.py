@@ -97,6 +97,9 @@ def run(
 def resume(
     name: Name,
     failed: Annotated[bool, typer.Option("--failed", help="Run failed trials again, too.")] = False,
+    discard_damaged: Annotated[
+        bool, typer.Option("--discard-damaged", help="Set damaged journal records, and all after them, aside.")
+    ] = False,
     output: Output = RESULTS,
     tracking_uri: Tracking = None,
     no_mlflow: NoMlflow = False,
@@ -109,7 +112,7 @@ def resume(
 
     sweep = open_sweep(name, output)
     uri = None if no_mlflow else _tracking(tracking_uri, sweep.paths.root.parent)
-    chosen = RunOptions(output, address, cpus, uri, failed_too=failed)
+    chosen = RunOptions(output, address, cpus, uri, failed_too=failed, discard_damaged=discard_damaged)
     _finish(resume_sweep(sweep, chosen), output)
 
 

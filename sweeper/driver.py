@@ -21,6 +21,7 @@ from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Journal, Record
 from sweeper.scheduler import Decision, Halving, Rungs, decide
 from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
+from trainables.trial import NON_FINITE, TIMED_OUT
 
 STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
 
@@ -142,7 +143,7 @@ class Driver:
             if self._skips_epochs(report):
                 shutil.rmtree(self.paths.trial_checkpoints(report["configuration"]), ignore_errors=True)
                 reason = f"its checkpoint of epoch {report['epoch']} is ahead of the journal; it starts again"
-                self.on_failure(assignment, Failure(ERROR, reason))
+                self.on_failure(assignment, Failure(ERROR, reason, counts=False))
                 return True
             self._on_report(report)
         for sink in self._sinks:
@@ -202,17 +203,19 @@ class Driver:
         # One that had to go back further measures epochs again that an earlier report brought.
         report["epochs"] = [row for row in report["epochs"] if row["epoch"] > trial.epochs]
         decision = decide(self.rungs, index, report["epoch"], report["objective"])
-        failure = report.pop("failure", None)
+        failure, kind = report.pop("failure", None), report.pop("failure_kind", None)
         if failure and decision is not None:
             decision = Decision(decision.rung, "fail", failure, decision.metric, None, 0)
+        failed = {"failure_kind": kind or NON_FINITE} if decision and decision.kind == "fail" else {}
         body = {
             **report,
+            **failed,
             "attempt": self.state.attempt,
             "status": STATUS_OF_DECISION[decision.kind] if decision else RUNNING,
             "decision": decision.to_dict() if decision else None,
         }
         self._record("report", body)
-        if self.state.trials[index].status in ENDED:
+        if trial.status in ENDED and trial.stop_kind != TIMED_OUT:
             self._keep_best_checkpoint(index)
 
     def _fail(self, index: int, failure: Failure) -> None:
@@ -250,8 +253,9 @@ class Driver:
     def _remove_leftover_checkpoints(self) -> None:
         """Remove what a driver that died between a trial's end and its tidying up left behind."""
         best = -self._best[2] if self._best else None
-        # Only a trial whose process crashed can go on from its checkpoint when it is run again.
-        done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in STATUS_OF_DECISION}
+        # A trial whose process crashed, or that took too long, can go on from its checkpoint when it is run again.
+        over = {*STATUS_OF_DECISION, NON_FINITE}
+        done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in over}
         folder = self.paths.checkpoints
         for name in {trial_name(index) for index in done - {best}}.intersection(
             os.listdir(folder) if folder.is_dir() else ()

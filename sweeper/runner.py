@@ -17,8 +17,8 @@ from typing import Any
 
 from sweeper.driver import Driver
 from sweeper.errors import SweeperError
-from sweeper.ids import flatten_configuration
-from sweeper.journal import Journal, read_journal
+from sweeper.ids import SweepPaths, flatten_configuration
+from sweeper.journal import Journal, read_journal, set_aside_damaged
 from sweeper.lease import Lease
 from sweeper.manifest import build_manifest
 from sweeper.output import chatter_to
@@ -51,6 +51,7 @@ class RunOptions:
         cpus: cores a started one may use; `None` for all.
         tracking_uri: of MLflow's store; `None` for none at all.
         failed_too: on resume, run failed trials again.
+        discard_damaged: on resume, set the first damaged journal record and all later ones aside.
     """
 
     output: Path
@@ -58,6 +59,7 @@ class RunOptions:
     cpus: int | None = None
     tracking_uri: str | None = None
     failed_too: bool = False
+    discard_damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,13 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
     paths, halving = sweep.paths, sweep.spec.halving
     with Lease(paths.lease) as lease, chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
+        set_aside = _discard_damaged(paths) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)
         for record in read_journal(paths.journal):
             state.apply(record)
             rungs.apply(record)
         tables = _open_tables(sweep, dataset.classes)
-        if state.attempt:
+        if state.attempt or set_aside:
             tables.rebuild(read_journal(paths.journal))
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = Progress(terminal, state, halving, lambda index: describe(sweep, index))
@@ -120,8 +123,19 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
             tables.rebuild(read_journal(paths.journal))
             write_report(paths.root)
             progress.stage("MLflow: logging what is left")
-            notes = follower.wait(MLFLOW_PATIENCE_SECONDS)
+            notes = [*set_aside, *follower.wait(MLFLOW_PATIENCE_SECONDS)]
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
+
+
+def _discard_damaged(paths: SweepPaths) -> list[str]:
+    """Cut the journal off before its first damaged record; return what was done, in a sentence, if anything."""
+    names = set_aside_damaged(paths.journal)
+    if not names:
+        return []
+    return [
+        f"{len(names)} journal records from {names[0]} on were set aside (as ….damaged in {paths.journal.name}/): "
+        "what they told was measured again"
+    ]
 
 
 @dataclass(frozen=True)
@@ -239,6 +253,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path) -> dict[s
         "checkpoints": str(paths.checkpoints),
         "threads": max(1, int(resources["cpu"])),
         "device": "cuda" if resources["gpu"] else "cpu",
+        "timeout_seconds": spec.trial_timeout,
     }
 
 

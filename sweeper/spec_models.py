@@ -107,6 +107,7 @@ class SweepSpec(_Part):
         space: `{loss: …, architecture: …, optimizer: …}` with domains, as in the file but resolved.
         samples: configurations drawn a grid point.
         retries: how often a crashed trial is tried again.
+        trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
     """
 
     header: Header = Header()
@@ -120,6 +121,7 @@ class SweepSpec(_Part):
     resources: Resources = Resources()
     evaluation: Evaluation = Evaluation()
     retries: int = Field(default=2, ge=0, le=100)
+    trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @property
     def halving(self) -> Halving:

@@ -122,7 +122,7 @@ class SweepState:
         trial.replicate_errors.update({int(r): e for r, e in body.get("replicate_errors", {}).items()})
         decision = body["decision"]
         if decision is not None and trial.status in ENDED:
-            trial.stop_kind, trial.stop_reason = decision["kind"], decision["reason"]
+            trial.stop_kind, trial.stop_reason = body.get("failure_kind", decision["kind"]), decision["reason"]
             trial.stop_rung = decision["rung"] if trial.status == EARLY_STOPPED else None
             trial.error = decision["reason"] if trial.status == FAILED else None
 

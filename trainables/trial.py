@@ -24,6 +24,9 @@ from trainables.evaluation import Evaluation, EvaluationSettings
 from trainables.training import Replicate
 from trainables.trial_tables import write_predictions, write_reliability
 
+NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
+"""The kinds of failure that a trial finds in itself."""
+
 
 @dataclass(frozen=True)
 class TrialSettings:
@@ -41,6 +44,7 @@ class TrialSettings:
         batch_seconds: short configurations that no scheduler can stop are reported together for this long.
         threads: torch's threads in this process.
         device: `cpu` or `cuda`.
+        timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
     """
 
     dataset: Mapping[str, Any]
@@ -54,6 +58,7 @@ class TrialSettings:
     batch_seconds: float = 2.0
     threads: int = 1
     device: str = "cpu"
+    timeout_seconds: float | None = None
 
     @staticmethod
     def from_mapping(settings: Mapping[str, Any]) -> TrialSettings:
@@ -90,6 +95,7 @@ class Trial:
         self.settings = settings
         self._folder = settings.checkpoints / assignment.trial if settings.checkpoints else None
         self._wall_seconds = 0.0
+        self._seconds_before = 0.0
         self._repeat: dict[str, Any] | None = None
         self.replicates = [
             Replicate(
@@ -117,11 +123,12 @@ class Trial:
         if self._folder is not None:
             # The last report was journaled, or this call would not have come: its checkpoint is the one to keep.
             remove_checkpoints_before(self._folder, self.epoch)
-        started, epoch_rows, failure = clock(), [], None
+        started, epoch_rows = clock(), []
+        failure: tuple[str, str] | None = None
         while failure is None:
             rows = [{"replicate": r, **replicate.train_epoch()} for r, replicate in enumerate(self.replicates)]
             epoch_rows += rows
-            failure = _non_finite(rows)
+            failure = _non_finite(rows) or self._timed_out(clock() - started)
             if self.epoch in self.settings.rungs or clock() - started >= self.settings.report_seconds:
                 break
         evaluations = self._evaluate() if failure is None and self.epoch in self.settings.rungs else []
@@ -130,7 +137,8 @@ class Trial:
             "configuration": self.assignment.configuration,
             "epoch": self.epoch,
             "objective": math.nan if failure else _objective(self.settings.objective, epoch_rows, evaluations),
-            "failure": failure,
+            "failure": failure[1] if failure else None,
+            "failure_kind": failure[0] if failure else None,
             "device": self.settings.device,
             "packing": "sequential",
             "wall_seconds": self._wall_seconds,
@@ -140,6 +148,13 @@ class Trial:
         if self._folder is not None and failure is None:
             write_checkpoint(self._folder, self.epoch, self._state(report))
         return report
+
+    def _timed_out(self, seconds: float) -> tuple[str, str] | None:
+        """Return kind and sentence when the trial has trained for too long, `seconds` since its last report."""
+        limit, taken = self.settings.timeout_seconds, self._wall_seconds - self._seconds_before + seconds
+        if limit is None or taken <= limit or self.epoch >= self.settings.max_epochs:
+            return None
+        return TIMED_OUT, f"trained for {taken:.1f} s, longer than trial_timeout = {limit:g} s, by epoch {self.epoch}"
 
     def _evaluate(self) -> list[dict[str, Any]]:
         stage = "end" if self.epoch >= self.settings.max_epochs else "rung"
@@ -176,7 +191,7 @@ class Trial:
             return
         for replicate, saved in zip(self.replicates, state["replicates"], strict=True):
             replicate.load_state_dict(saved)
-        self._wall_seconds = state["wall_seconds"]
+        self._wall_seconds = self._seconds_before = state["wall_seconds"]
         self._repeat = state["report"]
 
 
@@ -186,11 +201,11 @@ def prepare_process(settings: TrialSettings) -> None:
     torch.set_default_dtype(torch.float32)
 
 
-def _non_finite(rows: Sequence[Mapping[str, Any]]) -> str | None:
+def _non_finite(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
     for row in rows:
         for column in ("train_loss", "val_nll"):
             if not math.isfinite(row[column]):
-                return f"{column} of replicate {row['replicate']} is {row[column]} in epoch {row['epoch']}"
+                return NON_FINITE, f"{column} of replicate {row['replicate']} is {row[column]} in epoch {row['epoch']}"
     return None
 
 

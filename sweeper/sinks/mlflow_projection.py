@@ -20,7 +20,7 @@ import yaml
 
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths
-from sweeper.journal import Record, record_names
+from sweeper.journal import Record, first_set_aside, record_names
 from sweeper.redaction import redact
 from sweeper.sinks.mlflow_artifacts import artifacts
 from sweeper.sinks.mlflow_client_store import ClientStore
@@ -90,7 +90,10 @@ class Projection:
         spec = SweepSpec.model_validate(yaml.safe_load(self.paths.sweep_file.read_text()))
         self._mode = spec.objective.mode
         description = _describe(self.paths, spec)
-        self._runs = RunProjection(description, self._store.connect(description.identity))
+        # Numbers of records that were set aside are given again: what a run holds from there on is not known.
+        sound = first_set_aside(self.paths.journal) - 1
+        known = {place: min(newest, sound) for place, newest in self._store.connect(description.identity).items()}
+        self._runs = RunProjection(description, known)
         self._tail = JournalTail(self.paths.journal)
         return True
 
