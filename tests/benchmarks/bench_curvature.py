@@ -181,7 +181,8 @@ def compare(name: str, rounds: int) -> None:
             times.setdefault(f"this project, {method}", []).append(seconds)
             counts[f"this project, {method}"] = int(row["matvecs"])
             print(f"  {method}: λ_max {row['lambda_max']:.4f} residual {row['residual']:.0e} "
-                  f"trace {row['trace']:.2f} ± {row['trace_se']:.2f}, {row['matvecs']:.0f} products")  # fmt: skip
+                  f"trace {row['trace']:.2f} ± {row['trace_se']:.2f}, {row['matvecs']:.0f} products, {seconds:.2f} s",
+                  flush=True)  # fmt: skip
         torch.manual_seed(seed)
         counts["lambda"] = 0
         first, top = timed(lambda: curvlinops_lambda(problem, counts))
@@ -189,14 +190,15 @@ def compare(name: str, rounds: int) -> None:
         times.setdefault("curvlinops λ_max", []).append(first)
         times.setdefault("curvlinops λ_max + trace", []).append(first + second)
         counts["curvlinops λ_max"], counts["curvlinops λ_max + trace"] = counts["lambda"], counts["lambda"] + probes
-        print(f"  curvlinops: λ_max {top:.4f} trace {trace:.2f}")
+        print(f"  curvlinops: λ_max {top:.4f} trace {trace:.2f}, {first:.2f} + {second:.2f} s", flush=True)
         first, computer = timed(lambda: pyhessian_computer(problem))
         second, (values, _) = timed(lambda c=computer: c.eigenvalues(maxIter=400, tol=tolerance))
         first += second
         second, drawn = timed(lambda c=computer: c.trace(maxIter=probes, tol=-1.0))
         times.setdefault("PyHessian λ_max", []).append(first)
         times.setdefault("PyHessian λ_max + trace", []).append(first + second)
-        print(f"  PyHessian: λ_max {values[0]:.4f} trace {statistics.fmean(drawn):.2f}")
+        print(f"  PyHessian: λ_max {values[0]:.4f} trace {statistics.fmean(drawn):.2f}, {first:.2f} + {second:.2f} s",
+              flush=True)  # fmt: skip
     fastest = statistics.median(times["this project, auto"])
     for contender, seconds in times.items():
         ratio = statistics.median(seconds) / fastest
