@@ -13,7 +13,7 @@ sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
 
 test: $(DEVELOPMENT)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -16,6 +16,7 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from sweeper.durations import duration
 from sweeper.scheduler import Halving, Rungs, decide
 from sweeper.space import configurations
 from sweeper.spec_models import SweepSpec
@@ -104,7 +105,7 @@ class Plan:
         table.add_row("epochs in all", self.epochs.text())
         table.add_row("evaluations", self.evaluations.text())
         if self.seconds is not None:
-            times = [duration_text(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
+            times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
             same = self.seconds.low == self.seconds.high
             table.add_row("estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})")
         yield table
@@ -183,17 +184,3 @@ def architecture_shares(spec: SweepSpec) -> dict[str, float]:
 def local_workers(spec: SweepSpec) -> int:
     """Return how many trials this machine's cores carry at once."""
     return max(1, int(len(os.sched_getaffinity(0)) / spec.resources.cpu))
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration as people say it: `40 s`, `2 min 5 s`, `3 h 10 min`, `2 d 4 h`."""
-    units = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
-    parts: list[str] = []
-    rest = round(seconds)
-    for unit, size in units:
-        count, rest = divmod(rest, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count} {unit}")
-        elif parts:
-            break
-    return " ".join(parts[:2])

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.durations import duration
 from sweeper.ids import trial_name
 from sweeper.journal import Record
 from sweeper.scheduler import Halving
@@ -177,13 +178,3 @@ class Progress:
                 )
             )
         return Group(*lines)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words: `45 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -6,9 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.durations import duration
 from sweeper.leaderboard import Leaderboard, leaderboard
 from sweeper.report.figure import STATUS_WORDS, plural
-from sweeper.report.overview import Overview, details, duration, headline, overview
+from sweeper.report.figures import curvature_against_gamma
+from sweeper.report.overview import Overview, details, headline, overview
 from sweeper.results import Results
 
 BEST = 5
@@ -22,11 +24,13 @@ def summary(results: Results) -> RenderableType:
     """
     with results.snapshot() as snapshot:
         board, counts = leaderboard(snapshot), overview(snapshot)
+        curvature = curvature_against_gamma.draw(snapshot)
     parts: list[RenderableType] = [Text(headline(board, counts), style="bold")]
     parts += [Text(sentence, style="dim") for sentence in details(board)[:1]]
     if board.rows:
         parts += [Text(), best_trials(board)]
     parts += [Text(), Text(count_line(counts)), *(Text(line, style="dim") for line in cost_lines(counts))]
+    parts += [Text(finding) for finding in (curvature.findings if curvature is not None else ())]
     return Group(*parts)
 
 

@@ -102,18 +102,6 @@ def elapsed(created: Any, last: datetime | None) -> float | None:
     return max(0.0, (both[1] - both[0]).total_seconds())
 
 
-def duration(seconds: float) -> str:
-    """Return e.g. `48 s`, `3 min 12 s`, `36 min`, `5 h 02 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
 def headline(board: Leaderboard, counts: Overview) -> str:
     """Return one sentence: the best configuration, the objective as mean ± standard deviation, n."""
     best = board.best

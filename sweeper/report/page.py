@@ -10,11 +10,12 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from sweeper.durations import duration
 from sweeper.leaderboard import Leaderboard, leaderboard
 from sweeper.report.figure import STATUS_WORDS, Figure, Panel, colour, plural, symbol
 from sweeper.report.figures import FIGURES
 from sweeper.report.markup import Markup, data_script, join, json_text, tag
-from sweeper.report.overview import Overview, details, duration, headline, overview
+from sweeper.report.overview import Overview, details, headline, overview
 from sweeper.report.tables import DataTable, decisions_table, failures_table, trials_table
 from sweeper.results import Results
 

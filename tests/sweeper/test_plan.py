@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sweeper.plan import Cost, Range, architecture_shares, duration_text, plan, simulate
+from sweeper.plan import Cost, Range, architecture_shares, plan, simulate
 from sweeper.plan_costs import measure_costs, measured_plan, representatives
 from sweeper.scheduler import Halving
 from sweeper.spec import build_spec, load_spec
@@ -105,14 +105,6 @@ def test_what_a_reader_sees():
         "measured here",
     ):
         assert words in text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (40, "40 s"), (125, "2 min 5 s"), (11_400, "3 h 10 min"), (187_200, "2 d 4 h"), (3_600, "1 h")],
-)
-def test_durations(seconds, text):
-    assert duration_text(seconds) == text
 
 
 def test_costs_are_measured_on_real_training(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sweeper.journal import Record
-from sweeper.progress import Progress, duration, snapshot
+from sweeper.progress import Progress, snapshot
 from sweeper.scheduler import Halving
 from sweeper.state import SweepState, TrialState
 
@@ -73,14 +73,6 @@ def test_what_earlier_drivers_did_counts_for_no_speed():
 def test_before_anything_happened_no_time_is_promised():
     assert snapshot(_state({}, {}), HALVING, seconds=5, epochs_before=0).seconds_left is None
     assert snapshot(_state(), HALVING, seconds=0, epochs_before=0).share == 1.0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (45.4, "45 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (3599.6, "1 h 0 min")],
-)
-def test_durations_in_words(seconds, text):
-    assert duration(seconds) == text
 
 
 def _plain(state, now):
