@@ -135,6 +135,7 @@ def test_a_trial_whose_loss_is_not_a_number_fails_at_once(tmp_path):
     trial = fold(sweep.records(), COUNT).trials[0]
     assert (trial.status, trial.epochs, trial.stop_rung) == ("failed", 4, None)
     assert trial.error == "train_loss of replicate 0 is nan in epoch 4"
+    assert trial.stop_kind == "non_finite"
 
 
 def test_crashes_count_until_the_retries_are_spent(tmp_path):

@@ -111,7 +111,8 @@ def test_a_replicate_is_the_same_alone_and_beside_another(dataset):
 def test_a_report(dataset):
     report = Trial(_assignment(), SETTINGS, dataset).advance()
     assert list(report) == [
-        "configuration", "epoch", "objective", "failure", "device", "packing", "wall_seconds", "epochs", "evaluations",
+        "configuration", "epoch", "objective", "failure", "failure_kind", "device", "packing", "wall_seconds",
+        "epochs", "evaluations",
     ]  # fmt: skip
     assert (report["configuration"], report["epoch"], report["failure"]) == (7, 1, None)
     assert report["objective"] == pytest.approx(sum(row["val_nll"] for row in report["epochs"]) / 2, rel=1e-15)
@@ -219,9 +220,31 @@ def test_a_loss_that_is_no_number_fails_at_once_with_its_place(tmp_path, dataset
     settings = replace(SETTINGS, checkpoints=tmp_path, rungs=(4,))
     report = Trial(_assignment(), settings, poisoned(dataset)).advance()
     assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
+    assert report["failure_kind"] == "non_finite"
     assert math.isnan(report["objective"]) and report["epoch"] == 1
     assert len(report["epochs"]) == 2 and report["evaluations"] == []
     assert checkpoint_epochs(tmp_path / "c00007") == [], "nothing that could be resumed from"
+
+
+def test_a_trial_that_takes_too_long_fails_after_its_epoch_and_has_its_time_again_when_resumed(tmp_path, dataset):
+    seconds = iter(range(0, 10_000, 4))
+    settings = replace(SETTINGS, checkpoints=tmp_path, timeout_seconds=10.0, report_seconds=0.0)
+
+    def clock():
+        return float(next(seconds))
+
+    def until_it_ends():
+        trial, reports = Trial(_assignment(), settings, dataset), []
+        while not trial.finished and not (reports and reports[-1]["failure"]):
+            reports.append(trial.advance(clock))
+        return reports
+
+    failed = until_it_ends()
+    assert failed[-1]["failure_kind"] == "timed_out" and "longer than trial_timeout = 10 s" in failed[-1]["failure"]
+    assert 1 < failed[-1]["epoch"] < 4 and not failed[0]["failure"]
+    resumed = until_it_ends()
+    assert resumed[0]["epoch"] == failed[-2]["epoch"], "from the last checkpoint before"
+    assert not resumed[1]["failure"] and resumed[1]["epoch"] == failed[-1]["epoch"]
 
 
 def test_each_evaluations_predictions_and_bins_are_written_once(tmp_path, dataset):
