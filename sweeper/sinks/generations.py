@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from sweeper.ids import TABLES, SweepPaths
+from sweeper.recalibration_table import link_recalibrations
 from trainables.trial_tables import TEMPORARY_PREFIX, temporary_name
 
 INCOMING = "incoming"
@@ -46,7 +47,9 @@ class Generations:
         for folder in root.iterdir():
             if _NUMBER.fullmatch(folder.name) and folder != current:
                 shutil.rmtree(folder)
-        for place in (self._paths.root, *(folder for folder in root.glob("*/*") if folder.is_dir())):
+        # A linked folder is not the driver's: someone may be writing recalibrations there at this moment.
+        folders = (folder for folder in root.glob("*/*") if folder.is_dir() and not folder.is_symlink())
+        for place in (self._paths.root, *folders):
             for leftover in place.glob(f"{TEMPORARY_PREFIX}*"):
                 leftover.unlink()
         for table in TABLES:
@@ -58,6 +61,7 @@ class Generations:
         generation = self._paths.generations / f"{max(numbers, default=0) + 1:04d}"
         for table in TABLES:
             (generation / table).mkdir(parents=True)
+        link_recalibrations(self._paths, generation)
         return generation
 
     def publish(self, generation: Path) -> None:

@@ -6,14 +6,11 @@ and where a creation turns out to have happened twice, the younger run is delete
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweeper.sinks.mlflow_runs import SWEEP_RUN, RunUpdate
-
-if TYPE_CHECKING:
-    from mlflow.entities import Run
 
 SEQUENCE_TAG = "journal_sequence"
 """The tag with the newest journal record that a run holds."""
@@ -26,6 +23,28 @@ BATCH_ENTITIES = 1000
 
 TEXTS_A_BATCH = 100
 """MLflow takes this many params, and as many tags, in one batch."""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run of the sweep that a store holds already, by MLflow's own words for its parts."""
+
+    run_id: str
+    status: str
+    active: bool
+    start_time: int
+    tags: Mapping[str, str]
+
+    @property
+    def place(self) -> int:
+        """The configuration's index, or `SWEEP_RUN`."""
+        configuration = self.tags["configuration"]
+        return SWEEP_RUN if configuration == "sweep" else int(configuration)
+
+    @property
+    def sequence(self) -> int:
+        """The newest journal record that the run holds."""
+        return int(self.tags.get(SEQUENCE_TAG, -1))
 
 
 class ClientStore:
@@ -57,17 +76,16 @@ class ClientStore:
         self._sweep_id, self._run_ids, self._statuses = sweep_id, {}, {}
         known: dict[int, int] = {}
         for run in sorted(self._find_runs(), key=_preference):
-            place, active = _place(run), run.info.lifecycle_stage == "active"
-            if place in known:
-                if active:
-                    self._client.delete_run(run.info.run_id)
+            if run.place in known:
+                if run.active:
+                    self._client.delete_run(run.run_id)
                 continue
-            if not active:
-                self._client.restore_run(run.info.run_id)
-            self._run_ids[place], self._statuses[place] = run.info.run_id, run.info.status
-            known[place] = int(run.data.tags.get(SEQUENCE_TAG, -1))
-            if place == SWEEP_RUN:
-                self._tags = dict(run.data.tags)
+            if not run.active:
+                self._client.restore_run(run.run_id)
+            self._run_ids[run.place], self._statuses[run.place] = run.run_id, run.status
+            known[run.place] = run.sequence
+            if run.place == SWEEP_RUN:
+                self._tags = dict(run.tags)
         return known
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
@@ -107,10 +125,10 @@ class ClientStore:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def _find_runs(self) -> list[Run]:
+    def _find_runs(self) -> list[FoundRun]:
         from mlflow.entities import ViewType
 
-        runs: list[Run] = []
+        runs: list[FoundRun] = []
         token = None
         while True:
             page = self._client.search_runs(
@@ -120,7 +138,11 @@ class ClientStore:
                 max_results=1000,
                 page_token=token,
             )
-            runs += page
+            for run in page:
+                info = run.info
+                runs.append(
+                    FoundRun(info.run_id, info.status, info.lifecycle_stage == "active", info.start_time, run.data.tags)
+                )
             token = page.token
             if not token:
                 return runs
@@ -160,15 +182,6 @@ class ClientStore:
         self._client.log_batch(run_id, metrics=metrics, tags=tags)
 
 
-def _place(run: Run) -> int:
-    configuration = run.data.tags["configuration"]
-    return SWEEP_RUN if configuration == "sweep" else int(configuration)
-
-
-def _preference(run: Run) -> tuple[bool, int, int]:
+def _preference(run: FoundRun) -> tuple[bool, int, int]:
     """Order runs of one place: the one to keep, of several that a repeated creation made, comes first."""
-    return (
-        run.info.lifecycle_stage != "active",
-        -int(run.data.tags.get(SEQUENCE_TAG, -1)),
-        run.info.start_time,
-    )
+    return not run.active, -run.sequence, run.start_time

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.sinks.mlflow_client_store import PARENT_TAG, SEQUENCE_TAG, ClientStore
+from sweeper.sinks.mlflow_client_store import PARENT_TAG, SEQUENCE_TAG, ClientStore, FoundRun
 from sweeper.sinks.mlflow_runs import SWEEP_RUN, Point, RunUpdate
 
 LARGEST = 1.7976931348623157e308
@@ -54,6 +54,25 @@ class SqliteStore(ClientStore):
             self._insert(session, "SqlLatestMetric", latest, replace=("value", "timestamp", "step", "is_nan"))
         self._run_ids = ids
         self._statuses |= {update.place: update.status for update in batch}
+
+    def _find_runs(self) -> list[FoundRun]:
+        # The client's search loads every metric of every run along with its tags.
+        from sqlalchemy import select
+
+        run, tag = self._models.SqlRun.__table__.c, self._models.SqlTag.__table__.c
+        ours = select(tag.run_uuid).where(tag.key == "sweep_id", tag.value == self._sweep_id)
+        tags: dict[str, dict[str, str]] = {}
+        with self._sessions() as session:
+            named = select(tag.run_uuid, tag.key, tag.value).where(tag.run_uuid.in_(ours))
+            for run_id, key, value in session.execute(named):
+                tags.setdefault(run_id, {})[key] = value
+            columns = select(run.run_uuid, run.status, run.lifecycle_stage, run.start_time)
+            found = session.execute(columns.where(run.experiment_id == int(self._experiment_id))).all()
+        return [
+            FoundRun(run_id, status, stage == "active", start_time, tags[run_id])
+            for run_id, status, stage, start_time in found
+            if run_id in tags
+        ]
 
     def _set_statuses(self, session: Any, updates: Sequence[RunUpdate]) -> None:
         from sqlalchemy import bindparam

@@ -161,7 +161,7 @@ def drive(sweep: Any, steps: int, sink: Any = None) -> None:
             sink.append(record)
 
 
-@pytest.fixture(params=["sqlite", "client", "server"])
+@pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the address of an empty store: SQLite in bulk, SQLite through the client, a real server."""
     if request.param == "server":
@@ -171,7 +171,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("store", "seed"), [("sqlite", 0), ("sqlite", 1), ("client", 0), ("server", 1)], indirect=["store"]
+)
 def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_nothing(
     seed: int, store: str, random_sweep: Any, expected: Any, request: pytest.FixtureRequest
 ) -> None:
