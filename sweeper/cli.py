@@ -37,6 +37,10 @@ NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Par
 Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
 Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
 RESULTS = Path("results")
+AFTERWARDS_SQL = (
+    "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
+    "where split = 'test' group by all order by all"
+)
 
 
 def main() -> None:
@@ -193,6 +197,43 @@ def report(name: Name, output: Output = RESULTS) -> None:
     from sweeper.sweep import find_sweep
 
     typer.echo(write_report(find_sweep(name, output).root))
+
+
+@app.command()
+def recalibrate(
+    name: Name,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", "-m", help="A post-hoc method (sweeper spaces --posthoc); repeatable."),
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="key=value, or method.key=value for one method; repeatable.")
+    ] = None,
+    bins: Annotated[
+        list[int] | None, typer.Option(help="Bins of the calibration errors, the sweep's if unset; repeatable.")
+    ] = None,
+    output: Output = RESULTS,
+) -> None:
+    """Fit post-hoc methods, or count other bins, on stored predictions; nothing is trained again.
+
+    The answers are rows of the table `recalibrations`, beside the network's own probabilities (method `none`).
+    """
+    from sweeper.recalibration import recalibrate as compute
+    from sweeper.recalibration_progress import RecalibrationProgress
+    from sweeper.recalibration_request import read_requests
+    from sweeper.sweep import open_sweep
+
+    sweep = open_sweep(name, output)
+    if not method and not bins:
+        raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
+    requests = read_requests(method or [], option or [], bins or [sweep.spec.evaluation.bins])
+    with RecalibrationProgress(Console(stderr=True, highlight=False), sweep.name) as progress:
+        done = compute(sweep, requests, progress)
+    for line in done.lines():
+        typer.echo(line, err=True)
+    where = "" if output == RESULTS else f" --output {output}"
+    typer.echo(f'next\n  sweeper results {sweep.name}{where} --sql "{AFTERWARDS_SQL}"', err=True)
+    typer.echo(f"  sweeper report {sweep.name}{where}\n  sweeper sync {sweep.name}{where}", err=True)
 
 
 @app.command()

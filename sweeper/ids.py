@@ -18,6 +18,10 @@ SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """A sweep's name is one folder name: it cannot hold a separator, and `..` cannot match."""
 
 TABLES = ("trials", "epochs", "evaluations", "reliability", "predictions", "decisions")
+"""The tables that are projections of the journal."""
+
+RECALIBRATIONS = "recalibrations"
+"""The table made from `predictions` afterwards, by `sweeper recalibrate`; readers find it beside the others."""
 
 
 def trial_name(configuration: int) -> str:
@@ -118,6 +122,11 @@ class SweepPaths:
     def generations(self) -> Path:
         """The folder of table generations; `tables` points into it."""
         return self.root / "generations"
+
+    @property
+    def recalibrations(self) -> Path:
+        """The folder of what was computed from the predictions afterwards; every generation links to it."""
+        return self.root / "recalibrations"
 
     @property
     def data(self) -> Path:

@@ -27,14 +27,17 @@ import pyarrow as pa
 import yaml
 
 from sweeper.errors import SweeperError
-from sweeper.ids import TABLES, SweepPaths
+from sweeper.ids import RECALIBRATIONS, TABLES, SweepPaths
+from sweeper.recalibration_table import RECALIBRATIONS_SCHEMA
 from sweeper.tables import table_schemas
 
 if TYPE_CHECKING:
     import pandas
     import polars
 
-VIEWS = (*TABLES, "final")
+READ_TABLES = (*TABLES, RECALIBRATIONS)
+
+VIEWS = (*READ_TABLES, "final")
 
 LARGE_TABLES = frozenset({"reliability", "predictions"})
 """Tables with many rows an evaluation: a snapshot leaves them in their files and reads only what a query asks for."""
@@ -204,7 +207,7 @@ def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.Duc
     connection = duckdb.connect()
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        for name in TABLES:
+        for name in READ_TABLES:
             files = f"{generation}/{name}/**/*.parquet".replace("'", "''")
             if next((generation / name).glob("**/*.parquet"), None) is None:
                 connection.register(f"no_{name}", empty_table(name))
@@ -224,6 +227,8 @@ def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.Duc
 
 def empty_table(name: str) -> pa.Table:
     """Return a table of the columns that every sweep has, without rows: what a table without files reads as."""
+    if name == RECALIBRATIONS:
+        return RECALIBRATIONS_SCHEMA.empty_table()
     return table_schemas({}, classes=1, evaluation_columns=())[name].empty_table()
 
 

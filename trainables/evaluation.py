@@ -21,6 +21,7 @@ from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.posthoc import PosthocUnavailable, fit
+from trainables.posthoc.training_gamma import with_training_gamma
 
 POSTHOC_METRICS = ("nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
 """The metrics recorded of recalibrated probabilities: those that a change of confidence can move."""
@@ -102,7 +103,7 @@ def evaluate(
     targets = {name: split.targets.cpu().numpy() for name, split in splits.items()}
     rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
     norms = {name: _network_norms(model, split) for name, split in splits.items()}
-    recalibrated = _posthoc_columns(logits, targets, settings)
+    recalibrated = _posthoc_columns(logits, targets, settings, loss)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
     rows["val"].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
@@ -144,10 +145,12 @@ def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSe
 
 
 def _posthoc_columns(
-    logits: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], settings: EvaluationSettings
+    logits: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], settings: EvaluationSettings, loss: Loss
 ) -> dict[str, dict[str, Any]]:
     columns: dict[str, dict[str, Any]] = {name: {} for name in logits}
-    for method, options in settings.posthoc:
+    trained_with = {"name": loss.name, "gamma": getattr(loss, "gamma", None)}
+    for method, given in settings.posthoc:
+        options = with_training_gamma(method, given, trained_with)
         prefix = f"posthoc_{method}_"
         try:
             calibrator = fit(method, logits["val"], targets["val"], **options)
