@@ -143,11 +143,10 @@ class Driver:
             if self._skips_epochs(report):
                 shutil.rmtree(self.paths.trial_checkpoints(report["configuration"]), ignore_errors=True)
                 reason = f"its checkpoint of epoch {report['epoch']} is ahead of the journal; it starts again"
-                self.on_failure(assignment, Failure(ERROR, reason, counts=False))
+                self.on_failure(assignment, Failure(ERROR, reason))
                 return True
             self._on_report(report)
-        for sink in self._sinks:
-            sink.flush_if_due()
+        self.flush()
         over = all(self.state.trials[index].status in ENDED for index in assignment)
         if over:
             self._outstanding.discard(tuple(assignment))
@@ -170,6 +169,11 @@ class Driver:
         if left:
             self._fail(left[0], failure)
         self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)
+
+    def flush(self) -> None:
+        """Let the sinks show what they have taken in; for every turn of the executor's loop, reports or not."""
+        for sink in self._sinks:
+            sink.flush_if_due()
 
     def should_stop(self) -> bool:
         """Tell whether the sweep was asked to stop: by its marker, or by a signal through `stop_requested`."""

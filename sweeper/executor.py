@@ -169,8 +169,10 @@ class AskedToStop(Stopper):
         return False
 
     def stop_all(self) -> bool:
-        """Tell whether to end the sweep now."""
-        return _DRIVERS[self._token].should_stop()
+        """Tell whether to end the sweep now; Tune asks on every turn of its loop, which is also when sinks flush."""
+        driver = _DRIVERS[self._token]
+        driver.flush()
+        return driver.should_stop()
 
 
 def _short_name(trial: Any) -> str:

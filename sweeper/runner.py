@@ -120,7 +120,6 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
                 outcome = driver.finish()
             progress.stage("writing tables and report")
             tables.close()
-            tables.rebuild(read_journal(paths.journal))
             write_report(paths.root)
             progress.stage("MLflow: logging what is left")
             notes = [*set_aside, *follower.wait(MLFLOW_PATIENCE_SECONDS)]
