@@ -79,7 +79,7 @@ def writing(paths: SweepPaths) -> Iterator[None]:
     """
     try:
         paths.recalibrations.mkdir(exist_ok=True)
-        lock = (paths.recalibrations / "lock").open("w")
+        lock = (paths.root / "recalibrations.lock").open("w")
     except OSError as error:
         raise SweeperError(
             f"the results folder {paths.root} cannot be written to: {error.strerror}", "make it writable"

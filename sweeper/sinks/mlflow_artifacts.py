@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from sweeper.ids import SweepPaths, trial_name
+from sweeper.ids import RECALIBRATIONS, SweepPaths, trial_name
+from sweeper.recalibration_table import recalibration_parts
 from sweeper.state import SweepState
 from trainables.trial_tables import write_parquet
 
@@ -29,7 +30,7 @@ def artifacts(paths: SweepPaths, state: SweepState, mode: str, folder: Path) -> 
         mode: `min` or `max`, of the objective.
         folder: for temporary files.
     """
-    for table in TABLES:
+    for table in (*TABLES, *([RECALIBRATIONS] if recalibration_parts(paths) else [])):
         source = ds.dataset(paths.tables / table, format="parquet")
         yield write_parquet(folder / f"{table}.parquet", source.schema, source.to_batches()), "tables"
     if paths.report.is_file():

@@ -21,9 +21,11 @@ import yaml
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths
 from sweeper.journal import Record, first_set_aside, record_names
+from sweeper.recalibration_table import recalibration_parts, state_of_recalibrations
 from sweeper.redaction import redact
 from sweeper.sinks.mlflow_artifacts import artifacts
 from sweeper.sinks.mlflow_client_store import ClientStore
+from sweeper.sinks.mlflow_recalibrations import recalibration_points
 from sweeper.sinks.mlflow_runs import RunProjection, RunUpdate, SweepDescription
 from sweeper.sinks.mlflow_sqlite_store import SqliteStore
 from sweeper.space import configurations, varying_columns
@@ -33,7 +35,10 @@ POINTS_A_PASS = 200_000
 """A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""
 
 ARTIFACTS_TAG = "artifacts_sequence"
-"""The parent's tag with the journal record at which its artifacts were made."""
+"""The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then."""
+
+RECALIBRATIONS_TAG = "recalibrations"
+"""The parent's tag with the state of the recalibrations that are logged."""
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -78,6 +83,7 @@ class Projection:
         self._store = kind(uri, paths.name, artifacts_at)
         self.runs = self.points = 0
         self.ended_at = -1
+        self._abandoned = False
 
     def prepare(self) -> None:
         """Open the store: what takes seconds the first time, and can be done before the journal begins."""
@@ -99,6 +105,7 @@ class Projection:
 
     def advance(self, *, abandoned: bool = False) -> None:
         """Write everything that is in the journal by now."""
+        self._abandoned = abandoned
         for record in self._tail.read():
             self._runs.apply(record)
             if record.kind == "ended":
@@ -108,14 +115,32 @@ class Projection:
         self._write(self._runs.take(abandoned=abandoned))
 
     def attach(self) -> None:
-        """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there."""
-        sequence = str(self._runs.state.sequence)
+        """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there.
+
+        Recalibrations, which are not in the journal, are logged before.
+        """
+        recalibrated = self._log_recalibrations()
+        sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
         if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
             return
         with tempfile.TemporaryDirectory() as folder:
             for path, target in artifacts(self.paths, self._runs.state, self._mode, Path(folder)):
                 self._store.log_artifact(path, target)
         self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
+
+    def _log_recalibrations(self) -> str:
+        """Log the points of all recalibrations where one is new; return what tells this state of them from others."""
+        parts = recalibration_parts(self.paths)
+        state = state_of_recalibrations(parts)
+        if state and self._store.parent_tag(RECALIBRATIONS_TAG) != state:
+            for part in parts:
+                for place, points in recalibration_points(part):
+                    self._runs.add(place, points)
+                if self._runs.pending_points >= POINTS_A_PASS:
+                    self._write(self._runs.take(abandoned=self._abandoned))
+            self._write(self._runs.take(abandoned=self._abandoned))
+            self._store.set_parent_tag(RECALIBRATIONS_TAG, state)
+        return state
 
     def _write(self, updates: Sequence[RunUpdate]) -> None:
         if updates:

@@ -138,6 +138,13 @@ class RunProjection:
         """How many points wait to be taken."""
         return self._waiting
 
+    def add(self, place: int, points: Sequence[Point]) -> None:
+        """Add points that are not in the journal to a run whose trial is; a trial that never began has no run."""
+        if place in self._began:
+            self._points.setdefault(place, []).extend(points)
+            self._waiting += len(points)
+            self._touched.add(place)
+
     def take(self, *, abandoned: bool = False) -> list[RunUpdate]:
         """Return what every run lacks, the parent first; afterwards nothing is lacking.
 
@@ -250,14 +257,24 @@ def _grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[tuple[Any
 
 def _mean_and_spread(rows: Sequence[Mapping[str, Any]], prefix: str, epoch: int) -> Iterator[tuple[str, float, int]]:
     for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
+        before = "" if column.startswith("hessian_") else prefix
+        if not (prefix and before + column in _EPOCH_METRICS):
+            yield from mean_and_spread(rows, (column,), before, epoch)
+
+
+def mean_and_spread(
+    rows: Sequence[Mapping[str, Any]], columns: Iterable[str], prefix: str, epoch: int
+) -> Iterator[tuple[str, float, int]]:
+    """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`."""
+    for column in columns:
         values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
-        key = column if column.startswith("hessian_") else prefix + column
-        if not values or (prefix and key in _EPOCH_METRICS):
+        if not values:
             continue
         mean = math.fsum(values) / len(values)
-        yield key, mean, epoch
+        yield prefix + column, mean, epoch
         if len(values) > 1:
-            yield f"{key}_std", math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), epoch
+            deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+            yield f"{prefix}{column}_std", deviation, epoch
 
 
 def _trial_tags(trial: TrialState) -> dict[str, str]:
