@@ -27,7 +27,6 @@ CHEBYSHEV_POINTS = 25
 
 TOLERANCE = 1e-11
 
-_COLUMNS_AT_ONCE = 32
 _COLUMNS_A_JOB = 8
 
 
@@ -114,40 +113,42 @@ def _fill_segment(found: GridValues, data: TopFirst, segment: _Segment, bins: in
     def compute(rows: slice) -> None:
         masses[:, :, rows] = log_masses(data.rows(rows), at_points, segment.points)
 
-    _run(pool, compute, list(slices(len(data), 512)))
+    _run(pool, compute, list(slices(len(data), 1024)))
     rough = _unconverged(masses, segment.tail)
     direct = log_masses(data.rows(rough), gammas, temperatures) if len(rough) else None
-    for columns in slices(len(temperatures), _COLUMNS_AT_ONCE):
-        # outside the pool: the product runs on all cores by itself
-        values = masses[columns] if segment.weights is None else np.tensordot(segment.weights[columns], masses, 1)
-        if direct is not None:
-            values[:, :, rough] = direct[columns]
-        _fill_columns(found, data, values, segment.columns.start + columns.start, bins, pool)
-
-
-def _fill_columns(
-    found: GridValues, data: TopFirst, masses: Floats, start: int, bins: int, pool: ThreadPoolExecutor
-) -> None:
-    """Compute the columns of `found` from `start` on from their `masses` [T, 1 + G, N]."""
     wrong = np.flatnonzero(data.correct == 0.0)
     mistakes = data.rows(wrong)
 
-    def reduce(part: slice) -> None:
-        place = slice(start + part.start, start + part.stop)
-        gammas, temperatures = found.gammas[:, place], found.temperatures[place]
-        offset = nll_of_wrong(mistakes, masses[part][:, :, wrong], gammas, temperatures)
-        mass = np.exp(masses[part, 1:])
+    def reduce(columns: slice) -> None:
+        values = masses[columns] if segment.weights is None else _interpolated(segment.weights[columns], masses)
+        if direct is not None:
+            values[:, :, rough] = direct[columns]
+        offset = nll_of_wrong(mistakes, values[:, :, wrong], gammas[:, columns], temperatures[columns])
+        mass = np.exp(values[:, 1:])
+        place = slice(segment.columns.start + columns.start, segment.columns.start + columns.stop)
         found.nll[:, place] = ((np.log1p(mass).sum(axis=-1) + offset) / len(data)).T
         found.ada_ece[:, place] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
 
-    _run(pool, reduce, list(slices(len(masses), _COLUMNS_A_JOB)))
+    _run(pool, reduce, list(slices(len(temperatures), _COLUMNS_A_JOB)))
+
+
+def _interpolated(weights: Floats, masses: Floats) -> Floats:
+    """Return weights [T, E] times masses [E, ...].
+
+    In pieces small enough for the linear algebra library to stay on this thread: the pool keeps every core busy.
+    """
+    flat = masses.reshape(len(masses), -1)
+    found = np.empty((len(weights), flat.shape[1]))
+    for part in slices(flat.shape[1], 1024):
+        found[:, part] = weights @ flat[:, part]
+    return found.reshape(len(weights), *masses.shape[1:])
 
 
 def _unconverged(masses: Floats, tail: Floats | None) -> Integers:
     """Return the samples of `masses` [E, 1 + G, N] whose last Chebyshev coefficients exceed the tolerance."""
     if tail is None:
         return np.empty(0, dtype=np.int64)
-    return np.flatnonzero(np.abs(np.tensordot(tail, masses, 1)).max(axis=(0, 1)) > TOLERANCE)
+    return np.flatnonzero(np.abs(_interpolated(tail, masses)).max(axis=(0, 1)) > TOLERANCE)
 
 
 def _run(pool: ThreadPoolExecutor, task: Callable[[Any], None], jobs: Sequence[Any]) -> None:
