@@ -35,7 +35,9 @@ PARAMETERS = (
     "line_value",
     "line_intercept",
     "line_slope",
+    *(f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS),
 )
+"""What is reported; the last are each γ's best T on the grid, e.g. `temperature_at_minus_0_5` (properness Fig. 8)."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,13 @@ def fit_focal_temperature(
             f"objective = {objective!r} must be one of ada_ece, nll and search = {search!r} one of grid, line"
         )
     values, labels = validation_data(logits, targets, bins)
-    on_grid, _ = full_grid_search(values, labels, objective, bins)
+    on_grid, grid = full_grid_search(values, labels, objective, bins)
     on_line, line = line_search(values, labels, objective, bins)
     chosen = on_grid if search == "grid" else on_line
     found = (chosen, on_grid, on_line)
     numbers = [number for cell in found for number in (cell.gamma, cell.temperature, cell.value)]
-    parameters = dict(zip(PARAMETERS, [*numbers, line.intercept, line.slope], strict=True))
+    along = [cell.temperature for cell in best_temperatures(grid, objective)]
+    parameters = dict(zip(PARAMETERS, [*numbers, line.intercept, line.slope, *along], strict=True))
     return FocalTemperatureCalibrator(
         "focal_temperature", parameters, values.shape[1], chosen.temperature, chosen.gamma
     )
