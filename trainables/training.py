@@ -62,7 +62,7 @@ class Replicate:
         self.recipe = dict(configuration["optimizer"])
         self._global_state = _seeded_global_state(seed)
         self._order = torch.Generator().manual_seed(seed)
-        with self._own_randomness():
+        with self.own_randomness():
             self.model = build_for(dataset, configuration["architecture"]).to(self.device)
             self.loss = build_loss(**configuration["loss"])
         if hasattr(self.loss, "reseed"):
@@ -74,31 +74,38 @@ class Replicate:
     def train_epoch(self) -> dict[str, Any]:
         """Train one epoch and return its row of the `epochs` table (without the replicate's number)."""
         started = time.perf_counter()
-        lr = learning_rate(self.recipe, self.epoch, self.max_epochs)
-        set_learning_rate(self.optimizer, lr)
-        self.loss.begin_epoch(self.epoch, self.max_epochs)
-        self.model.train()
+        lr = self.begin_epoch()
         total = torch.zeros((), device=self.device)
-        with self._own_randomness():
-            for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order):
+        with self.own_randomness():
+            for inputs, targets in self.training_batches():
                 value = self._loss_of(inputs, targets)
                 self.optimizer.zero_grad(set_to_none=True)
                 value.backward()
                 prepare_gradients(self.model.parameters(), self.recipe, len(targets))
                 self.optimizer.step()
                 total += value.detach() * len(targets)
+        row = self.end_epoch(float(total) / len(self.dataset.train), predict(self.model, self.dataset.val), lr)
+        return {**row, "seconds": time.perf_counter() - started}
+
+    def begin_epoch(self) -> float:
+        """Make network, optimiser and loss ready for the next epoch; return its learning rate."""
+        lr = learning_rate(self.recipe, self.epoch, self.max_epochs)
+        set_learning_rate(self.optimizer, lr)
+        self.loss.begin_epoch(self.epoch, self.max_epochs)
+        self.model.train()
+        return lr
+
+    def training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the next epoch's batches, in this replicate's order and with its augmentation."""
+        return batches(self.dataset.train, self.recipe["batch_size"], self._order)
+
+    def end_epoch(self, train_loss: float, logits: Tensor, lr: float) -> dict[str, Any]:
+        """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took."""
         self.epoch += 1
-        logits = predict(self.model, self.dataset.val)
         self.loss.end_epoch(logits, self.dataset.val.targets)
         metrics = epoch_metrics(logits, self.dataset.val.targets)
         self._keep_if_best(metrics)
-        return {
-            "epoch": self.epoch,
-            "train_loss": float(total) / len(self.dataset.train),
-            **metrics,
-            "lr": lr,
-            "seconds": time.perf_counter() - started,
-        }
+        return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
         """Return the full measurement; `stage` is `rung` (the current weights) or `end` (those the recipe keeps)."""
@@ -148,7 +155,8 @@ class Replicate:
         return self.loss(self.model(inputs), targets)
 
     @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
+    def own_randomness(self) -> Iterator[None]:
+        """Put this replicate's random state in the place of torch's global one, and keep what becomes of it."""
         outside = _global_state(self.device)
         _set_global_state(self._global_state)
         try:

@@ -21,6 +21,7 @@ from trainables.checkpoints import load_newest_checkpoint, remove_checkpoints_be
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
 from trainables.evaluation import Evaluation, EvaluationSettings
+from trainables.packing import SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training import Replicate
 from trainables.trial_tables import write_predictions, write_reliability
 
@@ -44,6 +45,7 @@ class TrialSettings:
         batch_seconds: short configurations that no scheduler can stop are reported together for this long.
         threads: torch's threads in this process.
         device: `cpu` or `cuda`.
+        packing: how replicates share this process: `sequential`, `fused` or `auto`.
         timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
     """
 
@@ -58,6 +60,7 @@ class TrialSettings:
     batch_seconds: float = 2.0
     threads: int = 1
     device: str = "cpu"
+    packing: str = SEQUENTIAL
     timeout_seconds: float | None = None
 
     @staticmethod
@@ -97,18 +100,21 @@ class Trial:
         self._wall_seconds = 0.0
         self._seconds_before = 0.0
         self._repeat: dict[str, Any] | None = None
-        self.replicates = [
-            Replicate(
-                assignment.values, seed=seed, dataset=dataset, max_epochs=settings.max_epochs, device=settings.device
-            )
-            for seed in assignment.seeds
-        ]
+        self._dataset = dataset
+        self._errors: dict[int, str] = {}
+        self._packing: str | None = None
+        self.replicates = {number: self._build(seed, dataset) for number, seed in enumerate(assignment.seeds)}
         self._restore()
+        if self._packing is None:
+            self._packing = chosen_packing(
+                settings.packing, self._build, assignment.values, assignment.seeds, dataset, settings.device
+            )
+        self._group: Packed = pack([*self.replicates.values()], self._packing)
 
     @property
     def epoch(self) -> int:
         """Completed epochs."""
-        return self.replicates[0].epoch
+        return next(iter(self.replicates.values())).epoch
 
     @property
     def finished(self) -> bool:
@@ -126,9 +132,9 @@ class Trial:
         started, epoch_rows = clock(), []
         failure: tuple[str, str] | None = None
         while failure is None:
-            rows = [{"replicate": r, **replicate.train_epoch()} for r, replicate in enumerate(self.replicates)]
+            rows = self._train_epoch()
             epoch_rows += rows
-            failure = _non_finite(rows) or self._timed_out(clock() - started)
+            failure = self._all_diverged(rows) or self._timed_out(clock() - started)
             if self.epoch in self.settings.rungs or clock() - started >= self.settings.report_seconds:
                 break
         evaluations = self._evaluate() if failure is None and self.epoch in self.settings.rungs else []
@@ -136,18 +142,55 @@ class Trial:
         report = {
             "configuration": self.assignment.configuration,
             "epoch": self.epoch,
-            "objective": math.nan if failure else _objective(self.settings.objective, epoch_rows, evaluations),
+            "objective": math.nan if failure else self._objective(epoch_rows, evaluations),
             "failure": failure[1] if failure else None,
             "failure_kind": failure[0] if failure else None,
             "device": self.settings.device,
-            "packing": "sequential",
+            "packing": self._packing,
             "wall_seconds": self._wall_seconds,
             "epochs": epoch_rows,
             "evaluations": evaluations,
         }
+        if self._errors:
+            report["replicate_errors"] = {str(number): error for number, error in self._errors.items()}
         if self._folder is not None and failure is None:
             write_checkpoint(self._folder, self.epoch, self._state(report))
         return report
+
+    def _build(self, seed: int, dataset: DataSet) -> Replicate:
+        return Replicate(
+            self.assignment.values,
+            seed=seed,
+            dataset=dataset,
+            max_epochs=self.settings.max_epochs,
+            device=self.settings.device,
+        )
+
+    def _train_epoch(self) -> list[dict[str, Any]]:
+        """Train one epoch and return its rows; replicates that diverged in it train no further if others can."""
+        numbers = [*self.replicates]
+        rows = [{"replicate": n, **row} for n, row in zip(numbers, self._group.train_epoch(), strict=True)]
+        diverged = _non_finite(rows)
+        self._errors.update(diverged)
+        if diverged and len(diverged) < len(numbers):
+            self._group.settle()
+            for number in diverged:
+                del self.replicates[number]
+            self._group = pack([*self.replicates.values()], self._group.packing)
+        return rows
+
+    def _all_diverged(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+        """Return kind and sentence of the failure when no replicate is left."""
+        if len(self._errors) < len(self.assignment.seeds):
+            return None
+        return NON_FINITE, self._errors[rows[0]["replicate"]]
+
+    def _objective(
+        self, epoch_rows: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
+    ) -> float | None:
+        """Return the judged metric's mean over the replicates that have not diverged."""
+        sound = [row for row in epoch_rows if row["replicate"] not in self._errors]
+        return _objective(self.settings.objective, sound, evaluations)
 
     def _timed_out(self, seconds: float) -> tuple[str, str] | None:
         """Return kind and sentence when the trial has trained for too long, `seconds` since its last report."""
@@ -159,7 +202,7 @@ class Trial:
     def _evaluate(self) -> list[dict[str, Any]]:
         stage = "end" if self.epoch >= self.settings.max_epochs else "rung"
         rows: list[dict[str, Any]] = []
-        for number, replicate in enumerate(self.replicates):
+        for number, replicate in self.replicates.items():
             evaluation = replicate.evaluate(self.settings.evaluation, stage)
             rows += [{"replicate": number, "epoch": self.epoch, **row} for row in evaluation.rows]
             self._write_tables(number, evaluation, replicate)
@@ -177,20 +220,29 @@ class Trial:
         write_reliability(*place, rows=evaluation.reliability)
 
     def _state(self, report: Mapping[str, Any]) -> dict[str, Any]:
+        self._group.settle()
+        held = [self.replicates.get(number) for number in range(len(self.assignment.seeds))]
         return {
             "trial": self.assignment.trial,
             "seeds": list(self.assignment.seeds),
             "wall_seconds": self._wall_seconds,
             "report": dict(report),
-            "replicates": [replicate.state_dict() for replicate in self.replicates],
+            "replicates": [replicate and replicate.state_dict() for replicate in held],
         }
 
     def _restore(self) -> None:
         state = load_newest_checkpoint(self._folder, map_location=self.settings.device) if self._folder else None
         if state is None or state["seeds"] != list(self.assignment.seeds):
             return
-        for replicate, saved in zip(self.replicates, state["replicates"], strict=True):
-            replicate.load_state_dict(saved)
+        for number, saved in enumerate(state["replicates"]):
+            if saved is None:
+                del self.replicates[number]
+            else:
+                self.replicates[number].load_state_dict(saved)
+        report = state["report"]
+        self._errors = {int(number): error for number, error in report.get("replicate_errors", {}).items()}
+        # Another packing rounds otherwise: a trial goes on as it began, so that it ends as if never interrupted.
+        self._packing = report["packing"]
         self._wall_seconds = self._seconds_before = state["wall_seconds"]
         self._repeat = state["report"]
 
@@ -201,12 +253,15 @@ def prepare_process(settings: TrialSettings) -> None:
     torch.set_default_dtype(torch.float32)
 
 
-def _non_finite(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+def _non_finite(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the replicates that diverged in an epoch, with one sentence each."""
+    found: dict[int, str] = {}
     for row in rows:
+        number, epoch = row["replicate"], row["epoch"]
         for column in ("train_loss", "val_nll"):
             if not math.isfinite(row[column]):
-                return NON_FINITE, f"{column} of replicate {row['replicate']} is {row[column]} in epoch {row['epoch']}"
-    return None
+                found.setdefault(number, f"{column} of replicate {number} is {row[column]} in epoch {epoch}")
+    return found
 
 
 def _objective(

@@ -1,0 +1,88 @@
+"""The losses of all lanes as one function: a configuration's hyperparameters are the same, its state is each lane's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.losses import Loss
+from trainables.losses.hessian_trace import HessianTrace
+from trainables.losses.numerics import as_type, is_zero
+from trainables.losses.selective_risk import SelectiveRisk
+
+
+class LaneLosses:
+    """One mapped loss for several lanes.
+
+    Each lane keeps a loss of its own, with its state and its hooks; under `torch.func.vmap` a copy computes, and
+    takes up a lane's state (γ by bin, counts) as a mapped argument.
+    """
+
+    def __init__(self, losses: Sequence[Loss]) -> None:
+        """Map over `losses`, which differ in their state alone."""
+        self._losses = losses
+        self._bases = [getattr(loss, "base", loss) for loss in losses]
+        self._mapped = copy.copy(self._bases[0])
+
+    def renew(self) -> None:
+        """Copy anew what the lanes' losses have in common, after they were told that an epoch begins."""
+        self._mapped = copy.copy(self._bases[0])
+
+    def states(self) -> dict[str, Tensor]:
+        """Return the lanes' states, each entry stacked [L, ...]; empty for a loss without state."""
+        if not self._bases[0].stateful:
+            return {}
+        own = [base.state_dict() for base in self._bases]
+        return {key: torch.stack([torch.as_tensor(state[key]) for state in own]) for key in own[0]}
+
+    def value(self, state: Mapping[str, Tensor], logits: Tensor, targets: Tensor) -> Tensor:
+        """Return one lane's loss, before any regulariser; to be mapped over lanes."""
+        if state:
+            self._mapped.load_state_dict(state)
+        return self._mapped(logits, targets)
+
+    def observe(self, logits: Tensor) -> None:
+        """Show losses that count what passes through them the logits [L, N, K]: within `vmap` nothing is stored."""
+        for base, own in zip(self._bases, logits.detach(), strict=True):
+            if isinstance(base, SelectiveRisk) and base.stateful:
+                base.observe(own)
+
+    def regularised(self, values: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return values [L] plus τ·Tr(H) of each lane where the loss is `hessian_trace`.
+
+        Lanes are independent, so the gradient of their sum is the stack of their gradients: the two backward passes
+        of Hutchinson's estimate (curvature Eq. 33) serve all lanes at once. Each lane draws its own probes.
+        """
+        first = self._losses[0]
+        if not isinstance(first, HessianTrace) or is_zero(first.weight):
+            return values
+        held = list(parameters.values())
+        gradients = torch.autograd.grad(values.sum(), held, create_graph=True, materialize_grads=True)
+        trace = torch.zeros_like(values)
+        for probe in self._probes(parameters):
+            slope = lane_inner(gradients, probe).sum()
+            product = torch.autograd.grad(slope, held, create_graph=True, materialize_grads=True)
+            trace = trace + lane_inner(product, probe)
+        return values + as_type(first.weight, values) * trace / first.probes
+
+    def _probes(self, parameters: Mapping[str, Tensor]) -> list[list[Tensor]]:
+        """Return M probes, each a list of signs [L, ...] in the order of the parameters."""
+        drawn: list[Any] = [
+            loss.draw({name: stacked[lane] for name, stacked in parameters.items()})
+            for lane, loss in enumerate(self._losses)
+            if isinstance(loss, HessianTrace)
+        ]
+        return [
+            [torch.stack([tree[name] for tree in trees]) for name in parameters] for trees in zip(*drawn, strict=True)
+        ]
+
+
+def lane_inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    """Return the inner products [L] of two sequences of tensors [L, ...], summed over everything but lanes."""
+    lanes = len(left[0])
+    products = [(a * b).reshape(lanes, -1).sum(1) for a, b in zip(left, right, strict=True)]
+    return torch.stack(products).sum(0)

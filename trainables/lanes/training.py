@@ -1,0 +1,128 @@
+"""Several replicates of one configuration, trained as one batched network.
+
+The forward pass runs once under `torch.func.vmap` over stacked weights; ordinary automatic differentiation goes
+back through it. Lanes share nothing, so the gradient of the sum of their losses is each lane's own gradient, and a
+lane whose numbers overflow spoils no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from trainables.datasets.base import Split, evaluation_batches
+from trainables.lanes.losses import LaneLosses
+from trainables.lanes.randomness import draws_at_random, own_dropout
+from trainables.lanes.stack import Stack
+from trainables.recipe import set_learning_rate, setting
+from trainables.training import Replicate
+
+PREDICTION_BATCH = 1024  # samples of all lanes together, as many as a single network predicts at a time
+
+
+class Lanes:
+    """Trains replicates side by side; what each learns is what it would learn alone, up to rounding.
+
+    The replicates stay whole: their networks look into the stacked weights, their generators order the data, draw
+    augmentation and dropout, and their losses keep their state. Evaluate and save them as ever, after `settle`.
+    """
+
+    packing = "fused"
+
+    def __init__(self, replicates: Sequence[Replicate]) -> None:
+        """Take up replicates of one configuration at the same epoch."""
+        self._replicates = replicates
+        first = replicates[0]
+        self._shell = first.model
+        self._recipe = first.recipe
+        self._stack = Stack([r.model for r in replicates], [r.optimizer for r in replicates], first.recipe)
+        self._losses = LaneLosses([r.loss for r in replicates])
+        self._turns = [r.own_randomness for r in replicates]
+        self._random = draws_at_random(first.model)
+
+    def settle(self) -> None:
+        """Bring everything that training keeps here back into the replicates."""
+        self._stack.settle()
+
+    def train_epoch(self) -> list[dict[str, Any]]:
+        """Train one epoch and return each replicate's row of the `epochs` table, `seconds` in equal shares."""
+        started = time.perf_counter()
+        first, dataset = self._replicates[0], self._replicates[0].dataset
+        for replicate in self._replicates:
+            lr = replicate.begin_epoch()
+        set_learning_rate(self._stack.optimizer, lr)
+        self._losses.renew()
+        total = torch.zeros(len(self._replicates), device=first.device)
+        for own in zip(*(r.training_batches() for r in self._replicates), strict=True):
+            inputs = torch.stack([pair[0] for pair in own])
+            targets = torch.stack([pair[1] for pair in own])
+            total += self._step(inputs, targets) * targets.shape[1]
+        logits = self.predict(dataset.val)
+        losses = (total / len(dataset.train)).tolist()
+        rows = [
+            replicate.end_epoch(loss, own, lr)
+            for replicate, loss, own in zip(self._replicates, losses, logits, strict=True)
+        ]
+        share = (time.perf_counter() - started) / len(rows)
+        return [{**row, "seconds": share} for row in rows]
+
+    @torch.no_grad()
+    def predict(self, split: Split) -> Tensor:
+        """Return the logits [L, N, K] of a whole split, in evaluation mode."""
+        self._shell.eval()
+        mapped = vmap(partial(functional_call, self._shell), in_dims=(0, None))
+        weights = {**self._stack.parameters, **self._stack.fixed}
+        size = max(1, PREDICTION_BATCH // len(self._replicates))
+        return torch.cat([mapped(weights, (inputs,)) for inputs, _ in evaluation_batches(split, size)], 1)
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Take one step on inputs [L, B, ...] and targets [L, B]; return the losses [L]."""
+        stack = self._stack
+        # Whatever else is random must not be the same in all lanes.
+        mapped = vmap(self._forward, randomness="different")
+        with own_dropout(self._turns, self._random):
+            values, logits = mapped(stack.parameters, stack.fixed, self._losses.states(), inputs, targets)
+        self._losses.observe(logits)
+        values = self._losses.regularised(values, stack.parameters)
+        stack.optimizer.zero_grad(set_to_none=True)
+        values.sum().backward()
+        prepare_lane_gradients(list(stack.parameters.values()), self._recipe, targets.shape[1])
+        stack.optimizer.step()
+        return values.detach()
+
+    def _forward(
+        self,
+        parameters: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return one lane's loss and its logits [B, K]."""
+        logits = functional_call(self._shell, {**parameters, **fixed}, (inputs,))
+        return self._losses.value(state, logits, targets), logits
+
+
+def prepare_lane_gradients(parameters: Sequence[Tensor], settings: Mapping[str, Any], batch: int) -> None:
+    """Scale and clip gradients [L, ...] in place, every lane by its own norm: `prepare_gradients` of each lane."""
+    clip = setting(settings, "gradient_clip")
+    summed = setting(settings, "reduction") == "sum"
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return
+    if summed:
+        torch._foreach_mul_(gradients, float(batch))
+    if clip is None:
+        return
+    lanes = len(gradients[0])
+    norms = torch.stack([torch.linalg.vector_norm(g.reshape(lanes, -1), dim=1) for g in gradients])
+    # The bound's ε is torch.nn.utils.clip_grad_norm_'s.
+    factors = (clip / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))

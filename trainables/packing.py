@@ -1,0 +1,168 @@
+"""How a configuration's replicates share a processor: one after the other, or as lanes of one network.
+
+`sequential` and `fused` are rules, `auto` measures both and takes the faster: lanes save the cost of calling many
+small operations, and lose where an operation on several stacked networks is slower than one after the other, as
+grouped convolutions often are on a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from trainables.datasets.base import DataSet, Split
+from trainables.lanes import Lanes
+from trainables.training import Replicate
+
+FUSED, SEQUENTIAL, AUTO = "fused", "sequential", "auto"
+
+MEASURED_STEPS = 3  # of each packing in a round, so that what an epoch costs besides steps weighs little
+MEASURED_SECONDS = 1.0  # spent at least, unless one packing is ahead by CLEAR after a round
+MOST_ROUNDS = 8
+CLEAR = 2.0  # a lead by this factor is beyond what a disturbed machine makes of equal times
+
+UNPACKABLE = {"tree_lstm": "the shape of its computation follows each sentence's tree, which lanes do not share"}
+"""Architectures that cannot be lanes, and why."""
+
+_choices: dict[str, str] = {}
+
+
+class Packed(Protocol):
+    """Replicates that train together."""
+
+    packing: str
+
+    def train_epoch(self) -> list[dict[str, Any]]:
+        """Train one epoch and return a row for each replicate, in order."""
+
+    def settle(self) -> None:
+        """Bring everything that training keeps elsewhere back into the replicates, to save or regroup them."""
+
+
+class Sequential:
+    """Trains replicates one after the other."""
+
+    packing = SEQUENTIAL
+
+    def __init__(self, replicates: Sequence[Replicate]) -> None:
+        """Take up replicates of one configuration at the same epoch."""
+        self._replicates = replicates
+
+    def train_epoch(self) -> list[dict[str, Any]]:
+        """Train one epoch and return a row for each replicate, in order."""
+        return [replicate.train_epoch() for replicate in self._replicates]
+
+    def settle(self) -> None:
+        """Nothing is kept elsewhere."""
+
+
+def pack(replicates: Sequence[Replicate], packing: str) -> Packed:
+    """Return `replicates` as a group that trains as `packing` says: `fused` or `sequential`."""
+    return Lanes(replicates) if packing == FUSED else Sequential(replicates)
+
+
+def packing_fault(architecture: str, packing: str) -> str | None:
+    """Return why an architecture's replicates cannot be packed as asked, or `None`."""
+    if packing != FUSED or architecture not in UNPACKABLE:
+        return None
+    return f"{architecture} cannot be trained with packing = fused: {UNPACKABLE[architecture]}; choose sequential"
+
+
+def chosen_packing(
+    packing: str,
+    build: Callable[[int, DataSet], Replicate],
+    configuration: Mapping[str, Any],
+    seeds: Sequence[int],
+    dataset: DataSet,
+    device: str,
+) -> str:
+    """Return `fused` or `sequential`: the one asked for, or for `auto` the one that is faster here.
+
+    The answer is kept in this process for each network, loss, optimiser, batch size, number of replicates, shape of
+    the data and device. Measuring trains replicates that are thrown away, and draws from their generators alone.
+
+    Args:
+        packing: `fused`, `sequential` or `auto`.
+        build: makes a replicate from a seed, to train on the data set given.
+        configuration: of the trial.
+        seeds: of the replicates.
+        dataset: on the device.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        ValueError: the architecture cannot be packed as asked.
+    """
+    name = configuration["architecture"]["name"]
+    fault = packing_fault(name, packing)
+    if fault is not None:
+        raise ValueError(fault)
+    if packing != AUTO:
+        return packing
+    if len(seeds) == 1 or name in UNPACKABLE:
+        return SEQUENTIAL
+    key = _key(configuration, len(seeds), dataset, device)
+    if key not in _choices:
+        few = _few_batches(dataset, configuration["optimizer"]["batch_size"])
+        fused, sequential = measured_seconds(lambda: [build(seed, few) for seed in seeds], device)
+        _choices[key] = FUSED if fused < sequential else SEQUENTIAL
+    return _choices[key]
+
+
+def measured_seconds(build: Callable[[], list[Replicate]], device: str) -> tuple[float, float]:
+    """Return the seconds of a short epoch of all replicates fused, and one after the other.
+
+    The two alternate; each counts with its fastest round, the first round being a warm-up unless it is clear
+    already. A network that cannot run in lanes takes for ever.
+    """
+    groups: list[Packed] = [Sequential(build())]
+    try:
+        groups.insert(0, Lanes(build()))
+        times = [_timed(group, device) for group in groups]
+    except (RuntimeError, NotImplementedError):
+        # torch.func names what it cannot map over lanes in many ways; out of memory counts as well.
+        return float("inf"), 0.0
+    began = time.perf_counter()
+    for done in range(MOST_ROUNDS):
+        if max(times) > CLEAR * min(times) or (done > 1 and time.perf_counter() - began > MEASURED_SECONDS):
+            break
+        again = [_timed(group, device) for group in groups]
+        times = again if done == 0 else [min(pair) for pair in zip(times, again, strict=True)]
+    return times[0], times[1]
+
+
+def _timed(group: Packed, device: str) -> float:
+    started = time.perf_counter()
+    group.train_epoch()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def _few_batches(dataset: DataSet, batch_size: int) -> DataSet:
+    """Return the data set cut to a few batches for training, and one for validation."""
+    train, val = dataset.train, dataset.val
+    return replace(dataset, train=_first(train, MEASURED_STEPS * batch_size), val=_first(val, batch_size))
+
+
+def _first(split: Split, samples: int) -> Split:
+    return replace(split, inputs=split.inputs[:samples], targets=split.targets[:samples])
+
+
+def _key(configuration: Mapping[str, Any], count: int, dataset: DataSet, device: str) -> str:
+    parts = (
+        configuration["architecture"],
+        configuration["loss"]["name"],
+        configuration["optimizer"]["name"],
+        configuration["optimizer"]["batch_size"],
+        count,
+        dataset.input_shape,
+        dataset.classes,
+        device,
+        torch.get_num_threads(),
+    )
+    return json.dumps(parts, sort_keys=True, default=str)
