@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from sweeper.failures import ERROR, Failure
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Journal, Record
-from sweeper.scheduler import Decision, Halving, Rungs, decide
+from sweeper.scheduler import Decision, Halving, Rungs, decide_on
 from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
 from trainables.trial import NON_FINITE, TIMED_OUT
 
@@ -206,7 +206,7 @@ class Driver:
             return
         # One that had to go back further measures epochs again that an earlier report brought.
         report["epochs"] = [row for row in report["epochs"] if row["epoch"] > trial.epochs]
-        decision = decide(self.rungs, index, report["epoch"], report["objective"])
+        decision = decide_on(self.rungs, report)
         failure, kind = report.pop("failure", None), report.pop("failure_kind", None)
         if failure and decision is not None:
             decision = Decision(decision.rung, "fail", failure, decision.metric, None, 0)

@@ -12,17 +12,19 @@ from sweeper.spec_models import SweepSpec
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
 from trainables.models import fit_fault
+from trainables.packing import packing_fault
 
 LOOKED_AT = 2000
 """Configurations whose architecture is checked; more would only repeat the same few architectures."""
 
 
 def prepare_dataset(spec: SweepSpec) -> DataSet:
-    """Load the data set of `spec` and check that the space's networks and batch sizes suit it.
+    """Load the data set of `spec` and check that the space's networks, batch sizes and packing suit it.
 
     Raises:
         SweeperError: the data cannot be loaded: path, rule, remedy.
-        InvalidSearchSpace: with every architecture and batch size that does not fit.
+        InvalidSearchSpace: with every architecture and batch size that does not fit, and every one to be fused
+            that cannot be.
     """
     dataset = _load(spec.dataset)
     drawn = configurations(spec)[:LOOKED_AT]
@@ -32,6 +34,11 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
             "space.optimizer.batch_size",
             (c["optimizer"]["batch_size"] for c in drawn),
             lambda size: batch_fault(dataset, size),
+        ),
+        *_faults(
+            "replicates.packing",
+            (c["architecture"]["name"] for c in drawn),
+            lambda name: packing_fault(name, spec.replicates.packing),
         ),
     ]
     if faults:

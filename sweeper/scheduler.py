@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sweeper.journal import Record
@@ -170,6 +170,20 @@ def decide(rungs: Rungs, configuration: int, epoch: int, metric: float | None) -
     return _compare(halving, rung, epoch, metric)
 
 
+def decide_on(rungs: Rungs, report: Mapping[str, Any]) -> Decision | None:
+    """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
+
+    Where replicates diverged, the mean is over the others and the reason says so: such a configuration competes, but
+    never unmarked.
+    """
+    decision = decide(rungs, report["configuration"], report["epoch"], report["objective"])
+    diverged = sorted(map(int, report.get("replicate_errors", {})))
+    if decision is None or decision.kind == "fail" or not diverged:
+        return decision
+    named = f"replicate{'s' if len(diverged) > 1 else ''} {', '.join(map(str, diverged))}"
+    return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which diverged")
+
+
 def audit(halving: Halving, records: Iterable[Record]) -> tuple[int, list[str]]:
     """Recompute every decision, and every absence of one, from the records before it.
 
@@ -181,7 +195,7 @@ def audit(halving: Halving, records: Iterable[Record]) -> tuple[int, list[str]]:
         body = record.body
         if record.kind == "report":
             journaled = body["decision"]
-            decided = decide(rungs, body["configuration"], body["epoch"], body["objective"])
+            decided = decide_on(rungs, body)
             again = decided.to_dict() if decided is not None else None
             checked += journaled is not None
             if _comparable(again) != _comparable(journaled):

@@ -30,7 +30,10 @@ class Header(_Part):
 
 
 class Objective(_Part):
-    """What the scheduler compares: the mean over replicates of one metric."""
+    """What the scheduler compares: one metric's mean over the replicates that have not diverged.
+
+    A trial of which some replicates diverged goes on with the others; every decision on it names those left out.
+    """
 
     metric: str = "val_nll"
     mode: Literal["min", "max"] = "min"
@@ -55,15 +58,25 @@ class Scheduler(_Part):
         return Halving("", "min", self.max_epochs, self.grace_epochs, self.reduction_factor, self.name == "asha").rungs
 
 
+def _packing(value: Any) -> Any:
+    if value == "trials":
+        raise ValueError(
+            "packing = 'trials' is not offered, because the scheduler judges all replicates of a configuration "
+            "together; choose auto, fused or sequential"
+        )
+    return value
+
+
 class Replicates(_Part):
     """How many seeds each configuration is trained with, and how they share a processor.
 
-    `sequential` trains one after the other, `fused` all at once as lanes of one program, `trials` as Ray trials of
-    their own; `auto` measures and chooses.
+    `sequential` trains one after the other, `fused` all at once as lanes of one network; `auto` measures both for a
+    few steps in each process and keeps the faster. Lanes round otherwise than a network alone, and a measurement may
+    choose differently on another machine; so `sequential`, whose numbers repeat everywhere, is the default.
     """
 
     count: int = Field(default=1, ge=1, le=1000)
-    packing: Literal["auto", "fused", "sequential", "trials"] = "sequential"
+    packing: Annotated[Literal["auto", "fused", "sequential"], BeforeValidator(_packing)] = "sequential"
 
 
 def _gpu(value: Any) -> Any:

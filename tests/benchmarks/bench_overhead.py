@@ -62,6 +62,7 @@ def run_loop(space: Path) -> float:
             "rungs": list(spec.halving.rungs),
             "objective": spec.objective.metric,
             "evaluation": spec.evaluation.model_dump(mode="json"),
+            "packing": "sequential",
         }
     )
     prepare_process(settings)

@@ -69,8 +69,8 @@ class Stack:
                 continue
             shape = self._models[0].get_parameter(name).shape
             self.optimizer.state[stacked] = {
-                # What is not shaped like the parameter counts steps, which all lanes have taken together.
-                key: torch.stack([state[key] for state in own]) if _follows(value, shape) else _copy(value)
+                # All lanes have taken the same number of steps; the rest is shaped like the parameter, or absent.
+                key: torch.stack([state[key] for state in own]) if _follows(key, value, shape) else _copy(value)
                 for key, value in own[0].items()
             }
 
@@ -81,8 +81,8 @@ def _tensor(model: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-def _follows(value: Any, shape: torch.Size) -> bool:
-    return isinstance(value, Tensor) and value.shape == shape
+def _follows(key: str, value: Any, shape: torch.Size) -> bool:
+    return key != "step" and isinstance(value, Tensor) and value.shape == shape
 
 
 def _lane_of(value: Any, lane: int, stacked: Tensor) -> Any:
