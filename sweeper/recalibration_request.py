@@ -89,7 +89,7 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
             "see `sweeper spaces --posthoc` for methods and their options",
         )
     counts = list(dict.fromkeys(bins))
-    settings = {name: _differing(component, values[name]) for name, component in chosen.items()}
+    settings = {name: options_that_differ(component, values[name]) for name, component in chosen.items()}
     return [Request(name, count, settings.get(name, {})) for name in (UNCALIBRATED, *chosen) for count in counts]
 
 
@@ -120,7 +120,7 @@ def _only_for(name: str, chosen: Mapping[str, Component]) -> str:
     return f" (of {name}; write method.key=value for an option of one method)" if len(chosen) > 1 else f" (of {name})"
 
 
-def _differing(component: Component, values: Mapping[str, Any]) -> dict[str, Any]:
+def options_that_differ(component: Component, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not at their defaults, numbers of one value written one way (`3` is `3.0`)."""
     found = {}
     for key, value in values.items():

@@ -16,6 +16,7 @@ from sweeper.report.figure import STATUS_WORDS, Figure, Panel, colour, plural, s
 from sweeper.report.figures import FIGURES
 from sweeper.report.markup import Markup, data_script, join, json_text, tag
 from sweeper.report.overview import Overview, details, headline, overview
+from sweeper.report.posthoc_table import posthoc_section
 from sweeper.report.tables import DataTable, decisions_table, failures_table, trials_table
 from sweeper.results import Results
 
@@ -49,6 +50,7 @@ def render(results: Results) -> str:
         summary(board, counts, figures),
         tiles(counts),
         *map(figure_section, figures),
+        posthoc_section(results),
         *map(table_section, tables),
         left_out(absent),
         manifest_section(results),

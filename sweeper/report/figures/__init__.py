@@ -11,6 +11,7 @@ from sweeper.report.figures import (
     ece_against_gamma,
     learning_curves,
     parallel_coordinates,
+    posthoc_temperature,
     reliability,
 )
 
@@ -23,5 +24,6 @@ FIGURES: tuple[FigureModule, ...] = cast(
         reliability,
         learning_curves,
         parallel_coordinates,
+        posthoc_temperature,
     ),
 )
