@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from trainables.losses import Loss
 from trainables.losses.hessian_trace import HessianTrace
@@ -32,24 +33,29 @@ class LaneLosses:
         """Copy anew what the lanes' losses have in common, after they were told that an epoch begins."""
         self._mapped = copy.copy(self._bases[0])
 
-    def states(self) -> dict[str, Tensor]:
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the lanes' losses [L] at logits [L, N, K] and targets [L, N], before any regulariser."""
+        base = self._bases[0]
+        if not (base.batch_coupled or base.stateful):
+            # A mean of independent terms: the samples of all lanes are one batch.
+            return self._mapped.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape).mean(1)
+        values: Tensor = vmap(self._value)(self._states(), logits, targets)
+        for own, seen in zip(self._bases, logits.detach(), strict=True):
+            if isinstance(own, SelectiveRisk) and own.stateful:
+                # It counts what passes through it, but stores nothing under vmap.
+                own.observe(seen)
+        return values
+
+    def _states(self) -> dict[str, Tensor]:
         """Return the lanes' states, each entry stacked [L, ...]; empty for a loss without state."""
-        if not self._bases[0].stateful:
-            return {}
         own = [base.state_dict() for base in self._bases]
         return {key: torch.stack([torch.as_tensor(state[key]) for state in own]) for key in own[0]}
 
-    def value(self, state: Mapping[str, Tensor], logits: Tensor, targets: Tensor) -> Tensor:
-        """Return one lane's loss, before any regulariser; to be mapped over lanes."""
+    def _value(self, state: Mapping[str, Tensor], logits: Tensor, targets: Tensor) -> Tensor:
+        """Return one lane's loss; to be mapped over lanes."""
         if state:
             self._mapped.load_state_dict(state)
         return self._mapped(logits, targets)
-
-    def observe(self, logits: Tensor) -> None:
-        """Show losses that count what passes through them the logits [L, N, K]: within `vmap` nothing is stored."""
-        for base, own in zip(self._bases, logits.detach(), strict=True):
-            if isinstance(base, SelectiveRisk) and base.stateful:
-                base.observe(own)
 
     def regularised(self, values: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
         """Return values [L] plus τ·Tr(H) of each lane where the loss is `hessian_trace`.

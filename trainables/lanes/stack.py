@@ -20,6 +20,7 @@ class Stack:
     Attributes:
         parameters: trainable parameters by name, leaves [L, ...] of the graph.
         fixed: buffers and parameters that are not trained, by name, [L, ...].
+        weights: both together.
         optimizer: the recipe's optimiser over `parameters`. Its arithmetic is elementwise, so that one step of it is
             a step of each lane's.
     """
@@ -37,6 +38,7 @@ class Stack:
                 self.fixed[name] = stacked
         for name, _ in models[0].named_buffers():
             self.fixed[name] = self._share(name)
+        self.weights = {**self.parameters, **self.fixed}
         self.optimizer = build_optimizer(nn.ParameterList(self.parameters.values()), recipe)
         self._take_optimizer_state()
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
 
 from trainables.datasets.base import Split, evaluation_batches
+from trainables.lanes.forward import lane_forward
 from trainables.lanes.losses import LaneLosses
-from trainables.lanes.randomness import draws_at_random, own_dropout
 from trainables.lanes.stack import Stack
 from trainables.recipe import set_learning_rate, setting
 from trainables.training import Replicate
@@ -43,8 +41,7 @@ class Lanes:
         self._recipe = first.recipe
         self._stack = Stack([r.model for r in replicates], [r.optimizer for r in replicates], first.recipe)
         self._losses = LaneLosses([r.loss for r in replicates])
-        self._turns = [r.own_randomness for r in replicates]
-        self._random = draws_at_random(first.model)
+        self._forward = lane_forward(first.model, [r.own_randomness for r in replicates])
 
     def settle(self) -> None:
         """Bring everything that training keeps here back into the replicates."""
@@ -76,37 +73,21 @@ class Lanes:
     def predict(self, split: Split) -> Tensor:
         """Return the logits [L, N, K] of a whole split, in evaluation mode."""
         self._shell.eval()
-        mapped = vmap(partial(functional_call, self._shell), in_dims=(0, None))
-        weights = {**self._stack.parameters, **self._stack.fixed}
         size = max(1, PREDICTION_BATCH // len(self._replicates))
-        return torch.cat([mapped(weights, (inputs,)) for inputs, _ in evaluation_batches(split, size)], 1)
+        return torch.cat(
+            [self._forward(self._stack.weights, inputs, False) for inputs, _ in evaluation_batches(split, size)], 1
+        )
 
     def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step on inputs [L, B, ...] and targets [L, B]; return the losses [L]."""
         stack = self._stack
-        # Whatever else is random must not be the same in all lanes.
-        mapped = vmap(self._forward, randomness="different")
-        with own_dropout(self._turns, self._random):
-            values, logits = mapped(stack.parameters, stack.fixed, self._losses.states(), inputs, targets)
-        self._losses.observe(logits)
-        values = self._losses.regularised(values, stack.parameters)
+        logits = self._forward(stack.weights, inputs, True)
+        values = self._losses.regularised(self._losses.values(logits, targets), stack.parameters)
         stack.optimizer.zero_grad(set_to_none=True)
         values.sum().backward()
         prepare_lane_gradients(list(stack.parameters.values()), self._recipe, targets.shape[1])
         stack.optimizer.step()
         return values.detach()
-
-    def _forward(
-        self,
-        parameters: Mapping[str, Tensor],
-        fixed: Mapping[str, Tensor],
-        state: Mapping[str, Tensor],
-        inputs: Tensor,
-        targets: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Return one lane's loss and its logits [B, K]."""
-        logits = functional_call(self._shell, {**parameters, **fixed}, (inputs,))
-        return self._losses.value(state, logits, targets), logits
 
 
 def prepare_lane_gradients(parameters: Sequence[Tensor], settings: Mapping[str, Any], batch: int) -> None:
