@@ -106,15 +106,17 @@ def evaluation_columns(posthoc_methods: Sequence[str]) -> tuple[str, ...]:
     from trainables.evaluation import POSTHOC_METRICS
     from trainables.metrics import METRIC_NAMES
     from trainables.posthoc import parameter_names
+    from trainables.reference_metrics import POSTERIOR_COLUMNS, REGION_COLUMNS
 
     posthoc = [
         f"posthoc_{method}_{name}"
         for method in posthoc_methods
-        for name in dict.fromkeys((*parameter_names(method), *POSTHOC_METRICS, "unavailable"))
+        for name in dict.fromkeys((*parameter_names(method), *POSTHOC_METRICS, *POSTERIOR_COLUMNS, "unavailable"))
     ]
     hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
-    return (*METRIC_NAMES, *errors, *NETWORK_NORMS, *posthoc, *hessian, "hessian_unavailable")
+    measured = (*METRIC_NAMES, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS)
+    return (*measured, *posthoc, *hessian, "hessian_unavailable")
 
 
 def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:

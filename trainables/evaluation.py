@@ -22,6 +22,7 @@ from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.training_gamma import with_training_gamma
+from trainables.reference_metrics import posterior_columns, region_columns
 
 POSTHOC_METRICS = ("nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
 """The metrics recorded of recalibrated probabilities: those that a change of confidence can move."""
@@ -102,8 +103,11 @@ def evaluate(
     logits = {name: predict(model, split).float().cpu().numpy() for name, split in splits.items()}
     targets = {name: split.targets.cpu().numpy() for name, split in splits.items()}
     rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
+    for name, row in rows.items():
+        row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
+    rows["test"].update(posterior_columns(dataset.posterior, softmax64(logits["test"])))
     norms = {name: _network_norms(model, split) for name, split in splits.items()}
-    recalibrated = _posthoc_columns(logits, targets, settings, loss)
+    recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset.posterior)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
     rows["val"].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
@@ -145,12 +149,15 @@ def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSe
 
 
 def _posthoc_columns(
-    logits: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], settings: EvaluationSettings, loss: Loss
+    logits: Mapping[str, np.ndarray],
+    targets: Mapping[str, np.ndarray],
+    settings: EvaluationSettings,
+    loss: Loss,
+    posterior: Tensor | None,
 ) -> dict[str, dict[str, Any]]:
     columns: dict[str, dict[str, Any]] = {name: {} for name in logits}
-    trained_with = {"name": loss.name, "gamma": getattr(loss, "gamma", None)}
     for method, given in settings.posthoc:
-        options = with_training_gamma(method, given, trained_with)
+        options = with_training_gamma(method, given, _trained_with(loss))
         prefix = f"posthoc_{method}_"
         try:
             calibrator = fit(method, logits["val"], targets["val"], **options)
@@ -163,7 +170,13 @@ def _posthoc_columns(
             row.update({prefix + key: value for key, value in calibrator.parameters.items()})
             measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins)
             row.update({prefix + metric: measured[metric] for metric in POSTHOC_METRICS})
+        distances = posterior_columns(posterior, calibrated["test"])
+        columns["test"].update({prefix + metric: value for metric, value in distances.items()})
     return columns
+
+
+def _trained_with(loss: Loss) -> dict[str, Any]:
+    return {"name": loss.name, "gamma": getattr(loss, "gamma", None)}
 
 
 def _curvature_columns(

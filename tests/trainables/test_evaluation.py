@@ -20,6 +20,8 @@ from trainables.evaluation import EvaluationSettings, curvature_subset, evaluate
 from trainables.losses import build_loss
 from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable
+from trainables.probabilities import softmax64
+from trainables.reference_metrics import POSTERIOR_COLUMNS
 
 CURVATURE = {"samples": 40, "lanczos_steps": 3, "trace_probes": 2}
 
@@ -84,7 +86,7 @@ def test_columns_are_those_of_the_table(model, dataset, methods):
     schema = table_schemas({}, 10, evaluation_columns(methods))["evaluations"]
     keyed = [{"trial": "c00000", "replicate": 0, "epoch": 1, **row} for row in rows.values()]
     assert record_batch("evaluations", schema, keyed).num_rows == 2
-    measured = {name for name in schema.names if not name.endswith("_unavailable")}
+    measured = {name for name in schema.names if not name.endswith(("_unavailable", *POSTERIOR_COLUMNS))}
     assert measured - set(keyed[0]) <= {name for name in measured if "cw_ada_ece_se" in name or "posthoc" in name}
 
 
@@ -224,3 +226,25 @@ def test_settings_of_a_resolved_search_space():
     assert settings.curvature is None and settings.bins == 15
     with pytest.raises(ValueError, match="lanczos"):
         EvaluationSettings.from_mapping({"curvature": {"lanczos_stepps": 3}})
+
+
+def test_region_shares_of_a_focal_network_and_distances_from_a_known_posterior() -> None:
+    known = load_dataset("known_posterior_1d", train_samples=500, validation_samples=300, test_samples=400)
+    settings = EvaluationSettings(posthoc=(("focal_map", {}), ("temperature", {})), bootstrap=0)
+    torch.manual_seed(0)
+    model = build_model("mlp", known.input_shape, known.classes, width=8)
+    focal = evaluate(model, build_loss("focal", gamma=3.0), known, settings, stage="end", seed=0)
+    for row in focal.rows:
+        assert row["region_over_confident"] + row["region_under_confident"] == pytest.approx(1)
+        shares = row["region_below_tau_oc"], row["region_ambiguous"], row["region_above_tau_uc"]
+        assert sum(shares) == pytest.approx(1)
+    val, test = focal.rows
+    assert "kl_to_posterior" not in val
+    probabilities = softmax64(focal.logits["test"])
+    assert known.posterior is not None
+    eta = known.posterior.numpy()
+    assert test["kl_to_posterior"] == pytest.approx((eta * np.log(eta / probabilities)).sum(1).mean())
+    assert test["posthoc_focal_map_kl_to_posterior"] > 0
+    assert test["posthoc_temperature_true_calibration_error"] >= 0
+    plain = evaluate(model, build_loss("brier"), known, settings, stage="end", seed=0)
+    assert not any(name.startswith("region_") for name in plain.rows[0])
