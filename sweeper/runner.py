@@ -19,6 +19,7 @@ from sweeper.driver import Driver
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths, flatten_configuration
 from sweeper.journal import Journal, read_journal, set_aside_damaged
+from sweeper.last_words import last_words
 from sweeper.lease import Lease
 from sweeper.manifest import build_manifest
 from sweeper.output import chatter_to
@@ -101,7 +102,11 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
     """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date."""
     started = time.monotonic()
     paths, halving = sweep.paths, sweep.spec.halving
-    with Lease(paths.lease) as lease, chatter_to(paths.log) as terminal:
+    goodbye = (
+        f"the driver died: it was killed, or the Ray cluster's head is gone (see {paths.log})\n"
+        f"  every result so far is kept: continue with `sweeper resume {paths.name}`"
+    )
+    with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
         set_aside = _discard_damaged(paths) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,10 +55,12 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 @contextmanager
-def started(*arguments: str | Path, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *arguments: str | Path, cwd: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Start a command; on leaving, end it by its process id if it is still there."""
     with (cwd / "driver.out").open("w") as out, (cwd / "driver.err").open("w") as err:
-        process = subprocess.Popen(command(*arguments), cwd=cwd, stdout=out, stderr=err, text=True)
+        process = subprocess.Popen(command(*arguments), cwd=cwd, stdout=out, stderr=err, text=True, env=environment)
         try:
             yield process
         finally:

@@ -1,0 +1,102 @@
+"""Finding and ending processes below one that a test started, by their ids; waiting for moments of a sweep."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sweeper.ids import SweepPaths
+from sweeper.journal import record_names
+
+POLL_SECONDS = 0.001
+
+
+def below(ancestor: int, *names: str) -> list[int]:
+    """Return the ids of the processes below `ancestor` whose command line holds one of `names`."""
+    parents: dict[int, int] = {}
+    lines: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+                lines[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue  # it ended while we looked
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+
+    def descends(pid: int) -> bool:
+        while pid in parents and pid != ancestor:
+            pid = parents[pid]
+        return pid == ancestor
+
+    return [pid for pid, line in lines.items() if pid != ancestor and any(n in line for n in names) and descends(pid)]
+
+
+def trial_processes(ancestor: int) -> list[int]:
+    """Return the ids of the trial actors below `ancestor`, by the titles that Ray gives them."""
+    return below(ancestor, "ray::SweepTrainable", "ray::ImplicitFunc", "ray::_Inner")
+
+
+def kill_ids(*pids: int) -> None:
+    """SIGKILL processes by their ids; one that has ended already is no matter."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+class Moments:
+    """Draws moments of a sweep by its progress, and waits for them: `draw` returns what was waited for, in words."""
+
+    def __init__(self, paths: SweepPaths, seed: int) -> None:
+        self._paths, self._random = paths, random.Random(seed)
+
+    def draw(self, process: subprocess.Popen[str], timeout: float = 120) -> str | None:
+        """Wait for a random moment; `None` when the process ends before it comes."""
+        kind, wait = self._random.choice(
+            [("records", self._records), ("checkpoint written", self._checkpoint), ("table written", self._table)]
+        )
+        if kind == "records":
+            count = self._random.randint(1, 6)
+            reached = self._records(count)
+            kind = f"{count} records further"
+        else:
+            reached = wait(1)
+        if not _until(reached, process, timeout):
+            return None
+        pause = self._random.choice([0.0, self._random.random() * 0.02, self._random.random() * 0.5])
+        time.sleep(pause)
+        return f"{kind} + {pause * 1000:.0f} ms"
+
+    def _records(self, count: int) -> Callable[[], bool]:
+        wanted = len(record_names(self._paths.journal)) + count
+        return lambda: len(record_names(self._paths.journal)) >= wanted
+
+    def _checkpoint(self, count: int) -> Callable[[], bool]:
+        """Between the checkpoint and the record of its report: the report has not reached the driver yet."""
+        return self._new_file(self._paths.checkpoints, "*/e*.pt", count)
+
+    def _table(self, count: int) -> Callable[[], bool]:
+        """Between an evaluation's predictions and its record."""
+        return self._new_file(self._paths.generations, "incoming/predictions/c*.parquet", count)
+
+    def _new_file(self, folder: Path, pattern: str, count: int) -> Callable[[], bool]:
+        before = set(folder.glob(pattern))
+        return lambda: len(set(folder.glob(pattern)) - before) >= count
+
+
+def _until(reached: Callable[[], bool], process: subprocess.Popen[str], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while not reached():
+        if process.poll() is not None:
+            return False
+        if time.monotonic() > deadline:
+            raise AssertionError(f"nothing moved for {timeout} s")
+        time.sleep(POLL_SECONDS)
+    return True

@@ -1,0 +1,152 @@
+"""The undisturbed sweep, in a plain loop without Ray, journal or sinks; and what must hold of a disturbed one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sweeper.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.journal import Record, read_journal
+from sweeper.results import load
+from sweeper.scheduler import Rungs, audit, decide
+from sweeper.space import configurations
+from sweeper.spec import load_spec
+from sweeper.spec_models import SweepSpec
+from sweeper.state import ENDED
+from tests.running import metrics_by_key, same
+from trainables.trial import Assignment, Trial, TrialSettings
+
+Key = tuple[int, int, int, str]
+
+SMALL = """
+dataset: {name: digits}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: asha, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}
+samples: %(samples)d
+replicates: 2
+retries: 100
+seed: 3
+space:
+  loss:
+    one_of:
+      - {name: cross_entropy}
+      - {name: focal, gamma: {uniform: [0.5, 5]}}
+      - {name: selective_risk, coverage: {uniform: [0.3, 0.9]}, nu: {loguniform: [0.01, 0.3]}}
+  architecture: {choice: [{name: mlp, width: 32}, {name: mlp, width: 16}]}
+  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, momentum: 0.9, batch_size: 64, schedule: cosine}
+resources: {cpu: 1}
+evaluation: {bins: 15, posthoc: [temperature], curvature: false, bootstrap: 0}
+"""
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a sweep that runs one trial at a time, and that nothing befalls, measures and decides."""
+
+    spec: SweepSpec
+    metrics: dict[Key, dict[str, object]]
+    decisions: dict[int, list[dict[str, Any]]]
+
+
+@functools.cache
+def undisturbed(space: Path) -> Undisturbed:
+    """Train the trials of `space` one after the other, deciding after each rung."""
+    spec = load_spec(space)
+    settings = TrialSettings.from_mapping(
+        {
+            "dataset": spec.dataset,
+            "max_epochs": spec.scheduler.max_epochs,
+            "rungs": list(spec.halving.rungs),
+            "objective": spec.objective.metric,
+            "evaluation": spec.evaluation.model_dump(mode="json"),
+        }
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train(spec, settings)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(spec: SweepSpec, settings: TrialSettings) -> Undisturbed:
+    rungs, dataset = Rungs(spec.halving), settings.load_dataset()
+    records: list[Record] = []
+    decisions: dict[int, list[dict[str, Any]]] = {}
+    for index, values in enumerate(configurations(spec)):
+        seeds = [replicate_seed(spec.seed, index, r) for r in range(spec.replicates.count)]
+        trial = Trial(Assignment(index, trial_name(index), values, seeds), settings, dataset)
+        decided: list[dict[str, Any]] = []
+        # Beyond the early stop, too: with several trials at once others may get that far.
+        while not trial.finished:
+            report = trial.advance()
+            records.append(Record(len(records), "report", 0.0, report))
+            if decided and decided[-1]["kind"] == "stop":
+                continue
+            decision = decide(rungs, index, report["epoch"], report["objective"])
+            if decision is not None:
+                decided.append(decision.to_dict())
+                rungs.add(report["epoch"], index, report["objective"])
+        decisions[index] = decided
+    return Undisturbed(spec, metrics_by_key(records), decisions)
+
+
+def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: bool) -> None:
+    """Assert that nothing was lost, doubled or changed in a finished sweep, and that its tables show its journal."""
+    records = list(read_journal(paths.journal))
+    reports = [record for record in records if record.kind == "report"]
+    count = len(expected.decisions)
+    ended = [r.body["configuration"] for r in reports if r.body["status"] in ENDED]
+    assert sorted(ended) == list(range(count)), "every configuration ends exactly once"
+    checked, differences = audit(expected.spec.halving, records)
+    assert not differences and checked >= count, differences
+    measured = metrics_by_key(reports)
+    for key, row in measured.items():
+        for name, value in row.items():
+            assert same(value, expected.metrics[key][name]), (key, name, value, expected.metrics[key][name])
+    decided = decisions_of(reports)
+    if one_at_a_time:
+        assert decided == expected.decisions
+    for index, made in decided.items():
+        last = made[-1]["rung"]
+        wanted = {key for key in expected.metrics if key[0] == index and key[2] <= last}
+        assert {key for key in measured if key[0] == index} == wanted, "every epoch up to the last, none beyond"
+    _check_tables(paths, measured, sum(map(len, decided.values())))
+
+
+def decisions_of(reports: Sequence[Record]) -> dict[int, list[dict[str, Any]]]:
+    """Return every trial's decisions in order."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for record in reports:
+        if record.body["decision"] is not None:
+            found.setdefault(record.body["configuration"], []).append(record.body["decision"])
+    return dict(sorted(found.items()))
+
+
+def _check_tables(paths: SweepPaths, measured: dict[Key, dict[str, object]], decisions: int) -> None:
+    results = load(paths.root)
+    for table in ("epochs", "evaluations"):
+        wanted = {key for key in measured if (key[3] == "epoch") == (table == "epochs")}
+        rows = results.rows(f"SELECT * FROM {table}")
+        found = {(int(r["trial"][1:]), r["replicate"], r["epoch"], r.get("split", "epoch")): r for r in rows}
+        assert len(rows) == len(found) and found.keys() == wanted, table
+        for key, row in found.items():
+            for name, value in measured[key].items():
+                shown = row[name]
+                assert same(shown, value) or (shown is None and _is_nan(value)), (table, key, name)
+    keys = "count(DISTINCT (trial, replicate, epoch, split))"
+    evaluations = sum(key[3] != "epoch" for key in measured)
+    for table in ("predictions", "reliability"):
+        (row,) = results.rows(f"SELECT {keys} AS n FROM {table}")
+        assert row["n"] == evaluations, table
+    assert results.rows("SELECT count(*) AS n FROM decisions")[0]["n"] == decisions
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)

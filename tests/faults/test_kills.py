@@ -1,0 +1,184 @@
+"""Drivers, trial processes, nodes and heads killed by SIGKILL at random moments of real sweeps.
+
+Moments are drawn by progress: some records further, a checkpoint or a table written whose record is still to come, plus
+random milliseconds. Every sweep is compared with the undisturbed one, its decisions recomputed, its tables read
+throughout. The short forms run by default, the full ones, 20 kills each, by `make test-faults`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeper.ids import SweepPaths
+from sweeper.journal import read_journal
+from tests.faults.cluster import QUICK_DEATHS, local_cluster
+from tests.faults.processes import Moments, below, kill_ids, trial_processes
+from tests.faults.reference import SMALL, check_survived, undisturbed
+from tests.polling import Poller
+from tests.running import kill, started, write_space
+
+FULL = pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+
+Strike = Callable[[subprocess.Popen[str]], None]
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_space(tmp_path_factory.mktemp("space"), SMALL % {"samples": 8})
+
+
+@pytest.fixture
+def seed() -> int:
+    drawn = random.randrange(2**32)
+    print(f"kill moments drawn with seed {drawn}")
+    return drawn
+
+
+class Disturbed:
+    """Sweeps that are disturbed one after the other until `kills` blows have fallen, each checked at its end."""
+
+    def __init__(self, space: Path, folder: Path, seed: int, *options: str | Path) -> None:
+        self.folder, self.random = folder, random.Random(seed)
+        self._space, self._options, self._expected = space, options, undisturbed(space)
+        self.fallen: list[str] = []
+
+    def paths(self, number: int) -> SweepPaths:
+        return SweepPaths(self.folder / "results" / f"s{number}")
+
+    def command(self, paths: SweepPaths) -> list[str | Path]:
+        begun = (paths.root / "sweep.yaml").exists()
+        start: list[str | Path] = ["resume", paths.name] if begun else ["run", self._space, "--name", paths.name]
+        return [*start, "--no-mlflow", *self._options]
+
+    def fatal(self, kills: int, strike: Strike, environment: Callable[[], Iterator[dict[str, str]]]) -> None:
+        """Blows that end the driver: strike, resume, strike again."""
+        for number in itertools.count():
+            paths, over = self.paths(number), False
+            with Poller(paths.tables) as poller:
+                while not over:
+                    for environ in environment():
+                        over = self._once(paths, kills, strike, environ)
+            self._check(paths, poller, number)
+            if len(self.fallen) >= kills:
+                return
+
+    def _once(self, paths: SweepPaths, kills: int, strike: Strike, environ: dict[str, str]) -> bool:
+        """Run until a blow or to the end; return whether it was the end."""
+        with started(*self.command(paths), cwd=self.folder, environment=environ) as process:
+            moments = Moments(paths, self.random.getrandbits(32))
+            moment = moments.draw(process) if len(self.fallen) < kills else None
+            if moment is None:
+                assert process.wait(200) == 0, self._said()
+                return True
+            strike(process)
+            self.fallen.append(moment)
+        return False
+
+    def survivable(self, kills: int, strike: Strike, environ: dict[str, str] | None = None) -> None:
+        """Blows that the driver must survive."""
+        for number in itertools.count():
+            paths = self.paths(number)
+            with (
+                Poller(paths.tables) as poller,
+                started(*self.command(paths), cwd=self.folder, environment=environ) as process,
+            ):
+                moments = Moments(paths, self.random.getrandbits(32))
+                while len(self.fallen) < kills and (moment := moments.draw(process)) is not None:
+                    strike(process)
+                    self.fallen.append(moment)
+                assert process.wait(200) == 0, self._said()
+            self._check(paths, poller, number)
+            if len(self.fallen) >= kills:
+                return
+
+    def _check(self, paths: SweepPaths, poller: Poller, number: int) -> None:
+        assert not poller.faults, poller.faults[:5]
+        check_survived(paths, self._expected, one_at_a_time="1" in self._options)
+        print(f"sweep {number + 1}: {len(self.fallen)} blows so far, {poller.reads} reads, equal to the undisturbed")
+        if number == 0:
+            print("moments: " + ", ".join(self.fallen))
+
+    def _said(self) -> str:
+        return (self.folder / "driver.out").read_text() + (self.folder / "driver.err").read_text()
+
+
+def here() -> Iterator[dict[str, str]]:
+    """The environment of a driver that starts a cluster of its own."""
+    yield {**os.environ, **QUICK_DEATHS}
+
+
+@pytest.mark.parametrize("kills", [2, FULL])
+@pytest.mark.parametrize("cpus", ["1", "2"])
+def test_a_killed_driver(space: Path, tmp_path: Path, seed: int, cpus: str, kills: int) -> None:
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", cpus)
+    disturbed.fatal(kills, kill, here)
+
+
+@pytest.mark.parametrize("kills", [2, FULL])
+def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2")
+
+    def strike(process: subprocess.Popen[str]) -> None:
+        victims = trial_processes(process.pid)
+        if victims:
+            kill_ids(disturbed.random.choice(victims))
+
+    disturbed.survivable(kills, strike)
+    failures = [r.body for n in range(kills) for r in _failures(disturbed.paths(n))]
+    assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
+
+
+@pytest.mark.parametrize("kills", [1, FULL])
+def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
+    with local_cluster(2, tmp_path) as cluster:
+        disturbed = Disturbed(space, tmp_path, seed, "--address", cluster.address)
+
+        def strike(process: subprocess.Popen[str]) -> None:
+            cluster.tell(f"kill {disturbed.random.randrange(2)}")
+            cluster.tell("add")
+
+        disturbed.survivable(kills, strike, cluster.environment)
+    failures = [r.body for n in range(kills) for r in _failures(disturbed.paths(n))]
+    assert all(body["kind"] == "preempted" and not body["counts"] for body in failures), failures
+
+
+@pytest.mark.parametrize("kills", [1, FULL])
+def test_a_killed_head(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
+    """The head of a driver's own cluster: the driver cannot go on without it, and ends by itself."""
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2")
+
+    def strike(process: subprocess.Popen[str]) -> None:
+        head = below(process.pid, "/gcs_server", "/raylet/raylet")
+        kill_ids(*head)
+        assert process.wait(60) != 0
+        assert "sweeper resume" in (tmp_path / "driver.err").read_text()
+
+    disturbed.fatal(kills, strike, here)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_killed_head_of_several_nodes(space: Path, tmp_path: Path, seed: int) -> None:
+    clusters = []
+
+    def joined() -> Iterator[dict[str, str]]:
+        with local_cluster(2, tmp_path) as cluster:
+            clusters.append(cluster)
+            yield {**cluster.environment, "RAY_ADDRESS": cluster.address}
+
+    def strike(process: subprocess.Popen[str]) -> None:
+        clusters[-1].tell("kill head")
+        assert process.wait(60) != 0
+
+    Disturbed(space, tmp_path, seed).fatal(5, strike, joined)
+
+
+def _failures(paths: SweepPaths) -> list[object]:
+    return [r for r in read_journal(paths.journal) if r.kind == "failed"]
