@@ -1,7 +1,7 @@
 """What the post-hoc figures show: every replicate's last evaluation under every post-hoc method that was measured.
 
 Methods come from the sweep's own evaluations (`posthoc_…` columns) and from the table `recalibrations`; where both
-have the same method, options and bins, they were computed by the same code from the same logits and one is taken.
+have the same method, options and bins, the later one, the recalibration, is taken.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def posthoc_sql(results: Results) -> str:
     union = "\nUNION ALL\n".join(parts)
     return (
         f"SELECT * EXCLUDE source FROM (\n{union}\n)\n"
-        "QUALIFY row_number() OVER (PARTITION BY trial, replicate, split, method, options, bins ORDER BY source) = 1\n"
-        "ORDER BY trial, replicate, split, method, options, bins"
+        "QUALIFY row_number() OVER (PARTITION BY trial, replicate, split, method, options, bins "
+        "ORDER BY source DESC) = 1\nORDER BY trial, replicate, split, method, options, bins"
     )
 
 

@@ -13,7 +13,7 @@ from sweeper.report.posthoc import Posthoc, posthoc_measurements
 from sweeper.results import Results
 from sweeper.statistics import spread
 
-ABSENT = "T against γ_ev: no focal temperature scaling; `sweeper recalibrate … --method focal_temperature` adds it."
+ABSENT = "T against the focal map’s γ: no focal temperature scaling was measured; `sweeper recalibrate` adds it."
 
 METHOD = "focal_temperature"
 MOST_LINES = 8
@@ -39,12 +39,12 @@ def draw(results: Results) -> Figure | None:
         return None
     return Figure(
         key="posthoc-temperature",
-        title="Focal temperature scaling: T against γ_ev",
+        title="Focal temperature scaling: T against γ",
         caption=(
-            "For each γ_ev of the grid the temperature with the least objective on validation data: mean ± standard "
+            "For each γ of the focal map (not the loss’s) the temperature with the least objective on validation data: mean ± standard "
             f"deviation over replicates, {plural(len(shown), 'configuration')}"
             + (f" of {len(measured.names)}" if len(shown) < len(measured.names) else "")
-            + ". Lines: T = T₀ + (T₁ − T₀)·γ_ev through the best T at γ_ev = 0 and 1, which the line search follows."
+            + ". Lines: T = T₀ + (T₁ − T₀)·γ through the best T at γ = 0 and 1, which the line search follows."
         ),
         sql=[measured.sql],
         tables=["evaluations", "recalibrations", "trials"],
@@ -71,7 +71,7 @@ def drawn(measured: Posthoc, fits: Mapping[str, Fits]) -> go.Figure:
     for index, (trial, sets) in enumerate(fits.items()):
         if sets:
             traces += traces_of(measured.names[trial], index, sets)
-    return plot(traces, axis("γ_ev"), axis("T", rangemode="tozero"))
+    return plot(traces, axis("γ of the focal map"), axis("T", rangemode="tozero"))
 
 
 def traces_of(name: str, index: int, sets: Fits) -> list[Any]:
@@ -101,7 +101,7 @@ def traces_of(name: str, index: int, sets: Fits) -> list[Any]:
             "type": "data", "array": [found.deviation or 0 for found in points.values()], "color": paint,
             "thickness": 1, "width": 2,
         },
-        text=[f"<b>{name}</b><br>γ_ev {gamma:g}, T {found.text()}" for gamma, found in points.items()],
+        text=[f"<b>{name}</b><br>γ {gamma:g}, T {found.text()}" for gamma, found in points.items()],
         hovertemplate="%{text}<extra></extra>",
         meta=tagged("completed", name),
     )  # fmt: skip
