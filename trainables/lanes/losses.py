@@ -29,6 +29,12 @@ class LaneLosses:
         self._bases = [getattr(loss, "base", loss) for loss in losses]
         self._mapped = copy.copy(self._bases[0])
 
+    @property
+    def regularises(self) -> bool:
+        """Whether a trace is added, so that the forward pass is differentiated three times."""
+        first = self._losses[0]
+        return isinstance(first, HessianTrace) and not is_zero(first.weight)
+
     def renew(self) -> None:
         """Copy anew what the lanes' losses have in common, after they were told that an epoch begins."""
         self._mapped = copy.copy(self._bases[0])
@@ -64,7 +70,7 @@ class LaneLosses:
         of Hutchinson's estimate (curvature Eq. 33) serve all lanes at once. Each lane draws its own probes.
         """
         first = self._losses[0]
-        if not isinstance(first, HessianTrace) or is_zero(first.weight):
+        if not isinstance(first, HessianTrace) or not self.regularises:
             return values
         held = list(parameters.values())
         gradients = torch.autograd.grad(values.sum(), held, create_graph=True, materialize_grads=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from trainables.datasets.base import Split, evaluation_batches
 from trainables.lanes.forward import lane_forward
 from trainables.lanes.losses import LaneLosses
 from trainables.lanes.stack import Stack
+from trainables.losses.composed_normalisation import ComposedNormalisation
 from trainables.recipe import set_learning_rate, setting
 from trainables.training import Replicate
 
@@ -81,7 +83,8 @@ class Lanes:
     def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step on inputs [L, B, ...] and targets [L, B]; return the losses [L]."""
         stack = self._stack
-        logits = self._forward(stack.weights, inputs, True)
+        with ComposedNormalisation() if self._losses.regularises else nullcontext():
+            logits = self._forward(stack.weights, inputs, True)
         values = self._losses.regularised(self._losses.values(logits, targets), stack.parameters)
         stack.optimizer.zero_grad(set_to_none=True)
         values.sum().backward()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.losses.base import LOSSES, Loss, State, build_loss
+from trainables.losses.composed_normalisation import ComposedNormalisation
 from trainables.losses.numerics import Number, as_type, is_zero
 from trainables.registry import Component, Hyperparameter
 
@@ -45,9 +46,10 @@ class HessianTrace(Loss):
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("hessian_trace needs a model with trainable parameters; this one has none")
-        value = self.base(model(inputs), targets)
         if is_zero(self.weight):
-            return value
+            return self.base(model(inputs), targets)
+        with ComposedNormalisation():
+            value = self.base(model(inputs), targets)
         gradients = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
         trace = torch.zeros_like(value)
         for _ in range(self.probes):
