@@ -41,8 +41,8 @@ def draw(results: Results) -> Figure | None:
         key="posthoc-temperature",
         title="Focal temperature scaling: T against γ",
         caption=(
-            "For each γ of the focal map (not the loss’s) the temperature with the least objective on validation data: mean ± standard "
-            f"deviation over replicates, {plural(len(shown), 'configuration')}"
+            "For each γ of the focal map (not the loss’s) the temperature with the least objective on validation "
+            f"data: mean ± standard deviation over replicates, {plural(len(shown), 'configuration')}"
             + (f" of {len(measured.names)}" if len(shown) < len(measured.names) else "")
             + ". Lines: T = T₀ + (T₁ − T₀)·γ through the best T at γ = 0 and 1, which the line search follows."
         ),
