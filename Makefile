@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-.PHONY: sweep test test-slow check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler clean
+.PHONY: sweep test test-slow test-faults bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -17,6 +17,10 @@ test: $(DEVELOPMENT)
 
 test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+# The full fault suite: twenty random kills each of driver, trial processes, nodes and head; half an hour on two cores.
+test-faults: $(DEVELOPMENT)
+	$(BIN)/python -m pytest tests/faults -s -m "slow or not slow" --timeout 3600
 
 check: $(DEVELOPMENT)
 	$(BIN)/ruff check .
@@ -54,6 +58,9 @@ bench-curvature: $(DEVELOPMENT)
 
 bench-scheduler: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_scheduler
+
+bench-trials: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_trials
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

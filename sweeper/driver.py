@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from sweeper.failures import ERROR, Failure
+from sweeper.failures import ERROR, STORAGE, Failure
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Journal, Record
 from sweeper.scheduler import Decision, Halving, Rungs, decide_on
@@ -82,6 +82,7 @@ class Driver:
         self.paths, self.configurations, self.halving = paths, configurations, halving
         self.state, self.rungs = state, rungs
         self.stop_requested: str | None = None
+        self.broken: Exception | None = None
         self._seed, self._replicates = seed, replicates
         self._journal, self._sinks = journal, sinks
         self._retries, self._slots, self._clock = retries, slots, clock
@@ -166,6 +167,9 @@ class Driver:
             self._alone.update(left)
             reason = f"{failure.reason} (it shared the process with {len(left) - 1} more; each is tried alone)"
             failure = replace(failure, reason=reason, counts=False)
+        if failure.kind == STORAGE:
+            # Every other trial would meet the same; none of them has done anything wrong.
+            self.stop_requested = self.stop_requested or failure.reason
         if left:
             self._fail(left[0], failure)
         self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)

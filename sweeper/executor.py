@@ -32,6 +32,19 @@ _DRIVERS: dict[str, Driver] = {}
 
 
 @contextmanager
+def _driver(token: str) -> Iterator[Driver]:
+    """Give the driver that `token` stands for, and keep what it raises: Tune would make a trial's failure of it."""
+    driver = _DRIVERS[token]
+    if driver.broken is not None:
+        raise driver.broken
+    try:
+        yield driver
+    except Exception as error:
+        driver.broken = error
+        raise
+
+
+@contextmanager
 def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, float]]:
     """Connect to a Ray cluster, or start one on this machine, and yield its resources; leave it afterwards.
 
@@ -42,8 +55,9 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
     if ray.is_initialized():
         yield dict(ray.cluster_resources())
         return
-    local: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address is None else {"address": address}
-    ray.init(**local, log_to_driver=False, logging_level="warning")
+    # Without an address Ray would join whatever cluster was last started on this machine.
+    local = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+    ray.init(**(local if address is None else {"address": address}), log_to_driver=False, logging_level="warning")
     try:
         yield dict(ray.cluster_resources())
     finally:
@@ -94,8 +108,12 @@ def execute(
                     checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
                 ),
             ).fit()
+        except Exception as error:
+            raise driver.broken or error from None
         finally:
             del _DRIVERS[token]
+    if driver.broken is not None:
+        raise driver.broken
 
 
 class AssignmentSearcher(Searcher):
@@ -108,11 +126,11 @@ class AssignmentSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next assignment, `None` when there is none now, or Tune's word for never again."""
-        driver = _DRIVERS[self._token]
-        assignment = driver.next_assignment()
-        if assignment is not None:
-            return {"assignment": json.dumps(driver.describe(assignment))}
-        return Searcher.FINISHED if driver.exhausted else None
+        with _driver(self._token) as driver:
+            assignment = driver.next_assignment()
+            if assignment is not None:
+                return {"assignment": json.dumps(driver.describe(assignment))}
+            return Searcher.FINISHED if driver.exhausted else None
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Take no notice: the driver learns everything from reports and failures."""
@@ -135,14 +153,16 @@ class ReportingScheduler(FIFOScheduler):
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return Tune's STOP when the trial's assignment is over, else CONTINUE."""
         reports = result["reports"]
-        over = _DRIVERS[self._token].on_reports(_assignment(trial), list(reports), result["exhausted"])
+        with _driver(self._token) as driver:
+            over = driver.on_reports(_assignment(trial), list(reports), result["exhausted"])
         # Tune keeps every trial's last result in memory; the journal has these rows already.
         reports.clear()
         return str(TrialScheduler.STOP if over else TrialScheduler.CONTINUE)
 
     def on_trial_error(self, controller: Any, trial: Any) -> None:
         """Tell the driver that the trial's process died, and of what."""
-        _DRIVERS[self._token].on_failure(_assignment(trial), _failure_of(trial))
+        with _driver(self._token) as driver:
+            driver.on_failure(_assignment(trial), _failure_of(trial))
 
 
 class StartedCallback(Callback):
@@ -154,7 +174,8 @@ class StartedCallback(Callback):
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Pass the news on."""
-        _DRIVERS[self._token].on_started(_assignment(trial))
+        with _driver(self._token) as driver:
+            driver.on_started(_assignment(trial))
 
 
 class AskedToStop(Stopper):
@@ -170,9 +191,9 @@ class AskedToStop(Stopper):
 
     def stop_all(self) -> bool:
         """Tell whether to end the sweep now; Tune asks on every turn of its loop, which is also when sinks flush."""
-        driver = _DRIVERS[self._token]
-        driver.flush()
-        return driver.should_stop()
+        with _driver(self._token) as driver:
+            driver.flush()
+            return driver.should_stop()
 
 
 def _short_name(trial: Any) -> str:

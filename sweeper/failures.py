@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, CRASH, ERROR = (
+PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE, CRASH, ERROR = (
     "preempted",
     "out_of_memory",
     "gpu_out_of_memory",
+    "storage",
     "crash",
     "error",
 )
+
+
+_STORAGE_ERRORS = ("no space left on device", "read-only file system", "disk quota exceeded")
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class Failure:
     """Why a trial's process ended it.
 
     Attributes:
-        kind: `preempted`, `out_of_memory`, `gpu_out_of_memory`, `crash` or `error`.
+        kind: `preempted`, `out_of_memory`, `gpu_out_of_memory`, `storage`, `crash` or `error`.
         reason: one sentence.
         counts: whether it counts against the trial's retries; a preempted node is nobody's fault.
     """
@@ -44,6 +48,8 @@ def classify(type_name: str, message: str) -> Failure:
         return Failure(GPU_OUT_OF_MEMORY, f"the card's memory ran out: {cause}")
     if "OutOfMemory" in type_name or "memory monitor" in lowered or cause.startswith("MemoryError"):
         return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {cause}")
+    if any(error in lowered for error in _STORAGE_ERRORS):
+        return Failure(STORAGE, f"the results folder cannot be written to: {cause}", counts=False)
     if type_name in {"ActorDiedError", "RayActorError", "ActorUnavailableError", "NodeDiedError", "WorkerCrashedError"}:
         if "node" in lowered and ("died" in lowered or "dead" in lowered) and "its node has died" in lowered:
             return Failure(PREEMPTED, "its node died", counts=False)

@@ -108,13 +108,13 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
     )
     with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
-        set_aside = _discard_damaged(paths) if options.discard_damaged else []
+        notes = _discard_damaged(paths) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)
         for record in read_journal(paths.journal):
             state.apply(record)
             rungs.apply(record)
         tables = _open_tables(sweep, dataset.classes)
-        if state.attempt or set_aside:
+        if state.attempt or notes:
             tables.rebuild(read_journal(paths.journal))
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = Progress(terminal, state, halving, lambda index: describe(sweep, index))
@@ -123,11 +123,12 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
             if state.unfinished(failed_too=options.failed_too) or not state.attempt:
                 driver = _Parts(sweep, state, rungs, tables, progress, lease).run(options)
                 outcome = driver.finish()
+                notes += [f"stopped: {driver.stop_requested}"] if driver.stop_requested else []
             progress.stage("writing tables and report")
             tables.close()
             write_report(paths.root)
             progress.stage("MLflow: logging what is left")
-            notes = [*set_aside, *follower.wait(MLFLOW_PATIENCE_SECONDS)]
+            notes += tables.notes + follower.wait(MLFLOW_PATIENCE_SECONDS)
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 
 

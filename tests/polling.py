@@ -17,6 +17,7 @@ KEYS = {
     "evaluations": "trial, replicate, epoch, split",
     "reliability": "trial, replicate, epoch, split, bin",
     "predictions": "trial, replicate, epoch, split, sample",
+    "spectra": "trial, replicate, epoch, loss, eigenvalue",
     "decisions": "trial, epoch",
 }
 
@@ -52,7 +53,7 @@ class Poller:
                     self._read(table)
                 except Exception as error:  # whatever a reader meets is a fault of the tables
                     self.faults.append(f"{table}: {type(error).__name__}: {error}")
-            self._stop.wait(0.02)
+            self._stop.wait(0.2)
 
     def _read(self, table: str) -> None:
         pattern = f"{self._tables}/{table}/**/*.parquet"

@@ -29,6 +29,7 @@ class Generations:
     def __init__(self, paths: SweepPaths) -> None:
         self._paths = paths
         self.incoming = paths.generations / INCOMING
+        self.damaged: list[Path] = []
 
     @property
     def current(self) -> Path | None:
@@ -76,6 +77,7 @@ class Generations:
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / part.name
         part.replace(target)
+        self.damaged.append(target)
         return target
 
 

@@ -82,6 +82,15 @@ class ParquetSink:
         """The folder that trials' processes write their tables below, see `trainables.trial_tables`."""
         return self._generations.incoming
 
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about files that could not be read: a sentence, or none."""
+        damaged = self._generations.damaged
+        if not damaged:
+            return []
+        names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
+        return [f"{len(damaged)} damaged files of tables were set aside in {damaged[0].parent.parent}: {names}"]
+
     def append(self, record: Record) -> None:
         """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""
         self._state.apply(record)

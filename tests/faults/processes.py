@@ -39,7 +39,7 @@ def below(ancestor: int, *names: str) -> list[int]:
 
 def trial_processes(ancestor: int) -> list[int]:
     """Return the ids of the trial actors below `ancestor`, by the titles that Ray gives them."""
-    return below(ancestor, "ray::SweepTrainable", "ray::ImplicitFunc", "ray::_Inner")
+    return below(ancestor, "Trainable")
 
 
 def kill_ids(*pids: int) -> None:

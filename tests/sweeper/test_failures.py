@@ -22,6 +22,21 @@ CASES = [
     ("ActorDiedError", "The actor is dead because its node has died. Node Id: ab", "preempted", False),
     ("NodeDiedError", "node was preempted: spot instance", "preempted", False),
     ("ActorDiedError", "The node was terminated expectedly: preemption", "preempted", False),
+    (
+        "ActorDiedError",
+        "The actor died unexpectedly before finishing this task.\n\tclass_name: A\nThe actor is dead because its worker "
+        "process has died. Worker exit type: SYSTEM_ERROR … to prevent node deaths by resource contention",
+        "crash",
+        True,
+    ),
+    (
+        "ActorDiedError",
+        "The actor died unexpectedly before finishing this task.\n\tpid: 14798\nThe actor died because its node has died. "
+        "Node Id: 056e\n\tthe actor's node was terminated unexpectedly: health check failed",
+        "preempted",
+        False,
+    ),
+    ("RayTaskError(OSError)", "trace\nOSError: [Errno 28] No space left on device: 'e00003.pt'", "storage", False),
     ("ActorDiedError", "", "crash", True),
     ("KeyError", "", "error", True),
 ]
