@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from trainables.lanes.randomness import Turns, draws_at_random, own_dropout
+from trainables.lanes.functions import Turns, lane_functions, needs_lane_functions
 
 Weights = Mapping[str, Tensor]
 Forward = Callable[[Weights, Tensor], Tensor]
@@ -29,7 +29,7 @@ def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor,
     """
     if isinstance(network, nn.Sequential) and all(type(layer) in _WRITTEN_OUT for layer in network):
         return lambda weights, inputs, by_lane: _perceptron(network, weights, inputs, by_lane)
-    random = draws_at_random(network)
+    helped = needs_lane_functions(network)
 
     def one(weights: Weights, inputs: Tensor) -> Tensor:
         logits: Tensor = functional_call(network, dict(weights), (inputs,))
@@ -38,7 +38,7 @@ def lane_forward(network: nn.Module, turns: Turns) -> Callable[[Weights, Tensor,
     def mapped(weights: Weights, inputs: Tensor, by_lane: bool) -> Tensor:
         # What else is random, stochastic depth for one, must not be the same in all lanes.
         lanes = vmap(one, in_dims=(0, 0 if by_lane else None), randomness="different")
-        with own_dropout(turns, random and network.training):
+        with lane_functions(turns, helped and network.training):
             logits: Tensor = lanes(weights, inputs)
         return logits
 

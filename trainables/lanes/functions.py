@@ -1,4 +1,4 @@
-"""Dropout in lanes: every lane drops what it would drop alone, because it draws from its own generator."""
+"""Functions that need help under `torch.func.vmap`, so that every lane does what it would do alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -38,8 +38,12 @@ class _Draw(torch.autograd.Function):
         return torch.stack(factors), 0
 
 
-class OwnDropout(TorchFunctionMode):
-    """Within this context `torch.nn.functional.dropout` under `vmap` draws each lane's factors in its turn."""
+class LaneFunctions(TorchFunctionMode):
+    """Within this context two functions do under `vmap` what they do for one network.
+
+    Dropout draws each lane's factors in the lane's turn. An embedding's padding row gets no gradient, which mapping
+    forgets.
+    """
 
     def __init__(self, turns: Turns) -> None:
         """Let lane number l draw within `turns[l]()`."""
@@ -47,9 +51,11 @@ class OwnDropout(TorchFunctionMode):
         self._turns = turns
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace dropout's call, leave every other as it is."""
+        """Replace these functions' calls, leave every other as it is."""
         if func is functional.dropout:
             return self._dropout(*args, **(kwargs or {}))
+        if func is functional.embedding:
+            return _embedding(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _dropout(self, inputs: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -58,16 +64,28 @@ class OwnDropout(TorchFunctionMode):
         return inputs * _Draw.apply(inputs.detach(), p, self._turns)
 
 
-def draws_at_random(model: torch.nn.Module) -> bool:
-    """Tell whether a network drops out anything while it trains."""
-    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
+def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any) -> Tensor:
+    rows = functional.embedding(indices, weight, padding_idx, *others, **named)
+    if padding_idx is None:
+        return rows
+    padding = padding_idx if padding_idx >= 0 else len(weight) + padding_idx
+    return torch.where((indices == padding).unsqueeze(-1), rows.detach(), rows)
+
+
+def needs_lane_functions(model: nn.Module) -> bool:
+    """Tell whether a network drops out anything while it trains, or has an embedding with padding."""
+    return any(
+        (isinstance(module, nn.Dropout) and module.p > 0)
+        or (isinstance(module, nn.Embedding) and module.padding_idx is not None)
+        for module in model.modules()
+    )
 
 
 @contextmanager
-def own_dropout(turns: Turns, needed: bool) -> Iterator[None]:
-    """Use `OwnDropout` where it is `needed`: it costs a microsecond for every function a network calls."""
+def lane_functions(turns: Turns, needed: bool) -> Iterator[None]:
+    """Use `LaneFunctions` where they are `needed`: they cost a microsecond for every function a network calls."""
     if not needed:
         yield
         return
-    with OwnDropout(turns):
+    with LaneFunctions(turns):
         yield
