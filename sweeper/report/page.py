@@ -16,6 +16,8 @@ from sweeper.report.figure import STATUS_WORDS, Figure, Panel, colour, plural, s
 from sweeper.report.figures import FIGURES
 from sweeper.report.markup import Markup, data_script, join, json_text, tag
 from sweeper.report.overview import Overview, details, headline, overview
+from sweeper.report.posthoc_table import KEY as POSTHOC_KEY
+from sweeper.report.posthoc_table import TITLE as POSTHOC_TITLE
 from sweeper.report.posthoc_table import posthoc_section
 from sweeper.report.tables import DataTable, decisions_table, failures_table, trials_table
 from sweeper.results import Results
@@ -43,14 +45,15 @@ def render(results: Results) -> str:
     figures = [figure for figure, _ in drawings if figure is not None]
     absent = [sentence for figure, sentence in drawings if figure is None]
     tables = [trials_table(board), decisions_table(results), failures_table(results)]
+    posthoc = posthoc_section(results)
     body = tag(
         "main",
-        masthead(results, counts, figures, tables),
+        masthead(results, counts, figures, tables, posthoc),
         toolbar(counts),
         summary(board, counts, figures),
         tiles(counts),
         *map(figure_section, figures),
-        posthoc_section(results),
+        posthoc,
         *map(table_section, tables),
         left_out(absent),
         manifest_section(results),
@@ -76,7 +79,9 @@ def document(name: str, body: Markup) -> str:
     return f"<!doctype html>\n{tag('html', head, tag('body', body, scripts), lang='en', data_theme='light')}\n"
 
 
-def masthead(results: Results, counts: Overview, figures: Sequence[Figure], tables: Sequence[DataTable]) -> Markup:
+def masthead(
+    results: Results, counts: Overview, figures: Sequence[Figure], tables: Sequence[DataTable], posthoc: Markup
+) -> Markup:
     """Return the sweep's name, what it ran on, and the contents."""
     space = results.specification
     facts = [
@@ -85,7 +90,9 @@ def masthead(results: Results, counts: Overview, figures: Sequence[Figure], tabl
         f"scheduler {space['scheduler']['name']}" if "name" in space.get("scheduler", {}) else "",
         f"started {started(results.manifest['created'])}" if "created" in results.manifest else "",
     ]
-    places = [(item.key, item.title) for item in figures] + [(item.key, item.title) for item in tables]
+    places = [(item.key, item.title) for item in figures]
+    places += [(POSTHOC_KEY, POSTHOC_TITLE)] if posthoc else []
+    places += [(item.key, item.title) for item in tables]
     links = [tag("a", pretty(title), href=f"#{key}") for key, title in places]
     return tag(
         "header",
