@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-.PHONY: sweep test test-slow test-faults bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler clean
+.PHONY: sweep test test-slow test-faults bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -61,6 +61,9 @@ bench-scheduler: $(DEVELOPMENT)
 
 bench-trials: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_trials
+
+bench-replicates: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_replicates
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,165 @@
+"""Five replicates as lanes, one after the other, and as separate trials: wall time, throughput, and what auto takes.
+
+Each row trains the replicates of one configuration for the same steps on the same data: `fused` and `sequential` in
+one process with all cores, `trials` in as many processes as there are cores with one thread each, ready before the
+clock starts. The ways alternate in every round; the median counts. Validation is one batch, so that steps are what
+is timed. Nothing of this is about quality: lanes end where the same seeds end alone, which tests hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import torch
+
+from sweeper.manifest import hardware
+from tests.trainables.small_data import small_digits
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.packing import FUSED, SEQUENTIAL, chosen_packing, pack
+from trainables.training import Replicate
+
+# architecture → data, steps of an epoch, batch size
+ROWS: dict[str, tuple[str, int, int]] = {
+    "mlp": ("digits", 8, 128),
+    "resnet8": ("digits", 8, 128),
+    "resnet20": ("cifar", 2, 64),
+    "resnet18": ("cifar", 1, 16),
+}
+EPOCHS_A_ROUND = {"mlp": 20}
+
+
+def data_for(kind: str, steps: int, batch_size: int) -> DataSet:
+    """Return the digits, or images of CIFAR's shape, cut to `steps` batches."""
+    samples = steps * batch_size
+    if kind == "digits":
+        return small_digits(samples, batch_size)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (samples, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    targets = torch.randint(0, 10, (samples,), generator=generator)
+    preprocessing = ImagePreprocessing((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    train = Split(images, targets, preprocessing, CropAndFlip())
+    held = Split(images[:batch_size], targets[:batch_size], preprocessing)
+    return DataSet("cifar_shaped", train, held, held, 10, (3, 32, 32), "")
+
+
+def configuration(architecture: str, batch_size: int) -> dict[str, Any]:
+    """Return a published recipe around an architecture."""
+    recipe = {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": batch_size}
+    return {"loss": {"name": "cross_entropy"}, "architecture": {"name": architecture}, "optimizer": recipe}
+
+
+def build(architecture: str, seed: int, data: DataSet, device: str) -> Replicate:
+    """Return one replicate on its device."""
+    values = configuration(architecture, ROWS[architecture][2])
+    return Replicate(values, seed=seed, dataset=data, max_epochs=1000, device=device)
+
+
+_held: dict[tuple[str, int], Replicate] = {}
+
+
+def train_alone(architecture: str, seed: int, epochs: int, device: str) -> None:
+    """Train one replicate as a trial of its own does: in this process, which keeps it between rounds."""
+    torch.set_num_threads(1)
+    if (architecture, seed) not in _held:
+        _held[architecture, seed] = build(architecture, seed, data_for(*ROWS[architecture]).to(device), device)
+    for _ in range(epochs):
+        _held[architecture, seed].train_epoch()
+
+
+def timed(work: Callable[[], object], device: str) -> float:
+    """Return the wall seconds of `work`, device included."""
+    started = time.perf_counter()
+    work()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def measure(architecture: str, count: int, rounds: int, device: str, pool: Any) -> dict[str, list[float]]:
+    """Return each way's seconds, one entry a round, after one round to warm up."""
+    data = data_for(*ROWS[architecture]).to(device)
+    groups = {
+        way: pack([build(architecture, seed, data, device) for seed in range(count)], way)
+        for way in (FUSED, SEQUENTIAL)
+    }
+    epochs = EPOCHS_A_ROUND.get(architecture, 1)
+    seconds: dict[str, list[float]] = {FUSED: [], SEQUENTIAL: [], "trials": []}
+
+    def separately() -> None:
+        for done in [pool.submit(train_alone, architecture, seed, epochs, device) for seed in range(count)]:
+            done.result()
+
+    for _ in range(rounds + 1):
+        for way, group in groups.items():
+            seconds[way].append(timed(lambda group=group: [group.train_epoch() for _ in range(epochs)], device))
+        seconds["trials"].append(timed(separately, device))
+    return {way: times[1:] for way, times in seconds.items()}
+
+
+def choice(architecture: str, count: int, device: str) -> tuple[str, float]:
+    """Return what `auto` takes and the seconds it needs to find out."""
+    data = data_for(*ROWS[architecture]).to(device)
+    started = time.perf_counter()
+    values = configuration(architecture, ROWS[architecture][2])
+    taken = chosen_packing(
+        "auto",
+        lambda seed, few: build(architecture, seed, few, device),
+        values,
+        range(count),
+        data,
+        device,
+    )
+    return taken, time.perf_counter() - started
+
+
+def megabytes_a_lane(architecture: str) -> float:
+    """Return the weights, gradients and momentum of one lane."""
+    replicate = build(architecture, 0, data_for(*ROWS[architecture]), "cpu")
+    return 3 * sum(p.numel() * p.element_size() for p in replicate.model.parameters()) / 2**20
+
+
+def print_row(architecture: str, count: int, rounds: int, device: str, pool: Any) -> None:
+    """Measure and print one architecture."""
+    _, steps, batch_size = ROWS[architecture]
+    samples = count * steps * batch_size * EPOCHS_A_ROUND.get(architecture, 1)
+    seconds = measure(architecture, count, rounds, device, pool)
+    medians = {way: statistics.median(times) for way, times in seconds.items()}
+    taken, spent = choice(architecture, count, device)
+    print(f"{architecture}, batch {batch_size}, {count} replicates, {megabytes_a_lane(architecture):.1f} MB a lane")
+    for way, times in seconds.items():
+        spread = f"{min(times):.3f} to {max(times):.3f}, n = {len(times)}"
+        speed = medians[SEQUENTIAL] / medians[way]
+        print(f"  {way:<11}{medians[way]:8.3f} s ({spread})  {samples / medians[way]:8.0f} samples/s  {speed:5.2f}×")
+    behind = medians[taken] / min(medians[FUSED], medians[SEQUENTIAL]) - 1
+    print(f"  auto takes {taken} in {spent:.1f} s, {behind:.0%} behind the faster of the two it has", flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS])
+    parser.add_argument("--count", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(cores)
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for row in options.rows:
+            print_row(row, options.count, options.rounds, options.device, pool)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    print(f"{cores} cores, {options.device}, {hardware()['processor']}; this process at most {peak:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
