@@ -17,7 +17,7 @@ from typing import Any
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """A sweep's name is one folder name: it cannot hold a separator, and `..` cannot match."""
 
-TABLES = ("trials", "epochs", "evaluations", "reliability", "predictions", "decisions")
+TABLES = ("trials", "epochs", "evaluations", "reliability", "predictions", "spectra", "decisions")
 """The tables that are projections of the journal."""
 
 RECALIBRATIONS = "recalibrations"

@@ -39,7 +39,7 @@ READ_TABLES = (*TABLES, RECALIBRATIONS)
 
 VIEWS = (*READ_TABLES, "final")
 
-LARGE_TABLES = frozenset({"reliability", "predictions"})
+LARGE_TABLES = frozenset({"reliability", "predictions", "spectra"})
 """Tables with many rows an evaluation: a snapshot leaves them in their files and reads only what a query asks for."""
 
 READ_ATTEMPTS = 8

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trainables.trial_tables import RELIABILITY_SCHEMA, predictions_schema
+from trainables.trial_tables import RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
 
 HESSIAN_LOSSES = ("cross_entropy", "training")
 """The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
@@ -91,6 +91,7 @@ def table_schemas(
         "evaluations": _evaluations_schema(evaluation_columns),
         "reliability": RELIABILITY_SCHEMA,
         "predictions": predictions_schema(classes),
+        "spectra": SPECTRA_SCHEMA,
         "decisions": DECISIONS_SCHEMA,
     }
 
@@ -116,7 +117,7 @@ def evaluation_columns(posthoc_methods: Sequence[str]) -> tuple[str, ...]:
     hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
     measured = (*METRIC_NAMES, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS)
-    return (*measured, *posthoc, *hessian, "hessian_unavailable")
+    return (*measured, *posthoc, *hessian, "hessian_unavailable", "spectrum_unavailable")
 
 
 def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.bootstrap import bootstrap_standard_error
-from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature
+from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature, spectral_density
 from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
@@ -71,11 +71,13 @@ class Evaluation:
         rows: one flat record a split, the scalars of the `evaluations` table.
         reliability: rows of the `reliability` table.
         logits: split → float32 logits `[N, K]`.
+        spectra: rows of the `spectra` table; `None` where no spectral density was asked for.
     """
 
     rows: list[dict[str, Any]]
     reliability: list[dict[str, Any]]
     logits: dict[str, np.ndarray] = field(default_factory=dict)
+    spectra: list[dict[str, Any]] | None = None
 
 
 @torch.no_grad()
@@ -111,13 +113,15 @@ def evaluate(
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
     rows["val"].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
+    spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
+    rows["val"].update(fault)
     reliability = [
         {"split": name, **row}
         for name in splits
         for row in reliability_bins(softmax64(logits[name]), targets[name], settings.bins)
     ]
     model.train(was_training)
-    return Evaluation(list(rows.values()), reliability, logits)
+    return Evaluation(list(rows.values()), reliability, logits, spectra)
 
 
 def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]:
@@ -185,14 +189,34 @@ def _curvature_columns(
     if settings is None:
         return {}
     inputs, targets = curvature_subset(dataset.val, settings.samples)
-    base = getattr(loss, "base", loss)  # a regulariser around a loss is measured by the loss
-    available = {"cross_entropy": build_loss("cross_entropy"), "training": base}
-    losses = {label: available[label] for label in settings.losses}
     try:
-        measured = measure_curvature(model, inputs, targets, losses, settings=settings, seed=seed)
+        measured = measure_curvature(
+            model, inputs, targets, _hessian_losses(loss, settings), settings=settings, seed=seed
+        )
     except CurvatureUnavailable as error:
         return {"hessian_unavailable": str(error)}
     return {f"hessian_{label}_{field}": value for label, fields in measured.items() for field, value in fields.items()}
+
+
+def _spectra(
+    model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
+) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
+    """Return the rows of `spectra`, and the reason where there are none though they were asked for."""
+    if settings is None or not settings.spectrum:
+        return None, {}
+    inputs, targets = curvature_subset(dataset.val, settings.samples)
+    try:
+        found = spectral_density(model, inputs, targets, _hessian_losses(loss, settings), settings=settings, seed=seed)
+    except CurvatureUnavailable as error:
+        return [], {"spectrum_unavailable": str(error)}
+    samples = len(targets)
+    return [{"loss": label, "samples": samples, **row} for label, rows in found.items() for row in rows], {}
+
+
+def _hessian_losses(loss: Loss, settings: CurvatureSettings) -> dict[str, Loss]:
+    """Return the losses to measure by label; a regulariser around a loss is measured by the loss."""
+    available = {"cross_entropy": build_loss("cross_entropy"), "training": getattr(loss, "base", loss)}
+    return {label: available[label] for label in settings.losses}
 
 
 def _network_norms(model: nn.Module, split: Split) -> dict[str, float]:

@@ -23,7 +23,7 @@ from trainables.datasets.base import DataSet
 from trainables.evaluation import Evaluation, EvaluationSettings
 from trainables.packing import SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training import Replicate
-from trainables.trial_tables import write_predictions, write_reliability
+from trainables.trial_tables import write_predictions, write_reliability, write_spectra
 
 NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
 """The kinds of failure that a trial finds in itself."""
@@ -218,6 +218,8 @@ class Trial:
         }
         write_predictions(*place, logits=evaluation.logits, targets=targets)
         write_reliability(*place, rows=evaluation.reliability)
+        if evaluation.spectra is not None:
+            write_spectra(*place, rows=evaluation.spectra)
 
     def _state(self, report: Mapping[str, Any]) -> dict[str, Any]:
         self._group.settle()

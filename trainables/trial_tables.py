@@ -1,4 +1,4 @@
-"""The two large tables that a trial's own process writes: `predictions` and `reliability`.
+"""The large tables that a trial's own process writes: `predictions`, `reliability` and, where asked for, `spectra`.
 
 A trial writes one file a table and evaluation, named after (trial, replicate, epoch), so writing an evaluation
 twice leaves one file. A file is written under a temporary name and renamed: under its final name it is whole.
@@ -34,6 +34,21 @@ RELIABILITY_SCHEMA = pa.schema(
     ]
 )
 """One row a confidence bin; `confidence` and `accuracy` are null where the bin is empty."""
+
+SPECTRA_SCHEMA = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("replicate", pa.int64()),
+        ("epoch", pa.int64()),
+        ("loss", pa.string()),
+        ("samples", pa.int64()),
+        ("eigenvalue", pa.float64()),
+        ("density", pa.float64()),
+        ("weight", pa.float64()),
+    ]
+)
+"""The spectral density of a Hessian, one row a point of its even grid; `loss` is `cross_entropy` or `training`,
+`samples` how many validation samples it is taken over, `weight` the share of eigenvalues nearest to this point."""
 
 
 def predictions_schema(classes: int) -> pa.Schema:
@@ -98,10 +113,23 @@ def write_reliability(folder: Path, trial: str, replicate: int, epoch: int, rows
     Returns:
         The file's path.
     """
-    key = {"trial": trial, "replicate": replicate, "epoch": epoch}
-    batch = pa.RecordBatch.from_pylist([{**key, **row} for row in rows], schema=RELIABILITY_SCHEMA)
-    path = folder / "reliability" / part_name(trial, replicate, epoch)
-    return write_parquet(path, RELIABILITY_SCHEMA, [batch], durable=True)
+    return _write_rows(folder / "reliability", RELIABILITY_SCHEMA, (trial, replicate, epoch), rows)
+
+
+def write_spectra(folder: Path, trial: str, replicate: int, epoch: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write the Hessians' spectral densities of one evaluation below `folder`, in its sub-folder `spectra`.
+
+    Args:
+        folder: where the trial's tables go.
+        trial: the trial's name.
+        replicate: the replicate, counted from 0.
+        epoch: completed epochs.
+        rows: a row a point and loss, with `loss samples eigenvalue density weight`; none where it was unavailable.
+
+    Returns:
+        The file's path.
+    """
+    return _write_rows(folder / "spectra", SPECTRA_SCHEMA, (trial, replicate, epoch), rows)
 
 
 def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, durable: bool = False) -> Path:
@@ -154,6 +182,15 @@ def _format(schema: pa.Schema) -> dict[str, Any]:
     """Options of the Parquet writer: dictionaries where values repeat, checksums so that damage shows."""
     repeating = [field.name for field in schema if pa.types.is_string(field.type)]
     return {"compression": "zstd", "use_dictionary": repeating, "write_page_checksum": True}
+
+
+def _write_rows(
+    folder: Path, schema: pa.Schema, place: tuple[str, int, int], rows: Iterable[Mapping[str, Any]]
+) -> Path:
+    """Write the rows of one evaluation, the trial, replicate and epoch of `place` before each."""
+    key = dict(zip(("trial", "replicate", "epoch"), place, strict=True))
+    batch = pa.RecordBatch.from_pylist([{**key, **row} for row in rows], schema=schema)
+    return write_parquet(folder / part_name(*place), schema, [batch], durable=True)
 
 
 def _prediction_batch(key: tuple[str, int, int, str], logits: np.ndarray, targets: np.ndarray) -> pa.RecordBatch:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from sweeper.sinks.generations import Generations, carry
 from trainables.trial_tables import part_name, replace_file, write_parquet
 
-LARGE_TABLES = ("predictions", "reliability")
-"""The tables whose rows never travel through the journal."""
+LARGE_TABLES = ("predictions", "reliability", "spectra")
+"""The tables whose rows never travel through the journal. A sweep may leave one of them without any file."""
 
 SINGLE_PARTS = 1000
 """So many evaluations are published as the files they came in; a thousand files take pyarrow 1 s to read."""

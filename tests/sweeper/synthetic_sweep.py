@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from sweeper.ids import SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
+from sweeper.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
 from sweeper.tables import evaluation_columns, record_batch, table_schemas
-from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax
+from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax, spectrum
 
 RUNGS = (3, 9)
 MAX_EPOCHS = 27
@@ -38,11 +38,7 @@ class Sweep:
     early_stopping: bool
     keep_predictions: str
     rng: np.random.Generator
-    rows: dict[str, list[dict[str, Any]]] = field(
-        default_factory=lambda: {
-            name: [] for name in ("trials", "epochs", "evaluations", "reliability", "predictions", "decisions")
-        }
-    )
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in TABLES})
     rungs: dict[int, list[float]] = field(default_factory=lambda: {rung: [] for rung in RUNGS})
     clock: datetime.datetime = START
 
@@ -238,6 +234,8 @@ def add_evaluations(
             row |= {f"posthoc_temperature_{name}": value for name, value in calibrated.items() if name != "accuracy"}
             if split == "val":
                 row |= curvature(sweep, index, replicate, quality, epoch)
+                if sweep.early_stopping and epoch == MAX_EPOCHS:
+                    sweep.rows["spectra"] += spectrum({**key, "samples": 128}, row)
             sweep.rows["evaluations"].append(row)
             sweep.rows["reliability"] += [{**key, **line} for line in bins_of(softmax(logits), targets)]
             if sweep.keep_predictions == "all" or epoch == MAX_EPOCHS:

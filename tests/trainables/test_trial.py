@@ -14,6 +14,7 @@ import torch
 
 from tests.trainables.small_data import poisoned, small_digits
 from trainables.checkpoints import checkpoint_epochs, checkpoint_file, load_newest_checkpoint
+from trainables.curvature import CurvatureUnavailable
 from trainables.evaluation import EvaluationSettings
 from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
 
@@ -254,12 +255,37 @@ def test_each_evaluations_predictions_and_bins_are_written_once(tmp_path, datase
     names = [f"c00007-r{r}-e{e:05d}.parquet" for r in (0, 1) for e in (1, 2, 4)]
     for table in ("predictions", "reliability"):
         assert sorted(os.listdir(tmp_path / table)) == names
+    assert not (tmp_path / "spectra").exists(), "not asked for"
     predictions = pq.read_table(tmp_path / "predictions" / names[0])
     assert predictions.num_rows == len(dataset.val) + len(dataset.test)
     accuracy = Trial(_assignment(), SETTINGS, dataset).advance()["evaluations"][0]["accuracy"]
     rows = [row for row in predictions.to_pylist() if row["split"] == "val"]
     correct = [max(range(10), key=row["logits"].__getitem__) == row["target"] for row in rows]
     assert sum(correct) / len(correct) == accuracy
+
+
+def test_a_spectrum_is_written_or_its_reason_is_and_the_trial_goes_on(tmp_path, dataset, monkeypatch):
+    curvature = {"samples": 40, "lanczos_steps": 2, "trace_probes": 2, "spectrum": True, "spectrum_steps": 3}
+    evaluation = EvaluationSettings.from_mapping({"curvature": curvature, "posthoc": [], "bootstrap": 0})
+    settings = replace(SETTINGS, tables=tmp_path / "measured", evaluation=evaluation)
+    reports = _finish(Trial(_assignment(), settings, dataset))
+    parts = sorted((tmp_path / "measured" / "spectra").iterdir())
+    assert [part.name for part in parts] == [f"c00007-r{r}-e{e:05d}.parquet" for r in (0, 1) for e in (1, 2, 4)]
+    rows = pq.read_table(parts[0]).to_pylist()
+    assert {(row["loss"], row["samples"]) for row in rows} == {("cross_entropy", 40), ("training", 40)}
+    for label in ("cross_entropy", "training"):
+        assert math.isclose(sum(row["weight"] for row in rows if row["loss"] == label), 1, rel_tol=1e-9)
+    assert not any("spectrum_unavailable" in row for report in reports for row in report["evaluations"])
+
+    def fail(*arguments, **options):
+        raise CurvatureUnavailable("a Hessian-vector product has entries that are not finite")
+
+    monkeypatch.setattr("trainables.evaluation.spectral_density", fail)
+    reports = _finish(Trial(_assignment(), replace(settings, tables=tmp_path / "failed"), dataset))
+    rows = [row for report in reports for row in report["evaluations"] if row["split"] == "val"]
+    assert reports[-1]["epoch"] == 4 and len(rows) == 6
+    assert all("not finite" in row["spectrum_unavailable"] and row["hessian_training_trace"] for row in rows)
+    assert pq.read_table(tmp_path / "failed" / "spectra").num_rows == 0
 
 
 def test_settings_travel_as_plain_values(tmp_path):

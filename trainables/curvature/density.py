@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from trainables.curvature.failures import CurvatureUnavailable, unavailable
 from trainables.curvature.hessian import HessianOperator, LossFunction
 from trainables.curvature.lanczos import Product, lanczos
-from trainables.curvature.measure import prepare_surface
+from trainables.curvature.measure import prepare_surface, same_loss
 from trainables.curvature.settings import CurvatureSettings
-from trainables.curvature.surface import second_order
+from trainables.curvature.surface import Surface, second_order
 from trainables.curvature.trace import rademacher
 
 _POINTS = 256
@@ -38,19 +39,23 @@ class Quadrature:
 
 
 def lanczos_quadrature(
-    product: Product, dimension: int, *, probes: int, steps: int, device: torch.device, generator: torch.Generator
+    product: Product,
+    like: Tensor,
+    *,
+    probes: int,
+    steps: int,
+    generator: torch.Generator,
 ) -> Quadrature:
-    """Return the spectrum of an operator on ℝ^dimension from `probes` Lanczos runs of `steps` products each.
+    """Return the spectrum of an operator on vectors as `like` [P] from `probes` Lanczos runs of `steps` products each.
 
     Each run starts at a vector of random signs; its Ritz values are nodes, weighted by the squared first coordinates
     of the Ritz vectors (Golub & Meurant 2010; Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2).
     """
-    like = torch.zeros(0, dimension, dtype=torch.float64, device=device)
     nodes, weights = [], []
-    for start in rademacher(probes, like, generator):
+    for start in rademacher(probes, like[None], generator):
         found = lanczos(product, start, steps=steps, tolerance=0.0, generator=generator)
         nodes.append(found.values)
-        weights.append(found.coordinates[0].cpu() ** 2 / probes)
+        weights.append(found.coordinates[0].double().cpu() ** 2 / probes)
     return Quadrature(torch.cat(nodes), torch.cat(weights))
 
 
@@ -58,31 +63,46 @@ def spectral_density(
     model: nn.Module,
     inputs: Tensor,
     targets: Tensor,
-    loss: LossFunction,
+    losses: Mapping[str, LossFunction],
     *,
     settings: CurvatureSettings,
     seed: int,
     probes: int = 2,
-) -> list[dict[str, float]]:
-    """Return the spectral density of the mean loss's Hessian as rows of `eigenvalue`, `density` and `weight`.
+) -> dict[str, list[dict[str, float]]]:
+    """Return the spectral density of each mean loss's Hessian as rows of `eigenvalue`, `density` and `weight`.
 
     Rows are evenly spaced eigenvalues over the spectrum; `density` integrates to 1 over them, and `weight` is the
     share of eigenvalues in that row's interval, which a logarithmic axis can show beside the bulk at 0. Takes
-    `probes`·`settings.lanczos_steps` products (more probes settle the bulk, more steps the edges); see
-    `measure_curvature` for the arguments, for what stays untouched and for CurvatureUnavailable.
+    `probes`·`settings.spectrum_steps` products for each loss (more probes settle the bulk, more steps the edges).
+    See `measure_curvature` for the arguments, for what stays untouched and for CurvatureUnavailable.
     """
+    found: dict[str, list[dict[str, float]]] = {}
+    done: list[tuple[LossFunction, str]] = []
     with second_order(next(model.parameters()).device):
-        surface = prepare_surface(model, inputs, targets, settings)
-        operator = HessianOperator(surface, loss)
-        quadrature = lanczos_quadrature(
+        surface = prepare_surface(model, inputs, targets, settings, settings.spectrum_steps)
+        for label, loss in losses.items():
+            same = next((earlier for other, earlier in done if same_loss(loss, other)), None)
+            found[label] = found[same] if same else density_rows(_quadrature(surface, loss, settings, seed, probes))
+            done.append((loss, label))
+    return found
+
+
+def _quadrature(
+    surface: Surface, loss: LossFunction, settings: CurvatureSettings, seed: int, probes: int
+) -> Quadrature:
+    operator = HessianOperator(surface, loss)
+    try:
+        return lanczos_quadrature(
             operator.product,
-            operator.gradient.numel(),
+            operator.gradient.to(surface.basis_type),
             probes=probes,
-            steps=settings.lanczos_steps,
-            device=surface.device,
+            steps=settings.spectrum_steps,
             generator=torch.Generator().manual_seed(seed),
         )
-    return density_rows(quadrature)
+    except CurvatureUnavailable:
+        raise
+    except RuntimeError as error:
+        raise unavailable("the spectral density", error) from error
 
 
 def density_rows(quadrature: Quadrature, points: int = _POINTS) -> list[dict[str, float]]:

@@ -45,7 +45,7 @@ def measure_curvature(
     measured: dict[str, dict[str, float]] = {}
     done: list[tuple[LossFunction, str]] = []
     with second_order(next(model.parameters()).device):
-        surface = prepare_surface(model, inputs, targets, settings)
+        surface = prepare_surface(model, inputs, targets, settings, settings.lanczos_steps)
         for label, loss in losses.items():
             same = next((earlier for other, earlier in done if same_loss(loss, other)), None)
             measured[label] = dict(measured[same]) if same else _measure(surface, loss, settings, seed)
@@ -53,8 +53,13 @@ def measure_curvature(
     return measured
 
 
-def prepare_surface(model: nn.Module, inputs: Tensor, targets: Tensor, settings: CurvatureSettings) -> Surface:
-    """Return the surface of `model` over `settings.samples` evenly spaced samples. Use within `second_order`."""
+def prepare_surface(
+    model: nn.Module, inputs: Tensor, targets: Tensor, settings: CurvatureSettings, basis_rows: int
+) -> Surface:
+    """Return the surface of `model` over `settings.samples` evenly spaced samples. Use within `second_order`.
+
+    `basis_rows` vectors of all parameters are to fit in memory beside its graphs.
+    """
     chosen = evenly_spaced(len(targets), settings.samples)
     chosen_inputs = inputs[chosen.to(inputs.device)]
     return Surface(
@@ -62,7 +67,7 @@ def prepare_surface(model: nn.Module, inputs: Tensor, targets: Tensor, settings:
         chosen_inputs,
         targets[chosen.to(targets.device)],
         batch_size=settings.batch_size,
-        basis_rows=settings.lanczos_steps,
+        basis_rows=basis_rows,
     )
 
 

@@ -13,6 +13,7 @@ from sweeper.report.figures import (
     parallel_coordinates,
     posthoc_temperature,
     reliability,
+    spectral_density,
 )
 
 FIGURES: tuple[FigureModule, ...] = cast(
@@ -21,6 +22,7 @@ FIGURES: tuple[FigureModule, ...] = cast(
         curvature_against_gamma,
         ece_against_gamma,
         calibration_against_trace,
+        spectral_density,
         reliability,
         learning_curves,
         parallel_coordinates,

@@ -102,7 +102,7 @@ def test_nothing_is_loaded_from_anywhere(page: Page, text: str) -> None:
 def test_every_part_is_there(page: Page) -> None:
     figures = [
         "curvature-against-gamma", "ece-against-gamma", "calibration-against-trace", "reliability", "learning-curves",
-        "parallel-coordinates",
+        "parallel-coordinates", "spectral-density",
     ]  # fmt: skip
     for key in ["summary", *figures, "trials", "decisions", "failures", "manifest"]:
         assert page.sections[key].strip(), key
@@ -191,6 +191,27 @@ def test_another_hessian_sample_size_is_left_out_and_said(quickstart_folder: Pat
     assert "1 measured on another number of samples are left out" in mixed.sections["calibration-against-trace"]
     for trace in mixed.data["calibration-against-trace-0"]["data"]:
         assert not any("c00000" in label for label in trace.get("text", []))
+
+
+def test_densities_are_those_of_the_best_run_and_the_best_cross_entropy_run(
+    page: Page, grid: Page, quickstart_folder: Path
+) -> None:
+    section = page.sections["spectral-density"]
+    trials = re.findall(r"(Best|Best with cross-entropy), (c\d{5}): λ from", section)
+    assert {role for role, _ in trials} == {"Best", "Best with cross-entropy"}
+    rows = [row for row in rows_of(quickstart_folder, "spectra") if row["epoch"] == 27]
+    for panel, loss in enumerate(("training", "cross_entropy")):
+        traces = page.data[f"spectral-density-{panel}"]["data"]
+        assert len(traces) == 4 and len({trace["line"]["color"] for trace in traces}) == 2
+        trial, replicate = re.findall(r"(c\d{5}), replicate (\d)", traces[0]["name"])[0]
+        mine = [r for r in rows if (r["trial"], r["loss"], r["replicate"]) == (trial, loss, int(replicate))]
+        mine = sorted(mine, key=lambda row: row["eigenvalue"])
+        assert traces[0]["x"] == [row["eigenvalue"] for row in mine]
+        top = max(max(trace["y"]) for trace in traces)
+        assert traces[0]["y"] == pytest.approx([max(row["density"], 1e-8 * top) for row in mine])
+    assert "spectral-density" not in grid.sections and "Spectral densities: none was measured" in grid.words + "".join(
+        grid.sections.values()
+    )
 
 
 def test_reliability_after_temperature_has_the_recorded_calibration_error(page: Page, quickstart_folder: Path) -> None:

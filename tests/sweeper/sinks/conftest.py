@@ -19,7 +19,7 @@ from sweeper.sinks.parquet import ParquetSink
 from sweeper.space import column_types, configurations
 from sweeper.spec_models import SweepSpec
 from sweeper.tables import table_schemas
-from trainables.trial_tables import write_predictions, write_reliability
+from trainables.trial_tables import write_predictions, write_reliability, write_spectra
 
 CLASSES = 3
 SAMPLES = 7
@@ -50,6 +50,7 @@ class RandomSweep:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
+        self.spectra = self.seed % 2 == 0
         self.paths = SweepPaths(self.root)
         self.paths.root.mkdir(parents=True, exist_ok=True)
         self.configurations = [configuration(index) for index in range(self.count)]
@@ -118,6 +119,8 @@ class RandomSweep:
         if evaluations and incoming is not None:
             for replicate in range(self.replicates):
                 write_trial_files(incoming, trial_name(index), replicate, epoch)
+                if self.spectra:
+                    write_spectra(incoming, trial_name(index), replicate, epoch, spectrum_rows(index))
         decision, status = None, "running"
         if epoch in RUNGS:
             kind = "complete" if epoch == RUNGS[-1] else "stop" if self.rng.random() < 0.3 else "continue"
@@ -167,6 +170,12 @@ def write_trial_files(folder: Path, trial: str, replicate: int, epoch: int) -> N
         for split in ("val", "test") for b in range(2)
     ]  # fmt: skip
     write_reliability(folder, trial, replicate, epoch, bins)
+
+
+def spectrum_rows(index: int) -> list[dict[str, Any]]:
+    """Return three points of a density; none for every third configuration, as where a spectrum was unavailable."""
+    points = range(3 if index % 3 else 0)
+    return [{"loss": "training", "samples": 9, "eigenvalue": float(x), "density": 0.5, "weight": 1 / 3} for x in points]
 
 
 def expected_rows(records: Sequence[Record]) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:

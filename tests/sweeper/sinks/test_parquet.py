@@ -53,6 +53,9 @@ def assert_equals_journal(sweep: Any, expected: Any) -> None:
         found = [(r["trial"], r["replicate"], r["epoch"]) for r in rows_of(sweep, table)]
         assert len(found) == size * len(evaluated), table
         assert set(found) == evaluated, table
+    spectra = [(r["trial"], r["replicate"], r["epoch"]) for r in rows_of(sweep, "spectra")]
+    measured = {key for key in evaluated if sweep.spectra and int(key[0][1:]) % 3}
+    assert len(spectra) == 3 * len(measured) and set(spectra) == measured
     assert_trials(sweep, fold(records, sweep.count))
 
 
@@ -121,7 +124,7 @@ import pyarrow.dataset as ds
 tables, stop = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 keys = {"trials": "trial, replicate", "epochs": "trial, replicate, epoch", "decisions": "trial, epoch, kind",
         "evaluations": "trial, replicate, epoch, split", "predictions": "trial, replicate, epoch, split, sample",
-        "reliability": "trial, replicate, epoch, split, bin"}
+        "reliability": "trial, replicate, epoch, split, bin", "spectra": "trial, replicate, epoch, loss, eigenvalue"}
 polls, seen = 0, {}
 last = False
 while not last:

@@ -12,8 +12,8 @@ from trainables.curvature.density import Quadrature, density_rows, lanczos_quadr
 
 def quadrature(symmetric, probes, steps):
     return lanczos_quadrature(
-        lambda v: symmetric @ v, len(symmetric), probes=probes, steps=steps,
-        device=torch.device("cpu"), generator=torch.Generator().manual_seed(0),
+        lambda v: symmetric @ v, symmetric[0], probes=probes, steps=steps,
+        generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
 
 
@@ -44,10 +44,14 @@ def test_many_probes_find_the_moments_of_the_spectrum():
 def test_rows_of_a_network(reference):
     model, (inputs, targets) = reference.build("conv"), reference.batch()
     eigenvalues = torch.linalg.eigvalsh(reference.dense_hessian(model, inputs, targets, cross_entropy))
-    settings = CurvatureSettings(lanczos_steps=40)
-    rows = spectral_density(model, inputs, targets, cross_entropy, settings=settings, seed=0, probes=3)
-    again = spectral_density(model, inputs, targets, cross_entropy, settings=settings, seed=0, probes=3)
-    assert rows == again
+    settings = CurvatureSettings(spectrum_steps=40)
+    losses = {"training": cross_entropy, "same": cross_entropy, "twice": lambda z, y: 2 * cross_entropy(z, y)}
+    found = spectral_density(model, inputs, targets, losses, settings=settings, seed=0, probes=3)
+    again = spectral_density(model, inputs, targets, losses, settings=settings, seed=0, probes=3)
+    assert found == again
+    assert found["same"] == found["training"]
+    assert math.isclose(found["twice"][-1]["eigenvalue"], 2 * found["training"][-1]["eigenvalue"], rel_tol=1e-4)
+    rows = found["training"]
     spacing = rows[1]["eigenvalue"] - rows[0]["eigenvalue"]
     assert math.isclose(sum(row["density"] for row in rows) * spacing, 1.0, rel_tol=1e-3)
     assert math.isclose(sum(row["weight"] for row in rows), 1.0, rel_tol=1e-9)
@@ -64,4 +68,4 @@ def test_failure_is_curvature_unavailable(reference):
     model, (inputs, targets) = reference.build("tanh"), reference.batch()
     model.requires_grad_(False)
     with pytest.raises(CurvatureUnavailable):
-        spectral_density(model, inputs, targets, cross_entropy, settings=CurvatureSettings(), seed=0)
+        spectral_density(model, inputs, targets, {"training": cross_entropy}, settings=CurvatureSettings(), seed=0)
