@@ -1,8 +1,9 @@
 """Five replicates as lanes, one after the other, and as separate trials: wall time, throughput, and what auto takes.
 
-Each row trains the replicates of one configuration for the same steps on the same data: `fused` and `sequential` in
-one process with all cores, `trials` in as many processes as there are cores with one thread each, ready before the
-clock starts. The ways alternate in every round; the median counts. Validation is one batch, so that steps are what
+Each row trains the replicates of one configuration a core, for the same steps on the same data, in as many processes
+as there are cores, one thread each, as a sweep does: `fused` and `sequential` with all replicates of a configuration
+in one process, `trials` with each replicate for itself. Processes, networks and data are ready before the clock
+starts. The ways alternate in every round; the median counts. Validation is one batch, so that steps are what
 is timed. Nothing of this is about quality: lanes end where the same seeds end alone, which tests hold.
 """
 
@@ -11,11 +12,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from tests.trainables.small_data import small_digits
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.preprocessing import ImagePreprocessing
-from trainables.packing import FUSED, SEQUENTIAL, chosen_packing, pack
+from trainables.packing import FUSED, SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training import Replicate
 
 # architecture → data, steps of an epoch, batch size
@@ -64,62 +65,59 @@ def build(architecture: str, seed: int, data: DataSet, device: str) -> Replicate
     return Replicate(values, seed=seed, dataset=data, max_epochs=1000, device=device)
 
 
-_held: dict[tuple[str, int], Replicate] = {}
+_held: dict[tuple[str, str, tuple[int, ...]], Packed] = {}
 
 
-def train_alone(architecture: str, seed: int, epochs: int, device: str) -> None:
-    """Train one replicate as a trial of its own does: in this process, which keeps it between rounds."""
+def train(architecture: str, seeds: tuple[int, ...], way: str, epochs: int, device: str) -> None:
+    """Train a group of replicates in this process, which keeps it between rounds."""
     torch.set_num_threads(1)
-    if (architecture, seed) not in _held:
-        _held[architecture, seed] = build(architecture, seed, data_for(*ROWS[architecture]).to(device), device)
+    key = (architecture, way, seeds)
+    if key not in _held:
+        data = data_for(*ROWS[architecture]).to(device)
+        _held[key] = pack([build(architecture, seed, data, device) for seed in seeds], way)
     for _ in range(epochs):
-        _held[architecture, seed].train_epoch()
-
-
-def timed(work: Callable[[], object], device: str) -> float:
-    """Return the wall seconds of `work`, device included."""
-    started = time.perf_counter()
-    work()
+        _held[key].train_epoch()
     if device != "cpu":
         torch.cuda.synchronize()
-    return time.perf_counter() - started
-
-
-def measure(architecture: str, count: int, rounds: int, device: str, pool: Any) -> dict[str, list[float]]:
-    """Return each way's seconds, one entry a round, after one round to warm up."""
-    data = data_for(*ROWS[architecture]).to(device)
-    groups = {
-        way: pack([build(architecture, seed, data, device) for seed in range(count)], way)
-        for way in (FUSED, SEQUENTIAL)
-    }
-    epochs = EPOCHS_A_ROUND.get(architecture, 1)
-    seconds: dict[str, list[float]] = {FUSED: [], SEQUENTIAL: [], "trials": []}
-
-    def separately() -> None:
-        for done in [pool.submit(train_alone, architecture, seed, epochs, device) for seed in range(count)]:
-            done.result()
-
-    for _ in range(rounds + 1):
-        for way, group in groups.items():
-            seconds[way].append(timed(lambda group=group: [group.train_epoch() for _ in range(epochs)], device))
-        seconds["trials"].append(timed(separately, device))
-    return {way: times[1:] for way, times in seconds.items()}
 
 
 def choice(architecture: str, count: int, device: str) -> tuple[str, float]:
-    """Return what `auto` takes and the seconds it needs to find out."""
+    """Return what `auto` takes in this process and the seconds it needs to find out."""
+    torch.set_num_threads(1)
     data = data_for(*ROWS[architecture]).to(device)
-    started = time.perf_counter()
     values = configuration(architecture, ROWS[architecture][2])
+    started = time.perf_counter()
     taken = chosen_packing(
-        "auto",
-        lambda seed, few: build(architecture, seed, few, device),
-        values,
-        range(count),
-        data,
-        device,
+        "auto", lambda seed, few: build(architecture, seed, few, device), values, range(count), data, device
     )
     return taken, time.perf_counter() - started
+
+
+def jobs(count: int, workers: int) -> dict[str, list[tuple[tuple[int, ...], str]]]:
+    """Return each way's jobs, seeds and packing: one configuration of `count` replicates a worker in all ways."""
+    groups = [tuple(range(w * count, (w + 1) * count)) for w in range(workers)]
+    return {
+        FUSED: [(seeds, FUSED) for seeds in groups],
+        SEQUENTIAL: [(seeds, SEQUENTIAL) for seeds in groups],
+        "trials": [((seed,), SEQUENTIAL) for seeds in groups for seed in seeds],
+    }
+
+
+def measure(architecture: str, count: int, rounds: int, device: str, pools: Sequence[Any]) -> dict[str, list[float]]:
+    """Return each way's seconds, one entry a round, after one round to warm up."""
+    epochs = EPOCHS_A_ROUND.get(architecture, 1)
+    seconds: dict[str, list[float]] = {}
+    for _ in range(rounds + 1):
+        for way, ready in jobs(count, len(pools)).items():
+            started = time.perf_counter()
+            running = [
+                pools[number % len(pools)].submit(train, architecture, seeds, packing, epochs, device)
+                for number, (seeds, packing) in enumerate(ready)
+            ]
+            for job in running:
+                job.result()
+            seconds.setdefault(way, []).append(time.perf_counter() - started)
+    return {way: times[1:] for way, times in seconds.items()}
 
 
 def megabytes_a_lane(architecture: str) -> float:
@@ -128,13 +126,13 @@ def megabytes_a_lane(architecture: str) -> float:
     return 3 * sum(p.numel() * p.element_size() for p in replicate.model.parameters()) / 2**20
 
 
-def print_row(architecture: str, count: int, rounds: int, device: str, pool: Any) -> None:
+def print_row(architecture: str, count: int, rounds: int, device: str, pools: Sequence[Any]) -> None:
     """Measure and print one architecture."""
     _, steps, batch_size = ROWS[architecture]
-    samples = count * steps * batch_size * EPOCHS_A_ROUND.get(architecture, 1)
-    seconds = measure(architecture, count, rounds, device, pool)
+    samples = len(pools) * count * steps * batch_size * EPOCHS_A_ROUND.get(architecture, 1)
+    seconds = measure(architecture, count, rounds, device, pools)
     medians = {way: statistics.median(times) for way, times in seconds.items()}
-    taken, spent = choice(architecture, count, device)
+    taken, spent = pools[0].submit(choice, architecture, count, device).result()
     print(f"{architecture}, batch {batch_size}, {count} replicates, {megabytes_a_lane(architecture):.1f} MB a lane")
     for way, times in seconds.items():
         spread = f"{min(times):.3f} to {max(times):.3f}, n = {len(times)}"
@@ -150,15 +148,17 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS])
     parser.add_argument("--count", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, help="processes that train at once; as many as there are cores")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(cores)
-    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+    workers = options.workers or cores
+    spawn = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        pools = [stack.enter_context(ProcessPoolExecutor(1, mp_context=spawn)) for _ in range(workers)]
         for row in options.rows:
-            print_row(row, options.count, options.rounds, options.device, pool)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    print(f"{cores} cores, {options.device}, {hardware()['processor']}; this process at most {peak:.0f} MB")
+            print_row(row, options.count, options.rounds, options.device, pools)
+    print(f"{workers} processes of one thread, {cores} cores, {options.device}, {hardware()['processor']}")
 
 
 if __name__ == "__main__":

@@ -87,10 +87,11 @@ def test_a_trial_goes_on_with_the_packing_it_began_with(tmp_path, dataset):
 
 def test_evaluations_are_those_of_the_same_weights_alone(double, dataset):
     data = in_type(dataset, double)
-    for loss, architecture, optimizer in CASES:
-        assignment = _assignment(loss, architecture, optimizer)
+    for loss, architecture, optimizer in (CASES[1], CASES[3]):
+        assignment = _assignment(loss, architecture, optimizer, seeds=(11, 12))
         fused, alone = (
-            _finish(Trial(assignment, replace(SETTINGS, packing=packing), data)) for packing in ("fused", "sequential")
+            _finish(Trial(assignment, replace(SETTINGS, packing=packing, rungs=(4,)), data))
+            for packing in ("fused", "sequential")
         )
         for one, other in zip(fused, alone, strict=True):
             assert one["objective"] == pytest.approx(other["objective"], rel=1e-6)
