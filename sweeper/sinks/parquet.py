@@ -89,7 +89,7 @@ class ParquetSink:
         if not damaged:
             return []
         names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
-        return [f"{len(damaged)} damaged files of tables were set aside in {damaged[0].parent.parent}: {names}"]
+        return [f"damaged files of tables were set aside in {damaged[0].parent.parent}: {names}"]
 
     def append(self, record: Record) -> None:
         """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""

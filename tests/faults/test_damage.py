@@ -117,14 +117,16 @@ def test_damaged_tables_are_made_again_or_set_aside_aloud(
     mended = load(copy.root)
     for table in ("trials", "epochs", "evaluations", "decisions", "reliability"):
         query = f"SELECT * FROM {table} ORDER BY ALL"
-        assert mended.sql(query).equals(whole.sql(query)), table
+        # As text, in which a NaN equals a NaN.
+        assert repr(mended.rows(query)) == repr(whole.rows(query)), table
     missing = whole.rows("SELECT count(*) AS n FROM predictions")[0]["n"]
     missing -= mended.rows("SELECT count(*) AS n FROM predictions")[0]["n"]
     aside = list((copy.generations / "damaged" / "predictions").iterdir())
     assert (missing > 0) == bool(aside), "what could not be read is kept aside"
-    assert not aside or victim.name in answer.stdout, answer.stdout
+    assert not aside or victim.stem in answer.stdout, answer.stdout
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_set_aside_and_its_trial_goes_back(
     space: Path, tmp_path: Path, draw: random.Random
 ) -> None:

@@ -114,8 +114,7 @@ def here() -> Iterator[dict[str, str]]:
     yield {**os.environ, **QUICK_DEATHS}
 
 
-@pytest.mark.parametrize("kills", [2, FULL])
-@pytest.mark.parametrize("cpus", ["1", "2"])
+@pytest.mark.parametrize(("cpus", "kills"), [("1", 2), *(pytest.param(cpus, 20, marks=FULL.marks) for cpus in "12")])
 def test_a_killed_driver(space: Path, tmp_path: Path, seed: int, cpus: str, kills: int) -> None:
     disturbed = Disturbed(space, tmp_path, seed, "--cpus", cpus)
     disturbed.fatal(kills, kill, here)

@@ -24,15 +24,15 @@ CASES = [
     ("ActorDiedError", "The node was terminated expectedly: preemption", "preempted", False),
     (
         "ActorDiedError",
-        "The actor died unexpectedly before finishing this task.\n\tclass_name: A\nThe actor is dead because its worker "
-        "process has died. Worker exit type: SYSTEM_ERROR … to prevent node deaths by resource contention",
+        "The actor died unexpectedly before finishing this task.\n\tclass_name: A\nThe actor is dead because its "
+        "worker process has died. Worker exit type: SYSTEM_ERROR … to prevent node deaths by resource contention",
         "crash",
         True,
     ),
     (
         "ActorDiedError",
-        "The actor died unexpectedly before finishing this task.\n\tpid: 14798\nThe actor died because its node has died. "
-        "Node Id: 056e\n\tthe actor's node was terminated unexpectedly: health check failed",
+        "The actor died unexpectedly before finishing this task.\n\tpid: 14798\nThe actor died because its node has "
+        "died. Node Id: 056e\n\tthe actor's node was terminated unexpectedly: health check failed",
         "preempted",
         False,
     ),
