@@ -1,0 +1,100 @@
+"""A trial that takes too long or whose loss is not finite ends as failed, with kind and sentence; MLflow catches up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+from pathlib import Path
+
+import pytest
+
+from sweeper.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.results import load
+from sweeper.sinks.mlflow import sync
+from sweeper.space import configurations
+from sweeper.spec import load_spec
+from tests.faults.reference import SMALL, check_survived, undisturbed
+from tests.running import started, sweeper, wait_for_records, write_space
+from tests.sweeper.sinks.test_mlflow import Server
+from trainables.trial import Assignment, Trial, TrialSettings
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_space(tmp_path_factory.mktemp("space"), SMALL % {"samples": 6})
+
+
+def test_a_trial_that_takes_too_long_ends_and_has_its_time_again_when_it_is_resumed(
+    space: Path, tmp_path: Path
+) -> None:
+    spec = load_spec(space)
+    settings = TrialSettings.from_mapping(
+        {
+            "dataset": spec.dataset,
+            "max_epochs": 9,
+            "rungs": list(spec.halving.rungs),
+            "objective": "val_nll",
+            "evaluation": spec.evaluation.model_dump(mode="json"),
+            "checkpoints": str(tmp_path),
+            "timeout_seconds": 25.0,
+        }
+    )
+    dataset = settings.load_dataset()
+    assignment = Assignment(0, trial_name(0), configurations(spec)[0], [replicate_seed(spec.seed, 0, 0)])
+
+    def ticking(seconds: float) -> itertools.count:
+        return itertools.count(0.0, seconds)
+
+    trial, clock = Trial(assignment, settings, dataset), ticking(5.0)
+    reports = [trial.advance(clock.__next__)]
+    while not reports[-1]["failure"]:
+        reports.append(trial.advance(clock.__next__))
+    last = reports[-1]
+    assert last["failure_kind"] == "timed_out" and "trial_timeout = 25 s" in last["failure"]
+    assert math.isnan(last["objective"]) and 1 < last["epoch"] < 9
+    again = Trial(assignment, settings, dataset)
+    assert again.advance()["epoch"] == reports[-2]["epoch"], "it repeats the last sound report"
+    assert not again.advance(ticking(0.1).__next__)["failure"]
+
+
+def test_a_loss_that_is_not_finite_ends_a_trial_at_once(space: Path, tmp_path: Path) -> None:
+    overrides = ["--set", "space.optimizer.lr=1.0e+30", "--set", "samples=2", "--set", "scheduler.grace_epochs=3"]
+    done = sweeper("run", space, "--name", "s", "--no-mlflow", "--cpus", "1", *overrides, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = load(SweepPaths(tmp_path / "results" / "s").root).rows("SELECT * FROM trials")
+    for row in rows:
+        assert (row["status"], row["stop_kind"]) == ("failed", "non_finite")
+        assert row["epochs"] == 1 and "in epoch 1" in row["stop_reason"] and "in epoch 1" in row["error"]
+
+
+@pytest.mark.slow
+def test_a_server_killed_paused_and_restarted_under_a_real_sweep(space: Path, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    server = Server(f"sqlite:///{tmp_path / 'served.db'}", tmp_path)
+    server.start()
+    paths = SweepPaths(tmp_path / "results" / "s")
+    try:
+        with started("run", space, "--name", "s", "--tracking-uri", server.uri, "--cpus", "1", cwd=tmp_path) as process:
+            wait_for_records(paths, 3, process)
+            server.signal(signal.SIGSTOP)
+            wait_for_records(paths, 6, process)
+            server.signal(signal.SIGCONT)
+            wait_for_records(paths, 8, process)
+            server.signal(signal.SIGKILL)
+            assert process.wait(240) == 0, (tmp_path / "driver.err").read_text()
+        server.start()
+        sync(paths.root, server.uri)
+        client = MlflowClient(server.uri)
+        runs = client.search_runs([client.get_experiment_by_name("s").experiment_id])
+        assert sorted(run.data.tags["configuration"] for run in runs) == ["0", "1", "2", "3", "4", "5", "sweep"]
+        assert {run.info.status for run in runs} == {"FINISHED"}
+        for run in runs:
+            if run.data.tags["configuration"] != "sweep":
+                steps = [point.step for point in client.get_metric_history(run.info.run_id, "val_nll")]
+                assert sorted(steps) == list(range(1, int(run.data.tags["epochs"]) + 1))
+        assert sync(paths.root, server.uri).points == 0
+    finally:
+        server.signal(signal.SIGKILL)
+    check_survived(paths, undisturbed(space), one_at_a_time=True)
