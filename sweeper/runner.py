@@ -258,6 +258,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path) -> dict[s
         "checkpoints": str(paths.checkpoints),
         "threads": max(1, int(resources["cpu"])),
         "device": "cuda" if resources["gpu"] else "cpu",
+        "gpu": resources["gpu"],
         "packing": spec.replicates.packing,
         "timeout_seconds": spec.trial_timeout,
     }

@@ -45,6 +45,7 @@ class TrialSettings:
         batch_seconds: short configurations that no scheduler can stop are reported together for this long.
         threads: torch's threads in this process.
         device: `cpu` or `cuda`.
+        gpu: the share of a card that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
         packing: how replicates share this process: `sequential`, `fused` or `auto`.
         timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
     """
@@ -60,6 +61,7 @@ class TrialSettings:
     batch_seconds: float = 2.0
     threads: int = 1
     device: str = "cpu"
+    gpu: float = 0.0
     packing: str = SEQUENTIAL
     timeout_seconds: float | None = None
 
@@ -253,6 +255,9 @@ def prepare_process(settings: TrialSettings) -> None:
     """Give this process the trial's number of threads; what a reused process may have changed is set again."""
     torch.set_num_threads(settings.threads)
     torch.set_default_dtype(torch.float32)
+    if settings.device == "cuda" and 0 < settings.gpu < 1:
+        # Shares of a card isolate nothing: without a cap one trial's appetite makes its neighbours run out.
+        torch.cuda.set_per_process_memory_fraction(settings.gpu)
 
 
 def _non_finite(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:

@@ -16,33 +16,35 @@ Turns = Sequence[Callable[[], Any]]
 
 
 class _Draw(torch.autograd.Function):
-    """Dropout's factors, 0 or 1/(1 − p), for an input of any shape; defined under one `vmap` only."""
+    """`draw(lane)` for each lane of a tensor, in that lane's turn; defined under one `vmap` only."""
 
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(inputs: Tensor, p: float, turns: Turns) -> Tensor:
-        raise RuntimeError("dropout in lanes is drawn under vmap only")
+    def forward(inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns) -> Tensor:
+        raise RuntimeError("what is random in lanes is drawn under vmap only")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, inputs: Tensor, p: float, turns: Turns) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: Any, inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns
+    ) -> tuple[Tensor, int]:
         lanes = inputs.movedim(in_dims[0], 0).unbind() if in_dims[0] is not None else [inputs] * len(turns)
-        factors = []
+        drawn = []
         for lane, turn in zip(lanes, turns, strict=True):
             with turn():
-                factors.append(functional.dropout(torch.ones_like(lane), p, True))
-        return torch.stack(factors), 0
+                drawn.append(draw(lane))
+        return torch.stack(drawn), 0
 
 
 class LaneFunctions(TorchFunctionMode):
-    """Within this context two functions do under `vmap` what they do for one network.
+    """Within this context some functions do under `vmap` what they do for one network.
 
-    Dropout draws each lane's factors in the lane's turn. An embedding's padding row gets no gradient, which mapping
-    forgets.
+    Dropout, and the Bernoulli draws of stochastic depth, draw for each lane in its turn. An embedding's padding row
+    gets no gradient, which mapping forgets.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -54,6 +56,8 @@ class LaneFunctions(TorchFunctionMode):
         """Replace these functions' calls, leave every other as it is."""
         if func is functional.dropout:
             return self._dropout(*args, **(kwargs or {}))
+        if func is torch.Tensor.bernoulli_:
+            return self._bernoulli(*args, **(kwargs or {}))
         if func is functional.embedding:
             return _embedding(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -61,7 +65,12 @@ class LaneFunctions(TorchFunctionMode):
     def _dropout(self, inputs: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:
             return inputs
-        return inputs * _Draw.apply(inputs.detach(), p, self._turns)
+        # Dropout of ones: its factors 0 or 1/(1 − p), from the numbers that it would take for the lane's inputs.
+        factors = _Draw.apply(inputs.detach(), lambda lane: functional.dropout(torch.ones_like(lane), p), self._turns)
+        return inputs * factors
+
+    def _bernoulli(self, place: Tensor, p: float = 0.5) -> Tensor:
+        return place.copy_(_Draw.apply(place, lambda lane: torch.empty_like(lane).bernoulli_(p), self._turns))
 
 
 def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any) -> Tensor:
@@ -73,9 +82,10 @@ def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, 
 
 
 def needs_lane_functions(model: nn.Module) -> bool:
-    """Tell whether a network drops out anything while it trains, or has an embedding with padding."""
+    """Tell whether a network drops anything at random while it trains, or has an embedding with padding."""
     return any(
         (isinstance(module, nn.Dropout) and module.p > 0)
+        or getattr(module, "drop_prob", 0)  # timm's stochastic depth
         or (isinstance(module, nn.Embedding) and module.padding_idx is not None)
         for module in model.modules()
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from tests.trainables.lanes.comparison import configuration, digits, distance, in_type, timeless, train_both
 from tests.trainables.losses.test_every_loss import CASES
@@ -15,6 +16,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.packing import UNPACKABLE
+from trainables.registry import Component
 
 SLOW = HEAVY | {"timm", "torchvision", "resnet32", "resnet44", "resnet56", "preresnet56", "mobilenet_v2", "resnet18"}
 SMALL = {
@@ -168,3 +170,24 @@ def test_lanes_leave_the_global_generator_alone():
     torch.manual_seed(5)
     train_both(configuration("focal", {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}), digits(), 1)
     assert torch.equal(torch.rand(3), expected)
+
+
+class StochasticDepth(nn.Module):
+    """A residual branch that is left out for some samples, as timm's networks do it."""
+
+    def __init__(self, drop_prob):
+        super().__init__()
+        self.drop_prob = drop_prob
+        self.branch = nn.Linear(64, 64)
+
+    def forward(self, inputs):
+        kept = inputs.new_empty((len(inputs), 1)).bernoulli_(1 - self.drop_prob) if self.training else 1.0
+        return inputs + kept * self.branch(inputs)
+
+
+def test_stochastic_depth_is_the_seeds_own(double, monkeypatch):
+    def build(input_shape, classes):
+        return nn.Sequential(nn.Flatten(), StochasticDepth(0.5), nn.Linear(64, classes))
+
+    monkeypatch.setitem(ARCHITECTURES._components, "stochastic", Component("stochastic", build))
+    assert distance(*train_both(configuration("focal", "stochastic"), digits(double))[:2]) < 1e-8

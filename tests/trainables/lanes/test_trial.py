@@ -13,7 +13,7 @@ from tests.trainables.lanes.comparison import SGD, in_type
 from tests.trainables.small_data import poisoned, small_digits
 from trainables.checkpoints import checkpoint_file
 from trainables.evaluation import EvaluationSettings
-from trainables.trial import Assignment, Trial, TrialSettings
+from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
 SETTINGS = TrialSettings(
@@ -162,3 +162,11 @@ def test_a_trial_fails_when_its_last_replicate_diverges(dataset, packing):
 def test_data_that_spoil_every_replicate_fail_the_trial_at_once(dataset, packing):
     report = Trial(_assignment(), replace(SETTINGS, packing=packing), poisoned(dataset)).advance()
     assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
+
+
+@pytest.mark.parametrize(("device", "gpu", "share"), [("cuda", 0.25, [0.25]), ("cuda", 1.0, []), ("cpu", 0.0, [])])
+def test_a_share_of_a_card_is_a_share_of_its_memory(monkeypatch, device, gpu, share):
+    capped = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", capped.append)
+    prepare_process(replace(SETTINGS, device=device, gpu=gpu))
+    assert capped == share
