@@ -3,7 +3,8 @@
 Each row trains the replicates of one configuration a core, for the same steps on the same data, in as many processes
 as there are cores, one thread each, as a sweep does: `fused` and `sequential` with all replicates of a configuration
 in one process, `trials` with each replicate for itself. Processes, networks and data are ready before the clock
-starts. The ways alternate in every round; the median counts. Validation is one batch, so that steps are what
+starts. The ways alternate in every round; the median counts. The processor's seconds are those of work alone, so that
+they stand where other programs disturb the wall clock. Validation is one batch, so that steps are what
 is timed. Nothing of this is about quality: lanes end where the same seeds end alone, which tests hold.
 """
 
@@ -68,17 +69,19 @@ def build(architecture: str, seed: int, data: DataSet, device: str) -> Replicate
 _held: dict[tuple[str, str, tuple[int, ...]], Packed] = {}
 
 
-def train(architecture: str, seeds: tuple[int, ...], way: str, epochs: int, device: str) -> None:
-    """Train a group of replicates in this process, which keeps it between rounds."""
+def train(architecture: str, seeds: tuple[int, ...], way: str, epochs: int, device: str) -> float:
+    """Train a group of replicates in this process, which keeps it between rounds; return the processor's seconds."""
     torch.set_num_threads(1)
     key = (architecture, way, seeds)
     if key not in _held:
         data = data_for(*ROWS[architecture]).to(device)
         _held[key] = pack([build(architecture, seed, data, device) for seed in seeds], way)
+    started = time.process_time()
     for _ in range(epochs):
         _held[key].train_epoch()
     if device != "cpu":
         torch.cuda.synchronize()
+    return time.process_time() - started
 
 
 def choice(architecture: str, count: int, device: str) -> tuple[str, float]:
@@ -103,10 +106,12 @@ def jobs(count: int, workers: int) -> dict[str, list[tuple[tuple[int, ...], str]
     }
 
 
-def measure(architecture: str, count: int, rounds: int, device: str, pools: Sequence[Any]) -> dict[str, list[float]]:
-    """Return each way's seconds, one entry a round, after one round to warm up."""
+def measure(
+    architecture: str, count: int, rounds: int, device: str, pools: Sequence[Any]
+) -> dict[str, list[tuple[float, float]]]:
+    """Return each way's wall seconds and mean processor seconds a core, one pair a round, after one to warm up."""
     epochs = EPOCHS_A_ROUND.get(architecture, 1)
-    seconds: dict[str, list[float]] = {}
+    seconds: dict[str, list[tuple[float, float]]] = {}
     for _ in range(rounds + 1):
         for way, ready in jobs(count, len(pools)).items():
             started = time.perf_counter()
@@ -114,9 +119,8 @@ def measure(architecture: str, count: int, rounds: int, device: str, pools: Sequ
                 pools[number % len(pools)].submit(train, architecture, seeds, packing, epochs, device)
                 for number, (seeds, packing) in enumerate(ready)
             ]
-            for job in running:
-                job.result()
-            seconds.setdefault(way, []).append(time.perf_counter() - started)
+            spent = sum(job.result() for job in running) / len(pools)
+            seconds.setdefault(way, []).append((time.perf_counter() - started, spent))
     return {way: times[1:] for way, times in seconds.items()}
 
 
@@ -131,15 +135,23 @@ def print_row(architecture: str, count: int, rounds: int, device: str, pools: Se
     _, steps, batch_size = ROWS[architecture]
     samples = len(pools) * count * steps * batch_size * EPOCHS_A_ROUND.get(architecture, 1)
     seconds = measure(architecture, count, rounds, device, pools)
-    medians = {way: statistics.median(times) for way, times in seconds.items()}
+    medians = {way: statistics.median(wall for wall, _ in times) for way, times in seconds.items()}
+    busy = {way: statistics.median(spent for _, spent in times) for way, times in seconds.items()}
     taken, spent = pools[0].submit(choice, architecture, count, device).result()
     print(f"{architecture}, batch {batch_size}, {count} replicates, {megabytes_a_lane(architecture):.1f} MB a lane")
     for way, times in seconds.items():
-        spread = f"{min(times):.3f} to {max(times):.3f}, n = {len(times)}"
-        speed = medians[SEQUENTIAL] / medians[way]
-        print(f"  {way:<11}{medians[way]:8.3f} s ({spread})  {samples / medians[way]:8.0f} samples/s  {speed:5.2f}×")
-    behind = medians[taken] / min(medians[FUSED], medians[SEQUENTIAL]) - 1
-    print(f"  auto takes {taken} in {spent:.1f} s, {behind:.0%} behind the faster of the two it has", flush=True)
+        spread = f"{min(times)[0]:.3f} to {max(times)[0]:.3f}, n = {len(times)}"
+        print(
+            f"  {way:<11}{medians[way]:8.3f} s ({spread}){samples / medians[way]:9.0f} samples/s"
+            f"{medians[SEQUENTIAL] / medians[way]:7.2f}×   processor {busy[way]:7.3f} s"
+            f"{busy[SEQUENTIAL] / busy[way]:7.2f}×"
+        )
+    behind = [times[taken] / min(times[FUSED], times[SEQUENTIAL]) - 1 for times in (medians, busy)]
+    print(
+        f"  auto takes {taken} in {spent:.1f} s, behind the faster of its two by {behind[0]:.0%} of wall time, "
+        f"{behind[1]:.0%} of the processor's",
+        flush=True,
+    )
 
 
 def main() -> None:
