@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
 from sweeper.journal import Record
-from sweeper.scheduler import Decision, Halving, Rung, Rungs, audit, decide
+from sweeper.scheduler import Decision, Halving, Rung, Rungs, audit, decide, decide_on
 from tests.sweeper.simulated_halving import simulate
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -244,3 +244,25 @@ def test_one_hundred_thousand_simulated_trials():
     assert reached[3] == 100_000
     assert 0.3 <= reached[9] / reached[3] <= 0.5
     assert 0.3 <= reached[27] / reached[9] <= 0.5
+
+
+def test_a_decision_names_the_replicates_that_its_mean_leaves_out():
+    rungs = Rungs(HALVING)
+    rungs.add(3, 1, 0.5)
+    report = {"configuration": 0, "epoch": 3, "objective": 0.4, "replicate_errors": {"10": "…", "2": "…"}}
+    decision = decide_on(rungs, report)
+    plain = decide(rungs, 0, 3, 0.4)
+    assert decision == dataclasses.replace(
+        plain, reason=f"{plain.reason}; the mean leaves out replicates 2, 10, which diverged"
+    )
+    bodies = [
+        {"configuration": 1, "epoch": 3, "objective": 0.5, "decision": decide(Rungs(HALVING), 1, 3, 0.5).to_dict()},
+        {**report, "decision": decision.to_dict()},
+    ]
+    records = [Record(number, "report", 0.0, body) for number, body in enumerate(bodies)]
+    assert audit(HALVING, records) == (2, [])
+    unmarked = dataclasses.replace(records[1], body={**report, "decision": plain.to_dict()})
+    assert len(audit(HALVING, [records[0], unmarked])[1]) == 1, "a configuration never competes unmarked"
+    sound = {**report, "replicate_errors": {}}
+    assert decide_on(rungs, sound) == plain
+    assert decide_on(rungs, {**report, "objective": math.nan}) == decide(rungs, 0, 3, math.nan)

@@ -52,17 +52,18 @@ def train_both(values, data, epochs=2, **options):
     return alone, together, *rows
 
 
-def distance(left, right):
+def distance(left, right, optimizers=True):
     """The largest difference of weights, buffers and optimiser state, relative to the largest entry of each tensor.
 
-    Of tensors that are zero but for rounding, the difference itself counts.
+    Without `optimizers` of weights and buffers alone: after one step the optimiser holds the bare gradient, whose
+    float32 rounding a deep network multiplies. Of tensors that are zero but for rounding, the difference itself counts.
     """
     worst = 0.0
     for one, other in zip(left, right, strict=True):
         pairs = [*zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)]
         states = [replicate.optimizer.state_dict()["state"] for replicate in (one, other)]
         assert states[0].keys() == states[1].keys()
-        for index, state in states[0].items():
+        for index, state in states[0].items() if optimizers else ():
             assert state.keys() == states[1][index].keys()
             pairs += [(value, states[1][index][key]) for key, value in state.items() if torch.is_tensor(value)]
         for a, b in pairs:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.trainables.lanes.comparison import configuration, digits, distance, in_type, timeless, train_both
+from tests.trainables.lanes.comparison import configuration, digits, distance, in_type, pair, timeless, train_both
 from tests.trainables.losses.test_every_loss import CASES
 from tests.trainables.models.test_networks import HEAVY, OPTIONS, inputs_for
 from trainables.datasets.augmentation import CropAndFlip
@@ -60,7 +60,8 @@ def _architecture(name):
 
 def _compare(name, dtype, epochs=1, batch_size=4):
     values = configuration({"name": "cross_entropy"}, _architecture(name), lr=0.01, batch_size=batch_size)
-    return distance(*train_both(values, _images(name, dtype), epochs=epochs, seeds=(1, 2))[:2])
+    both = train_both(values, _images(name, dtype), epochs=epochs, seeds=(1, 2))[:2]
+    return distance(*both, optimizers=dtype == torch.float64)
 
 
 def _names(slow):
@@ -86,7 +87,20 @@ def test_a_heavy_architecture_in_float64(double, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in _names(slow=True) if "swin" not in n])
 def test_a_heavy_architecture_in_float32_over_one_step(name):
-    assert _compare(name, torch.float32, batch_size=12) < 1e-5
+    """Where the network itself magnifies rounding (batch statistics of 12 values in VGG-19), by no more than that.
+
+    How much shows in the same step, from the same weights, taken in float64.
+    """
+    values = configuration({"name": "cross_entropy"}, _architecture(name), lr=0.01, batch_size=12)
+    alone, lanes = train_both(values, _images(name, torch.float32), epochs=1, seeds=(1, 2))[:2]
+    exact, _ = pair(values, _images(name, torch.float32), seeds=(1, 2))
+    for replicate in exact:
+        replicate.model.double()
+        replicate.dataset = _images(name, torch.float64)
+        replicate.train_epoch()
+        replicate.model.float()
+    own_rounding = distance(exact, alone, optimizers=False)
+    assert distance(alone, lanes, optimizers=False) < max(1e-5, 3 * own_rounding)
 
 
 LOSS_CASES = [
