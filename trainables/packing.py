@@ -22,7 +22,7 @@ from trainables.training import Replicate
 FUSED, SEQUENTIAL, AUTO = "fused", "sequential", "auto"
 
 MEASURED_STEPS = 3  # of each packing in a round, so that what an epoch costs besides steps weighs little
-MEASURED_SECONDS = 1.0  # spent at least, unless one packing is ahead by CLEAR after a round
+MEASURED_SECONDS = 1.0  # after which a round besides the warm-up is enough
 MOST_ROUNDS = 8
 CLEAR = 2.0  # a lead by this factor is beyond what a disturbed machine makes of equal times
 
@@ -128,7 +128,7 @@ def measured_seconds(build: Callable[[], list[Replicate]], device: str) -> tuple
         return float("inf"), 0.0
     began = time.perf_counter()
     for done in range(MOST_ROUNDS):
-        if max(times) > CLEAR * min(times) or (done > 1 and time.perf_counter() - began > MEASURED_SECONDS):
+        if max(times) > CLEAR * min(times) or (done > 0 and time.perf_counter() - began > MEASURED_SECONDS):
             break
         again = [_timed(group, device) for group in groups]
         times = again if done == 0 else [min(pair) for pair in zip(times, again, strict=True)]
