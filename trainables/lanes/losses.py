@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from trainables.curvature.hessian import hessian_vector_product
 from trainables.losses import Loss
 from trainables.losses.hessian_trace import HessianTrace
 from trainables.losses.numerics import as_type, is_zero
@@ -73,11 +74,10 @@ class LaneLosses:
         if not isinstance(first, HessianTrace) or not self.regularises:
             return values
         held = list(parameters.values())
-        gradients = torch.autograd.grad(values.sum(), held, create_graph=True, materialize_grads=True)
+        gradients = torch.autograd.grad(values.sum(), held, create_graph=True, allow_unused=True)
         trace = torch.zeros_like(values)
         for probe in self._probes(parameters):
-            slope = lane_inner(gradients, probe).sum()
-            product = torch.autograd.grad(slope, held, create_graph=True, materialize_grads=True)
+            product = hessian_vector_product(gradients, held, probe, training=True)
             trace = trace + lane_inner(product, probe)
         return values + as_type(first.weight, values) * trace / first.probes
 
@@ -93,8 +93,13 @@ class LaneLosses:
         ]
 
 
-def lane_inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    """Return the inner products [L] of two sequences of tensors [L, ...], summed over everything but lanes."""
-    lanes = len(left[0])
-    products = [(a * b).reshape(lanes, -1).sum(1) for a, b in zip(left, right, strict=True)]
-    return torch.stack(products).sum(0)
+def lane_inner(left: Sequence[Tensor | None], right: Sequence[Tensor]) -> Tensor:
+    """Return the inner products [L] of two sequences of tensors [L, ...], summed over everything but lanes.
+
+    `None` stands for zeros.
+    """
+    total = right[0].new_zeros(len(right[0]))
+    for a, b in zip(left, right, strict=True):
+        if a is not None:
+            total = total + (a * b).reshape(len(b), -1).sum(1)
+    return total

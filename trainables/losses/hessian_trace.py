@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainables.curvature.hessian import hessian_vector_product
 from trainables.losses.base import LOSSES, Loss, State, build_loss
 from trainables.losses.composed_normalisation import ComposedNormalisation
 from trainables.losses.numerics import Number, as_type, is_zero
@@ -50,14 +51,11 @@ class HessianTrace(Loss):
             return self.base(model(inputs), targets)
         with ComposedNormalisation():
             value = self.base(model(inputs), targets)
-        gradients = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
+        gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
         trace = torch.zeros_like(value)
         for _ in range(self.probes):
             probe = [self._signs(p) for p in parameters]
-            product = torch.autograd.grad(
-                inner(gradients, probe), parameters, create_graph=True, materialize_grads=True
-            )
-            trace = trace + inner(product, probe)
+            trace = trace + inner(hessian_vector_product(gradients, parameters, probe, training=True), probe)
         return value + as_type(self.weight, value) * trace / self.probes
 
     def functional(
@@ -123,9 +121,10 @@ class HessianTrace(Loss):
         return (2 * bits - 1).to(like)
 
 
-def inner(left: Any, right: Any) -> Tensor:
-    """Return the inner product of two sequences of tensors, summed over all entries."""
-    total: Tensor = sum((a * b).sum() for a, b in zip(left, right, strict=True))  # type: ignore[assignment]
+def inner(left: Iterable[Tensor | None], right: Iterable[Tensor]) -> Tensor:
+    """Return the inner product of two sequences of tensors, summed over all entries; `None` stands for zeros."""
+    products = [(a * b).sum() for a, b in zip(left, right, strict=True) if a is not None]
+    total: Tensor = sum(products)  # type: ignore[assignment]
     return total
 
 
