@@ -33,7 +33,10 @@ space:
   architecture: {choice: [{name: mlp, width: 32}, mlp]}
   optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, momentum: 0.9, batch_size: 64, schedule: cosine}
 resources: {cpu: 1}
-evaluation: {bins: 15, posthoc: [temperature], curvature: {samples: 32, lanczos_steps: 3, trace_probes: 2}}
+evaluation:
+  bins: 15
+  posthoc: [temperature]
+  curvature: {samples: 32, lanczos_steps: 3, trace_probes: 2, spectrum: true, spectrum_steps: 3}
 """
 
 
