@@ -136,4 +136,3 @@ def _one_column_a_bin(index: Integers, values: Floats, bins: int) -> Floats:
     columns = np.zeros((len(values), bins))
     columns[np.arange(len(values)), index] = values
     return columns
-
