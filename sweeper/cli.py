@@ -49,7 +49,7 @@ def main() -> None:
         app()
     except SweeperError as error:
         sys.stdout.flush()
-        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False)
+        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
         raise SystemExit(error.exit_code) from None
     except BrokenPipeError:
         # The reader of a pipe (head, less) has seen enough.

@@ -115,7 +115,8 @@ class Journal:
 def _not_writable(folder: Path, error: OSError) -> SweeperError:
     return SweeperError(
         f"the journal in {folder} cannot be written to: {error.strerror}",
-        "free space or make the folder writable, then run `sweeper resume`; every record so far is kept",
+        f"free space or make the folder writable, then run `sweeper resume {folder.parent.name}`; "
+        "every record so far is kept",
     )
 
 
