@@ -36,6 +36,7 @@ from sweeper.spec_models import Resources
 from sweeper.state import SweepState
 from sweeper.sweep import Sweep, create_sweep
 from sweeper.tables import evaluation_columns, table_schemas
+from trainables.checkpoints import checkpoint_epochs, checkpoint_file
 from trainables.datasets.base import DataSet
 
 MLFLOW_PATIENCE_SECONDS = 30.0
@@ -113,6 +114,8 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
         for record in read_journal(paths.journal):
             state.apply(record)
             rungs.apply(record)
+        if notes:
+            _remove_checkpoints_ahead(paths, state)
         tables = _open_tables(sweep, dataset.classes)
         if state.attempt or notes:
             tables.rebuild(read_journal(paths.journal))
@@ -130,6 +133,18 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
             progress.stage("MLflow: logging what is left")
             notes += tables.notes + follower.wait(MLFLOW_PATIENCE_SECONDS)
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
+
+
+def _remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
+    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot go on from there.
+
+    Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
+    """
+    for index in state.unfinished():
+        folder = paths.trial_checkpoints(index)
+        for epoch in checkpoint_epochs(folder):
+            if epoch > state.trials[index].epochs:
+                checkpoint_file(folder, epoch).unlink(missing_ok=True)
 
 
 def _discard_damaged(paths: SweepPaths) -> list[str]:
