@@ -1,10 +1,56 @@
-"""The search space files that ship with the project, one a question."""
+"""The search space files that ship with the project, one a question, and the numbers that papers printed.
+
+A file's `header` says what it is for: `question`, `source`, `expected`, `cost` and `command` in words, and for the
+experiments of a paper
+
+    paper: mukhoti                      # curvature, properness, mukhoti, posterior or selective
+    tables: [mukhoti-1, mukhoti-4]      # the published tables and figures whose cells this sweep can fill
+    claims: [focal_temperature_beats_temperature]   # judged at the end of the sweep; `sweeper claims` lists them
+
+`rehearsal` holds what `--rehearse` changes beyond its general rules (`sweeper.rehearsal`): a mapping written like the
+file itself, laid over the scaled-down values, e.g.
+
+    rehearsal: {samples: 6, scheduler: {max_epochs: 6, grace_epochs: 2}, evaluation: {curvature: {samples: 64}}}
+
+Mappings are joined key by key; lists, domains, and components of another name replace what was there. It is checked
+with the file, whether or not the sweep is rehearsed.
+
+Published numbers lie in `published/<paper>_table_<number>.csv` or `published/<paper>_figure_<number>.csv`, one row a
+printed number, with the columns of `PUBLISHED_COLUMNS`:
+
+* `table`: as headers write it, e.g. `mukhoti-1`;
+* `dataset`, `architecture`, `loss`: our registries' names; `options`: hyperparameters that tell rows of one loss
+  apart, `gamma=3` or `coverage=0.5;nu=0.1`; `posthoc`: a method's name, empty for the network's own probabilities;
+* `split`: `val` or `test`; `metric`: a column of the results, or `error` or `auroc`;
+* `value`: in our unit (shares, not per cent); `printed`: the characters in the paper; `spread`: the printed standard
+  deviation in our unit, `n`: over how many runs, both empty where the paper gives none;
+* `source`: table or figure, row and column, as the paper calls them.
+"""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+
+PUBLISHED = FOLDER / "published"
+
+PUBLISHED_COLUMNS = (
+    "table",
+    "dataset",
+    "architecture",
+    "loss",
+    "options",
+    "posthoc",
+    "split",
+    "metric",
+    "value",
+    "printed",
+    "spread",
+    "n",
+    "source",
+)
 
 
 def packaged_files() -> dict[str, Path]:
@@ -19,3 +65,21 @@ def locate(path: str | Path) -> Path:
     if given.name == str(path) and not given.exists():
         return shipped.get(given.name.removesuffix(".yaml"), given)
     return given
+
+
+def published_files() -> dict[str, Path]:
+    """Return the files of published numbers by name: `{"mukhoti_table_1": …/mukhoti_table_1.csv}`."""
+    return {path.stem: path for path in sorted(PUBLISHED.glob("*.csv"))}
+
+
+def read_published(path: Path) -> list[dict[str, str]]:
+    """Return the rows of one file of published numbers, as text.
+
+    Raises:
+        ValueError: its columns are not `PUBLISHED_COLUMNS`.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != PUBLISHED_COLUMNS:
+            raise ValueError(f"{path}: the columns are {reader.fieldnames}, not {','.join(PUBLISHED_COLUMNS)}")
+        return list(reader)

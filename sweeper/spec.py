@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from search_spaces import locate
 from sweeper.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, plain
 from sweeper.errors import Fault, InvalidSearchSpace
+from sweeper.rehearsal import change_faults, rehearsed_values
 from sweeper.spec_components import resolve_component, resolve_plain_component
 from sweeper.spec_file import Document, join_path, read_document
 from sweeper.spec_models import MAXIMUM_CONFIGURATIONS, SweepSpec
@@ -29,21 +30,30 @@ from trainables.registry import did_you_mean
 __all__ = ["SweepSpec", "build_spec", "load_spec"]
 
 
-def load_spec(path: str | Path, overrides: Sequence[str] = (), registries: Registries | None = None) -> SweepSpec:
-    """Read, override and check a search space file.
+def load_spec(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    registries: Registries | None = None,
+    *,
+    rehearse: bool = False,
+) -> SweepSpec:
+    """Read, override and check a search space file; its `rehearsal` is checked whether or not it is asked for.
 
     Args:
         path: the file, or the name of one that ships with the project, such as `quickstart`.
         overrides: `key=value` texts, e.g. `space.loss.one_of[1].gamma=3`; values are YAML.
         registries: the names to check against; those built into the project by default.
+        rehearse: scale the sweep down to a rehearsal, see `sweeper.rehearsal`.
 
     Raises:
-        InvalidSearchSpace: with every fault of file and overrides.
+        InvalidSearchSpace: with every fault of file, overrides and rehearsal.
     """
     document = read_document(locate(path))
     if not document.faults:
         apply_overrides(document, overrides)
-    return _checked(document, str(path), registries)
+    registries = registries or installed_registries()
+    spec = _checked(document, str(path), registries)
+    return rehearsal_of(spec, registries) if rehearse else spec
 
 
 def build_spec(
@@ -51,6 +61,28 @@ def build_spec(
 ) -> SweepSpec:
     """Check values that are in memory already, such as a resumed sweep's. Raises InvalidSearchSpace."""
     return _checked(Document(values=dict(values)), source, registries)
+
+
+def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> SweepSpec:
+    """Return the rehearsal of a checked search space; a rehearsal is its own. Raises InvalidSearchSpace."""
+    if spec.is_rehearsal:
+        return spec
+    changes = _written_out(spec.rehearsal or {})
+    values = rehearsed_values(spec.model_dump(mode="json"), changes)
+    return _checked(Document(values=values), "rehearsal", registries)
+
+
+def _rehearsal_faults(spec: SweepSpec, registries: Registries) -> list[Fault]:
+    """Return the rules that the file's own changes under `rehearsal` break."""
+    if spec.rehearsal is None:
+        return []
+    found = change_faults(spec.rehearsal)
+    if not found:
+        try:
+            rehearsal_of(spec, registries)
+        except InvalidSearchSpace as error:
+            found = [dataclasses.replace(f, path=join_path("rehearsal", f.path)) for f in error.faults]
+    return found
 
 
 def _checked(document: Document, source: str, registries: Registries | None) -> SweepSpec:
@@ -62,7 +94,9 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
         spec, structural = _structure(values)
         faults += [*structural, *_cross_rules(values, registries)]
         if spec is not None and not faults:
-            return spec
+            faults = _rehearsal_faults(spec, registries)
+            if not faults:
+                return spec
     lined = [f if f.line is not None else dataclasses.replace(f, line=document.line_of(f.path)) for f in faults]
     raise InvalidSearchSpace(lined, source)
 
@@ -213,6 +247,12 @@ def _cross_rules(values: Mapping[str, Any], registries: Registries) -> list[Faul
         if isinstance(grace, int) and isinstance(last, int) and grace > last >= 1:
             rule = f"grace_epochs = {grace} is above max_epochs = {last}"
             faults.append(Fault("scheduler.grace_epochs", rule, "the first rung comes no later than the last epoch"))
+    header = values.get("header")
+    claims = header.get("claims") if isinstance(header, dict) else None
+    for index, claim in enumerate(claims if isinstance(claims, list) else ()):
+        if isinstance(claim, str) and claim not in registries.claims:
+            hint = did_you_mean(claim, registries.claims).removeprefix("; ")
+            faults.append(Fault(join_path("header.claims", index), f"unknown claim {claim!r}", hint))
     metric = objective.get("metric") if isinstance(objective, dict) else None
     if isinstance(metric, str) and metric not in registries.objectives:
         hint = did_you_mean(metric, registries.objectives).removeprefix("; ")

@@ -20,13 +20,27 @@ class _Part(BaseModel):
 
 
 class Header(_Part):
-    """What a search space file is for; shown by `sweeper spaces`."""
+    """What a search space file is for; shown by `sweeper spaces`.
+
+    Attributes:
+        question: what the sweep answers.
+        source: where the question and the recipe come from.
+        expected: what should come out, with the figures to hold the result against.
+        cost: what it takes, in words; `sweeper plan` computes it.
+        command: how to run it.
+        paper: short name of the paper whose experiment this is.
+        tables: the published tables and figures whose cells this sweep can fill, e.g. `mukhoti-1`.
+        claims: the claims that are judged at the end of the sweep, names of `sweeper.claims.CLAIMS`.
+    """
 
     question: str = ""
     source: str = ""
     expected: str = ""
     cost: str = ""
     command: str = ""
+    paper: Literal["", "curvature", "properness", "mukhoti", "posterior", "selective"] = ""
+    tables: list[str] = Field(default_factory=list)
+    claims: list[str] = Field(default_factory=list)
 
 
 class Objective(_Part):
@@ -121,6 +135,8 @@ class SweepSpec(_Part):
         samples: configurations drawn a grid point.
         retries: how often a crashed trial is tried again.
         trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
+        rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
+        rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
     """
 
     header: Header = Header()
@@ -135,6 +151,13 @@ class SweepSpec(_Part):
     evaluation: Evaluation = Evaluation()
     retries: int = Field(default=2, ge=0, le=100)
     trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    rehearsal: dict[str, Any] | None = None
+    rehearsed: list[str] = Field(default_factory=list)
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether this is a scaled-down run on stand-in data, whose numbers answer no question."""
+        return bool(self.rehearsed)
 
     @property
     def halving(self) -> Halving:
@@ -149,4 +172,4 @@ class SweepSpec(_Part):
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
         values = self.model_dump(mode="json")
         values["header"] = {key: text for key, text in values["header"].items() if text}
-        return values if values["header"] else {key: v for key, v in values.items() if key != "header"}
+        return {key: v for key, v in values.items() if v or key not in ("header", "rehearsal", "rehearsed")}

@@ -21,6 +21,7 @@ class Registries:
         metrics: the names of an evaluation's metrics, without the prefix `val_`.
         curvature_defaults: every setting of the curvature measurement with its default.
         curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
+        claims: the names of the claims that a sweep's tables can be judged by.
     """
 
     losses: Registry
@@ -31,6 +32,7 @@ class Registries:
     metrics: tuple[str, ...]
     curvature_defaults: Mapping[str, Any]
     curvature_faults: Callable[[Mapping[str, Any]], list[str]]
+    claims: tuple[str, ...] = ()
 
     @property
     def space(self) -> dict[str, Registry]:
@@ -45,6 +47,7 @@ class Registries:
 
 def installed_registries() -> Registries:
     """Return what is built into the project. Imports torch, so only commands that need it call it."""
+    from sweeper.claims import CLAIMS
     from trainables.curvature import CurvatureSettings, settings_faults
     from trainables.datasets import DATASETS
     from trainables.losses import LOSSES
@@ -54,4 +57,5 @@ def installed_registries() -> Registries:
     from trainables.recipe import OPTIMIZERS
 
     defaults = asdict(CurvatureSettings())
-    return Registries(LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC, METRIC_NAMES, defaults, settings_faults)
+    components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
+    return Registries(*components, METRIC_NAMES, defaults, settings_faults, tuple(CLAIMS))

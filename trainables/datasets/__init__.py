@@ -8,6 +8,7 @@ from trainables.datasets import (
     arrays,
     cifar,
     digits,
+    digits_stand_in,
     fashion_mnist,
     image_folder,
     newsgroups,
@@ -34,6 +35,7 @@ DATASETS = Registry("data set")
 
 for _source in (
     digits,
+    digits_stand_in,
     cifar,
     svhn,
     tiny_imagenet,

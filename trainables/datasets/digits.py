@@ -24,12 +24,14 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.images import AUGMENT, ImageArrays, image_dataset
+from trainables.datasets.label_noise import LABEL_NOISE, flip_labels
 from trainables.datasets.splits import hash_of_splits, stratified_split
 from trainables.registry import Component
 
 SPLIT_SEED = 0
 HELD_OUT_FRACTIONS = (0.2, 0.2)  # validation and test; the rest, about 60 %, is for training
 LEVELS = 16  # pixels are whole numbers from 0 to 16
+CLASS_NAMES = tuple("0123456789")
 REMEDY = "reinstall it with: pip install --force-reinstall scikit-learn"
 
 
@@ -66,23 +68,37 @@ def read_digits(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return table[:, :64].astype(np.uint8).reshape(-1, 8, 8), table[:, 64].astype(np.int64)
 
 
+def digit_arrays() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
+    """Return images uint8 [N, 8, 8] with values 0 to 16, classes [N], and the indices of train, val and test; copies.
+
+    Raises:
+        DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
+    """
+    images, targets, parts = _splits()
+    return images.copy(), targets.copy(), tuple(part.copy() for part in parts)
+
+
 @functools.lru_cache(maxsize=1)
 def _splits() -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
     images, targets = read_digits(digits_file())
     return images, targets, tuple(stratified_split(targets, HELD_OUT_FRACTIONS, SPLIT_SEED))
 
 
-@functools.lru_cache(maxsize=1)
-def load_digits() -> DataSet:
+@functools.lru_cache(maxsize=2)
+def load_digits(label_noise: float = 0.0) -> DataSet:
     """Load the digits: inputs float32 [N, 1, 8, 8], a fixed stratified 60/20/20 split.
 
     Pixels are scaled to [0, 1] and standardised with the training split's mean and standard deviation (one of each
     for all pixels), as images are for every network here. Loaded once a process; treat the tensors as read-only.
 
+    Args:
+        label_noise: share of training labels that are flipped; validation and test labels stay right.
+
     Raises:
         DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
     """
-    images, targets, parts = _splits()
+    images, targets, parts = digit_arrays()
+    targets[parts[0]] = flip_labels(targets[parts[0]], label_noise, len(CLASS_NAMES))
     pixels = images.astype(np.float32)[:, None] / LEVELS
     reference = pixels[parts[0]]
     pixels = (pixels - reference.mean(dtype=np.float64)) / reference.std(dtype=np.float64)
@@ -90,7 +106,7 @@ def load_digits() -> DataSet:
         Split(torch.from_numpy(np.ascontiguousarray(pixels[part], np.float32)), torch.from_numpy(targets[part]))
         for part in parts
     )
-    return DataSet("digits", train, val, test, 10, (1, 8, 8), hash_of_splits(*parts), tuple("0123456789"))
+    return DataSet("digits", train, val, test, 10, (1, 8, 8), hash_of_splits(*parts), CLASS_NAMES)
 
 
 @functools.lru_cache(maxsize=2)
@@ -131,7 +147,7 @@ COMPONENTS = (
     Component(
         "digits",
         load_digits,
-        (),
+        (LABEL_NOISE,),
         summary="UCI handwritten digits, 1,797 grey images of 8x8; ships with scikit-learn, no download",
         source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
     ),

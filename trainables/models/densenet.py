@@ -90,6 +90,11 @@ def _densenet121() -> Callable[..., DenseNet]:
     return partial(densenet, blocks=(6, 12, 24, 16))
 
 
+def _even_densenet(input_shape: tuple[int, ...], classes: int, layers: int = 6, growth: int = 12) -> DenseNet:
+    """Build a DenseNet of four blocks of `layers` layers each. Raises as `densenet`."""
+    return densenet(input_shape, classes, (layers,) * 4, growth)
+
+
 COMPONENTS = (
     Component(
         "densenet121",
@@ -97,5 +102,15 @@ COMPONENTS = (
         (Hyperparameter("growth", "integer", 32, minimum=2, source="Huang et al. 2017, Table 1"),),
         summary="DenseNet-121, stem for small images",
         source="mukhoti; Huang et al. 2017",
+    ),
+    Component(
+        "densenet",
+        _even_densenet,
+        (
+            Hyperparameter("layers", "integer", 6, minimum=1, source="our choice: DenseNet-121's first block"),
+            Hyperparameter("growth", "integer", 12, minimum=2, source="Huang et al. 2017, section 4.2"),
+        ),
+        summary="DenseNet of four equal blocks for small images, of any size",
+        source="Huang et al. 2017",
     ),
 )

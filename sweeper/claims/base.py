@@ -1,0 +1,77 @@
+"""What a claim is: a published sentence, a rule decided before looking, and a judge of result tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+"""Rows of the view `final`: a row a replicate and split, with the configuration's columns."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one sweep says about one claim.
+
+    Attributes:
+        claim: its name.
+        verdict: `holds`, `does not hold` or `undecided`.
+        statistic: what the rule looks at, e.g. a rank correlation; `None` where it could not be formed.
+        interval: its 95 % interval; `None` where there is none.
+        n: what was resampled or paired: configurations, or pairs of replicates.
+        unit: what `n` counts.
+        sentence: statistic, interval and n in words, and what they do not show.
+        details: further figures, by name, which the verdict does not rest on.
+    """
+
+    claim: str
+    verdict: str
+    statistic: float | None
+    interval: tuple[float, float] | None
+    n: int
+    unit: str
+    sentence: str
+    details: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper that a sweep's tables can speak for or against.
+
+    Attributes:
+        name: as headers and the command line write it.
+        paper: short name of the paper.
+        statement: the claim, one sentence.
+        rule: when it holds and when it does not, decided before looking.
+        judge: rows of `final` → verdict; pure.
+        weights: the judge needs the mean focal weights, which are computed from stored predictions.
+    """
+
+    name: str
+    paper: str
+    statement: str
+    rule: str
+    judge: Callable[[Rows], Verdict]
+    weights: bool = False
+
+
+def decide(interval: tuple[float, float] | None, *, positive_holds: bool = True) -> str:
+    """Return the verdict of an interval: it excludes 0 on the claim's side, on the other, or not at all."""
+    if interval is None or any(math.isnan(limit) for limit in interval):
+        return UNDECIDED
+    low, high = interval if positive_holds else (-interval[1], -interval[0])
+    return HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED
+
+
+def undecided(claim: str, sentence: str, n: int = 0, unit: str = "configurations") -> Verdict:
+    """Return the verdict where the tables do not have what the claim is about."""
+    return Verdict(claim, UNDECIDED, None, None, n, unit, sentence, {})

@@ -1,0 +1,167 @@
+"""Rehearsals: a search space scaled down to minutes on two cores, on the same code path.
+
+`rehearsed_values` shrinks everything that costs time: data become handwritten digits in the data set's shape,
+networks small ones of their family, the recipe a few epochs; then come the file's own changes under `rehearsal`.
+What was changed is kept as sentences in the key `rehearsed`, from which every table, report and MLflow run is marked:
+the numbers of a rehearsal show that a sweep works, never what its question's answer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sweeper.domains import DOMAINS, grid_size, parse
+from sweeper.errors import Fault
+from sweeper.rehearsal_parts import rehearsed_architecture, rehearsed_dataset
+
+SUFFIX = "-rehearsal"
+"""What a rehearsal's name ends with."""
+
+EPOCHS = 4
+"""Enough for both milestones of a recipe (150 and 250 of 350 fall on 1.7 and 2.9) and for three rungs (1, 3, 4)."""
+
+CONFIGURATIONS = 16
+"""Drawn at most; the points of a grid are all kept, because each is a cell of some table."""
+
+REPLICATES = 2
+"""The fewest that have a spread."""
+
+BATCH_SIZE = 64
+"""Four steps an epoch over the stand-in's 256 training samples."""
+
+EPOCH_SETTINGS = ("milestones", "warmup_epochs", "checkpoint_after")
+"""Settings of a recipe that are epochs from 1 on and shares of the run below."""
+
+BOOTSTRAP = 20
+CURVATURE = {"samples": 32, "lanczos_steps": 4, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 4}
+
+FORBIDDEN = ("header", "rehearsal", "rehearsed")
+
+
+def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a rehearsal, to be checked like a file's.
+
+    Args:
+        values: of a checked search space, every default written out.
+        changes: the file's own, under `rehearsal`; they come last and are written like the file itself.
+    """
+    scaled = {key: value for key, value in values.items() if key not in ("rehearsal", "rehearsed")}
+    said: list[str] = []
+    asked = changes.get("scheduler")
+    wanted = asked.get("max_epochs") if isinstance(asked, Mapping) else None
+    before = values["scheduler"]["max_epochs"]
+    lengths = (before, wanted if isinstance(wanted, int) and wanted > 0 else min(EPOCHS, before))
+    _scale_epochs(scaled, lengths[1], said)
+    scaled["dataset"] = rehearsed_dataset(values["dataset"], said)
+    scaled["space"] = _space(values["space"], lengths, scaled["dataset"], said)
+    _scale_counts(scaled, said)
+    _scale_evaluation(scaled, said)
+    scaled["resources"] = {"cpu": 1.0, "gpu": "auto"}
+    scaled = merged(scaled, changes)
+    said += [f"the file's rehearsal sets {key}" for key in changes]
+    return {**scaled, "rehearsed": said or ["nothing had to be made smaller"]}
+
+
+def change_faults(changes: Any) -> list[Fault]:
+    """Return what is wrong with the shape of `rehearsal`; its values are checked where they are merged."""
+    if not isinstance(changes, dict):
+        return [Fault("rehearsal", f"{changes!r} is not a mapping", "write keys of the file, e.g. {samples: 6}")]
+    rule = "cannot be changed by a rehearsal"
+    return [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in FORBIDDEN if key in changes]
+
+
+def merged(base: Any, changes: Any, path: str = "") -> Any:
+    """Return `base` with `changes` laid over it.
+
+    Mappings are joined key by key; lists, scalars, domains and a component of another name replace what was there.
+    """
+    if not (isinstance(base, dict) and isinstance(changes, Mapping)):
+        return changes
+    domain = any(key in DOMAINS for key in (*base, *changes))
+    other = path != "scheduler" and "name" in changes and changes["name"] != base.get("name")
+    if domain or other:
+        return dict(changes)
+    joined = {key: merged(base.get(key), value, key) for key, value in changes.items()}
+    return {**base, **joined}
+
+
+def _scale_epochs(values: dict[str, Any], epochs: int, said: list[str]) -> None:
+    scheduler = values["scheduler"]
+    before = scheduler["max_epochs"]
+    grace = max(1, min(epochs, round(scheduler["grace_epochs"] * epochs / before)))
+    values["scheduler"] = {**scheduler, "max_epochs": epochs, "grace_epochs": grace}
+    if epochs != before:
+        said.append(f"{before} epochs → {epochs}; milestones, warm-up and rungs move with them")
+
+
+def _space(
+    space: Mapping[str, Any], epochs: tuple[int, int], dataset: Mapping[str, Any], said: list[str]
+) -> dict[str, Any]:
+    """Return the space with small networks and batches, and the recipe scaled from one number of epochs to another."""
+
+    def optimizer(settings: dict[str, Any]) -> dict[str, Any]:
+        if settings.get("recipe_epochs") is None:  # else the recipe scales by itself
+            points = {key: settings[key] for key in EPOCH_SETTINGS if key in settings}
+            settings = {**settings, **{key: _share_of_run(point, epochs) for key, point in points.items()}}
+        size = settings.get("batch_size", BATCH_SIZE)
+        if not isinstance(size, int) or size > BATCH_SIZE:
+            settings = {**settings, "batch_size": BATCH_SIZE}
+            said.append(f"batch size → {BATCH_SIZE}")
+        return settings
+
+    changed = {
+        "architecture": _each(space["architecture"], lambda a: rehearsed_architecture(a, dataset, said)),
+        "optimizer": _each(space["optimizer"], optimizer),
+    }
+    said[:] = dict.fromkeys(said)
+    return {**space, **changed}
+
+
+def _share_of_run(point: Any, epochs: tuple[int, int]) -> Any:
+    """Return an epoch of a run (or a list or domain of them) as a share of it; one that it never reaches stays so."""
+    if isinstance(point, dict):
+        return {key: _share_of_run(value, epochs) for key, value in point.items()}
+    if isinstance(point, list):
+        return [_share_of_run(value, epochs) for value in point]
+    before, after = epochs
+    if point < 1:
+        return point
+    return point / before if point < before else point * after / before
+
+
+def _each(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a part of the space with every component in it changed; members that became equal are one."""
+    if "name" in node:
+        return change(dict(node))
+    (kind, members), *_ = node.items()
+    found: list[Any] = []
+    for member in members:
+        after = _each(member, change)
+        if after not in found:
+            found.append(after)
+    return found[0] if len(found) == 1 else {kind: found}
+
+
+def _scale_counts(values: dict[str, Any], said: list[str]) -> None:
+    points = grid_size(parse(values["space"], "", []))
+    samples = max(1, min(values["samples"], CONFIGURATIONS // points))
+    if samples != values["samples"]:
+        said.append(f"{values['samples']} samples of each of {points} grid points → {samples}")
+    count = min(values["replicates"]["count"], REPLICATES)
+    if count != values["replicates"]["count"]:
+        said.append(f"{values['replicates']['count']} replicates → {count}")
+    values["samples"] = samples
+    # Another network may not be one that can be fused.
+    values["replicates"] = {**values["replicates"], "count": count, "packing": "sequential"}
+
+
+def _scale_evaluation(values: dict[str, Any], said: list[str]) -> None:
+    evaluation = dict(values["evaluation"])
+    evaluation["bootstrap"] = min(evaluation["bootstrap"], BOOTSTRAP)
+    curvature = evaluation["curvature"]
+    if curvature:
+        limits = {k: min(v, curvature[k] if curvature.get(k) is not None else v) for k, v in CURVATURE.items()}
+        evaluation["curvature"] = {**curvature, **limits, "trace_precision": None}
+        said.append(f"curvature on {limits['samples']} samples")
+    values["evaluation"] = evaluation

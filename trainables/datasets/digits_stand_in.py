@@ -1,0 +1,163 @@
+"""Handwritten digits in another data set's shape: what a rehearsal trains on, without a download.
+
+Images are enlarged and repeated over channels. As text, every inked place of the image is a word that names the place
+and its darkness, so a digit is a sentence of up to 64 words; as trees, the words of the image at 4x4 are joined two by
+two. The task is the same real one in every form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.digits import LEVELS, digit_arrays
+from trainables.datasets.images import AUGMENT, ImageArrays, image_dataset
+from trainables.datasets.label_noise import LABEL_NOISE, flip_labels
+from trainables.datasets.sentiment import Tree, encoded_tree
+from trainables.datasets.splits import hash_of_splits
+from trainables.registry import Component, Hyperparameter
+
+NAME = "digits_stand_in"
+SHADES = 4  # 17 grey levels as four words a place; white is no word
+FIRST_WORD = 2  # 0 is padding and 1 an unknown word, as in the text data sets
+PLACES = 64
+VOCABULARY = FIRST_WORD + PLACES * SHADES
+TREE_SIDE = 4
+
+Parts = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+def load_digits_stand_in(
+    form: str = "images",
+    channels: int = 3,
+    size: int = 32,
+    classes: int = 10,
+    train_samples: int = 256,
+    validation_samples: int = 128,
+    test_samples: int = 128,
+    augment: bool = True,
+    label_noise: float = 0.0,
+) -> DataSet:
+    """Load a part of the digits in a form of your choice.
+
+    Args:
+        form: `images`, uint8 [N, channels, size, size]; `tokens`, int32 [N, 64]; `trees`, int32 [N, 31, 4].
+        channels: equal channels of an image.
+        size: side of an image; bilinear enlargement.
+        classes: the class is the digit modulo `classes`.
+        train_samples: the first samples of each split of `digits` are taken, as many as there are at most.
+        validation_samples: likewise.
+        test_samples: likewise.
+        augment: shift training images by up to 4 pixels.
+        label_noise: share of training labels that are flipped.
+
+    Raises:
+        DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
+    """
+    images, digits, whole = digit_arrays()
+    sizes = (train_samples, validation_samples, test_samples)
+    parts = tuple(part[:count] for part, count in zip(whole, sizes, strict=True))
+    train, val, test = parts
+    targets = digits % classes
+    targets[train] = flip_labels(targets[train], label_noise, classes)
+    if form == "images":
+        return _images(images, targets, (train, val, test), (channels, size, classes), augment)
+    return _text(images, targets, (train, val, test), classes, _sentences if form == "tokens" else _trees)
+
+
+def _images(
+    images: NDArray[np.uint8], targets: NDArray[np.int64], parts: Parts, shape: tuple[int, int, int], augment: bool
+) -> DataSet:
+    channels, size, classes = shape
+    small = torch.from_numpy(images)[:, None].to(torch.float32) * (255 / LEVELS)
+    large = functional.interpolate(small, (size, size), mode="bilinear", antialias=False)
+    pixels = large.round().to(torch.uint8).expand(-1, channels, -1, -1).numpy()
+    share = pixels[parts[0], 0].astype(np.float64) / 255
+    dataset = image_dataset(
+        NAME,
+        ImageArrays(pixels, targets),
+        ImageArrays(pixels[parts[2]], targets[parts[2]]),
+        (parts[0], parts[1]),
+        class_names=tuple(map(str, range(classes))),
+        mean=(float(share.mean()),) * channels,
+        std=(float(share.std()),) * channels,
+        augmentation=CropAndFlip(flip=False) if augment else None,
+    )
+    return replace(dataset, split_hash=hash_of_splits(*parts))
+
+
+def _text(
+    images: NDArray[np.uint8],
+    targets: NDArray[np.int64],
+    parts: Parts,
+    classes: int,
+    encode: Callable[[NDArray[np.uint8]], NDArray[np.int32]],
+) -> DataSet:
+    encoded = encode(images)
+    train, val, test = (Split(torch.from_numpy(encoded[part]), torch.from_numpy(targets[part])) for part in parts)
+    names = tuple(map(str, range(classes)))
+    shape = encoded.shape[1:]
+    return DataSet(NAME, train, val, test, classes, shape, hash_of_splits(*parts), names, VOCABULARY)
+
+
+def _words(shades: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the word of every place from its shade, 0 (no word) to SHADES: int [N, places]."""
+    places = np.arange(shades.shape[1])
+    return np.where(shades > 0, FIRST_WORD + places * SHADES + shades - 1, 0).astype(np.int32)
+
+
+def _sentences(images: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return images [N, 8, 8] as token ids [N, 64], the words of the inked places at the end, padding before."""
+    shades = np.ceil(images.reshape(len(images), PLACES) * (SHADES / LEVELS)).astype(np.int64)
+    words = _words(shades)
+    order = np.argsort(words > 0, axis=1, kind="stable")
+    return np.take_along_axis(words, order, 1)
+
+
+def _trees(images: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return images [N, 8, 8] as binary trees over the words of their 4x4 means, [N, nodes, 4]."""
+    side = images.shape[1] // TREE_SIDE
+    means = images.reshape(len(images), TREE_SIDE, side, TREE_SIDE, side).mean((2, 4)).reshape(len(images), -1)
+    words = _words(1 + np.minimum(np.floor(means * (SHADES / LEVELS)), SHADES - 1).astype(np.int64))
+    ids = {str(token): token for token in range(VOCABULARY)}
+    return np.stack([encoded_tree(_halved([str(word) for word in row]), ids, 2 * len(row) - 1) for row in words])
+
+
+def _halved(words: list[str]) -> Tree:
+    """Return a balanced tree over the words; its labels are not used."""
+    if len(words) == 1:
+        return Tree(0, words[0])
+    middle = len(words) // 2
+    return Tree(0, children=(_halved(words[:middle]), _halved(words[middle:])))
+
+
+def _count(name: str, default: int, minimum: int, maximum: int, source: str) -> Hyperparameter:
+    return Hyperparameter(name, "integer", default, minimum=minimum, maximum=maximum, source=source)
+
+
+COMPONENTS = (
+    Component(
+        NAME,
+        load_digits_stand_in,
+        (
+            Hyperparameter("form", "text", "images", choices=("images", "tokens", "trees")),
+            _count("channels", 3, 1, 16, "CIFAR"),
+            _count("size", 32, 8, 256, "CIFAR"),
+            _count("classes", 10, 2, 10, "there are ten digits"),
+            _count("train_samples", 256, 1, 1797, "a rehearsal of minutes on two cores"),
+            _count("validation_samples", 128, 1, 1797, "as above"),
+            _count("test_samples", 128, 1, 1797, "as above"),
+            AUGMENT,
+            LABEL_NOISE,
+        ),
+        summary="the digits in another data set's shape (images, token ids, parse trees), for rehearsals",
+        source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
+    ),
+)
