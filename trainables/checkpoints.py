@@ -20,6 +20,11 @@ def checkpoint_file(folder: Path, epoch: int) -> Path:
     return folder / f"e{epoch:05d}.pt"
 
 
+def replicate_folder(folder: Path, replicate: int) -> Path:
+    """Return the folder, below the trial's, of a replicate that is trained in a process of its own."""
+    return folder / f"r{replicate}"
+
+
 def checkpoint_epochs(folder: Path) -> list[int]:
     """Return the epochs that have a checkpoint in `folder`, newest first."""
     names = os.listdir(folder) if folder.is_dir() else []

@@ -19,7 +19,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.lanes import Lanes
 from trainables.training import Replicate
 
-FUSED, SEQUENTIAL, AUTO = "fused", "sequential", "auto"
+FUSED, SEQUENTIAL, AUTO, TRIALS = "fused", "sequential", "auto", "trials"
 
 MEASURED_STEPS = 3  # of each packing in a round, so that what an epoch costs besides steps weighs little
 MEASURED_SECONDS = 1.0  # after which a round besides the warm-up is enough
@@ -81,13 +81,16 @@ def chosen_packing(
     dataset: DataSet,
     device: str,
 ) -> str:
-    """Return `fused` or `sequential`: the one asked for, or for `auto` the one that is faster here.
+    """Return `fused`, `sequential` or `trials`: the one asked for, or for `auto` the faster of the first two here.
+
+    `auto` never chooses `trials`, which pays where one network fills a card: a process sees only its own share of
+    the machine, so what replicates would gain from processes of their own cannot be measured in one.
 
     The answer is kept in this process for each network, loss, optimiser, batch size, number of replicates, shape of
     the data and device. Measuring trains replicates that are thrown away, and draws from their generators alone.
 
     Args:
-        packing: `fused`, `sequential` or `auto`.
+        packing: `fused`, `sequential`, `trials` or `auto`.
         build: makes a replicate from a seed, to train on the data set given.
         configuration: of the trial.
         seeds: of the replicates.

@@ -17,12 +17,18 @@ from typing import Any
 
 import torch
 
-from trainables.checkpoints import load_newest_checkpoint, remove_checkpoints_before, write_checkpoint
+from trainables.checkpoints import (
+    load_newest_checkpoint,
+    remove_checkpoints_before,
+    replicate_folder,
+    write_checkpoint,
+)
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
 from trainables.evaluation import Evaluation, EvaluationSettings
 from trainables.packing import SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training import Replicate
+from trainables.trial_files import TrialFiles
 from trainables.trial_tables import write_predictions, write_reliability, write_spectra
 
 NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
@@ -41,12 +47,13 @@ class TrialSettings:
         evaluation: what an evaluation measures.
         tables: the folder that holds the tables, or `None` to write none.
         checkpoints: the folder of checkpoints, or `None` to keep none.
+        store: the sweep's address in a store, where no folder is shared; then the folders are not looked at.
         report_seconds: a report is sent at the end of the epoch in which this much time has passed.
         batch_seconds: short configurations that no scheduler can stop are reported together for this long.
         threads: torch's threads in this process.
         device: `cpu` or `cuda`.
         gpu: the share of a card that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
-        packing: how replicates share this process: `sequential`, `fused` or `auto`.
+        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own.
         timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
     """
 
@@ -57,6 +64,7 @@ class TrialSettings:
     evaluation: EvaluationSettings
     tables: Path | None = None
     checkpoints: Path | None = None
+    store: str | None = None
     report_seconds: float = 10.0
     batch_seconds: float = 2.0
     threads: int = 1
@@ -83,12 +91,27 @@ class TrialSettings:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One configuration to train: its index, name, values and the seed of each replicate."""
+    """One configuration to train: its index, name, values and the seed of each replicate.
+
+    Where replicates are trained in processes of their own, `replicate` is the number of the one whose seed this is.
+    """
 
     configuration: int
     trial: str
     values: Mapping[str, Any]
     seeds: Sequence[int]
+    replicate: int | None = None
+
+    @property
+    def numbers(self) -> range:
+        """The replicates' numbers in their configuration, in the order of `seeds`."""
+        first = self.replicate or 0
+        return range(first, first + len(self.seeds))
+
+    def checkpoints(self, folder: Path) -> Path:
+        """Return the folder of this assignment's checkpoints below that of all trials."""
+        trial = folder / self.trial
+        return trial if self.replicate is None else replicate_folder(trial, self.replicate)
 
 
 class Trial:
@@ -98,14 +121,15 @@ class Trial:
         """Build the replicates, and continue from the trial's newest sound checkpoint where there is one."""
         self.assignment = assignment
         self.settings = settings
-        self._folder = settings.checkpoints / assignment.trial if settings.checkpoints else None
+        self._folder = assignment.checkpoints(settings.checkpoints) if settings.checkpoints else None
         self._wall_seconds = 0.0
         self._seconds_before = 0.0
         self._repeat: dict[str, Any] | None = None
         self._dataset = dataset
         self._errors: dict[int, str] = {}
         self._packing: str | None = None
-        self.replicates = {number: self._build(seed, dataset) for number, seed in enumerate(assignment.seeds)}
+        seeds = zip(assignment.numbers, assignment.seeds, strict=True)
+        self.replicates = {number: self._build(seed, dataset) for number, seed in seeds}
         self._restore()
         if self._packing is None:
             self._packing = chosen_packing(
@@ -128,9 +152,8 @@ class Trial:
         if self._repeat is not None:
             report, self._repeat = self._repeat, None
             return report
-        if self._folder is not None:
-            # The last report was journaled, or this call would not have come: its checkpoint is the one to keep.
-            remove_checkpoints_before(self._folder, self.epoch)
+        # The last report was journaled, or this call would not have come: its checkpoint is the one to keep.
+        self._files.remove_checkpoints_before(self.epoch)
         started, epoch_rows = clock(), []
         failure: tuple[str, str] | None = None
         while failure is None:
@@ -156,7 +179,8 @@ class Trial:
         if self._errors:
             report["replicate_errors"] = {str(number): error for number, error in self._errors.items()}
         if self._folder is not None and failure is None:
-            write_checkpoint(self._folder, self.epoch, self._state(report))
+            written = write_checkpoint(self._folder, self.epoch, self._state(report))
+            self._files.checkpoint_written(written, self.epoch)
         return report
 
     def _build(self, seed: int, dataset: DataSet) -> Replicate:
@@ -192,7 +216,7 @@ class Trial:
     ) -> float | None:
         """Return the judged metric's mean over the replicates that have not diverged."""
         sound = [row for row in epoch_rows if row["replicate"] not in self._errors]
-        return _objective(self.settings.objective, sound, evaluations)
+        return mean_objective(self.settings.objective, sound, evaluations)
 
     def _timed_out(self, seconds: float) -> tuple[str, str] | None:
         """Return kind and sentence when the trial has trained for too long, `seconds` since its last report."""
@@ -211,21 +235,25 @@ class Trial:
         return rows
 
     def _write_tables(self, number: int, evaluation: Evaluation, replicate: Replicate) -> None:
-        if self.settings.tables is None:
+        if self._files.tables is None:
             return
-        place = (self.settings.tables, self.assignment.trial, number, self.epoch)
+        place = (self._files.tables, self.assignment.trial, number, self.epoch)
         targets = {
             "val": replicate.dataset.val.targets.cpu().numpy(),
             "test": replicate.dataset.test.targets.cpu().numpy(),
         }
-        write_predictions(*place, logits=evaluation.logits, targets=targets)
-        write_reliability(*place, rows=evaluation.reliability)
+        written = [
+            write_predictions(*place, logits=evaluation.logits, targets=targets),
+            write_reliability(*place, rows=evaluation.reliability),
+        ]
         if evaluation.spectra is not None:
-            write_spectra(*place, rows=evaluation.spectra)
+            written.append(write_spectra(*place, rows=evaluation.spectra))
+        for path in written:
+            self._files.table_written(path)
 
     def _state(self, report: Mapping[str, Any]) -> dict[str, Any]:
         self._group.settle()
-        held = [self.replicates.get(number) for number in range(len(self.assignment.seeds))]
+        held = [self.replicates.get(number) for number in self.assignment.numbers]
         return {
             "trial": self.assignment.trial,
             "seeds": list(self.assignment.seeds),
@@ -235,10 +263,11 @@ class Trial:
         }
 
     def _restore(self) -> None:
+        self._files.fetch_checkpoints()
         state = load_newest_checkpoint(self._folder, map_location=self.settings.device) if self._folder else None
         if state is None or state["seeds"] != list(self.assignment.seeds):
             return
-        for number, saved in enumerate(state["replicates"]):
+        for number, saved in zip(self.assignment.numbers, state["replicates"], strict=True):
             if saved is None:
                 del self.replicates[number]
             else:
@@ -271,7 +300,7 @@ def _non_finite(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     return found
 
 
-def _objective(
+def mean_objective(
     metric: str, epoch_rows: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
 ) -> float | None:
     """Return the mean over replicates of the judged metric at the last epoch; `None` where it was not measured."""
