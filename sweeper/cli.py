@@ -34,6 +34,9 @@ Tracking = Annotated[
     typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's store; a local SQLite file if unset."),
 ]
 NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Parquet only.")]
+Rehearse = Annotated[
+    bool, typer.Option("--rehearse", help="The same code on digits, small networks, a few epochs; marked as such.")
+]
 Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
 Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
 RESULTS = Path("results")
@@ -172,22 +175,39 @@ def stop(name: Name, output: Output = RESULTS) -> None:
 
 @app.command()
 def results(
-    name: Name,
+    names: Annotated[list[str], typer.Argument(help="One sweep or several, by name or path.")],
     sql: Annotated[str | None, typer.Option(help="A query over the tables and the view `final`.")] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="table, json, csv or parquet.")] = "table",
     output: Output = RESULTS,
 ) -> None:
-    """Print results: the best trials, or the answer to a query."""
+    """Print results: the best trials, or the answer to a query; of several sweeps, `sweep` says whose a row is."""
     from sweeper.results import load
+    from sweeper.several import load_several
     from sweeper.summary import best_trials_sql
     from sweeper.table_formats import format_table
 
-    found = load(name, output)
-    text = format_table(found.sql(sql if sql is not None else best_trials_sql(found)), form)
+    if len(names) > 1 and sql is None:
+        raise SweeperError("several sweeps need a question", "give --sql, or see `sweeper compare A B`")
+    found = load(names[0], output) if len(names) == 1 else load_several(names, output)
+    text = format_table(found.sql(sql if sql is not None else best_trials_sql(load(names[0], output))), form)
     if isinstance(text, bytes):
         sys.stdout.buffer.write(text)
     else:
         typer.echo(text)
+
+
+@app.command()
+def compare(
+    first: Name,
+    second: Annotated[str, typer.Argument(help="Another sweep's name or path.")],
+    output: Output = RESULTS,
+) -> None:
+    """Say what differs between two sweeps: what was asked, what it ran on, what came out, pair by pair."""
+    from sweeper.compare import compare as compare_sweeps
+    from sweeper.compare_view import view
+    from sweeper.results import load
+
+    _show(view(compare_sweeps(load(first, output), load(second, output))))
 
 
 @app.command()
