@@ -16,6 +16,9 @@ from sweeper.report.figure import plural
 SHOWN = 12
 """Differing values listed: more is a different question, and the files say the rest."""
 
+SIGNIFICANT = 0.05
+"""Corrected p below which a difference is put in words; Fisher's customary line."""
+
 
 def view(comparison: Comparison) -> RenderableType:
     """Return the comparison as a screen of text."""
@@ -25,7 +28,7 @@ def view(comparison: Comparison) -> RenderableType:
     parts += [Text(), Text(count_sentence(comparison))]
     if comparison.metrics:
         parts += [_table(comparison)]
-        parts += [Text(verdict(comparison, entry)) for entry in comparison.metrics if entry.difference.sure]
+        parts += [Text(verdict(comparison, entry)) for entry in comparison.metrics if entry.difference.p < SIGNIFICANT]
     parts += [Text(f"{label(name)} is not compared: {why}", style="dim") for name, why in comparison.left_out.items()]
     return Group(*parts)
 

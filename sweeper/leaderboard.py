@@ -18,7 +18,8 @@ FINISHED = "completed"
 LABELS = {
     "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "ada_ece": "equal-mass ECE",
     "mce": "MCE", "cw_ece": "class-wise ECE", "aurc": "AURC", "loss": "loss", "gamma": "γ", "nu": "ν",
-    "alpha": "α", "val": "validation",
+    "alpha": "α", "val": "validation", "hessian_cross_entropy_lambda_max": "cross-entropy λ_max",
+    "hessian_cross_entropy_trace": "cross-entropy Tr(H)",
 }  # fmt: skip
 """How the field writes what the columns spell."""
 

@@ -38,11 +38,6 @@ class PairedDifference:
     p: float
     n: int
 
-    @property
-    def sure(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
-
     def text(self, digits: int = 3) -> str:
         """Return e.g. `−0.012 (95 % −0.020 … −0.004, n = 10)`."""
 
