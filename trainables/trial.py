@@ -19,7 +19,6 @@ import torch
 
 from trainables.checkpoints import (
     load_newest_checkpoint,
-    remove_checkpoints_before,
     replicate_folder,
     write_checkpoint,
 )
@@ -121,7 +120,13 @@ class Trial:
         """Build the replicates, and continue from the trial's newest sound checkpoint where there is one."""
         self.assignment = assignment
         self.settings = settings
-        self._folder = assignment.checkpoints(settings.checkpoints) if settings.checkpoints else None
+        self._files = TrialFiles(
+            assignment.checkpoints(Path()),
+            tables=settings.tables,
+            checkpoints=settings.checkpoints,
+            store=settings.store,
+        )
+        self._folder = self._files.checkpoints
         self._wall_seconds = 0.0
         self._seconds_before = 0.0
         self._repeat: dict[str, Any] | None = None

@@ -68,7 +68,7 @@ def _timeless(report):
 
 
 def _keep_every_checkpoint(monkeypatch):
-    monkeypatch.setattr("trainables.trial.remove_checkpoints_before", lambda folder, epoch: None)
+    monkeypatch.setattr("trainables.trial_files.remove_checkpoints_before", lambda folder, epoch: None)
 
 
 @pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])
