@@ -25,6 +25,9 @@ from trainables.trial import NON_FINITE, TIMED_OUT
 
 STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
 
+OVER = {*STATUS_OF_DECISION, NON_FINITE}
+"""Endings that running a trial again would repeat: one that crashed or took too long can go on from its checkpoint."""
+
 BATCH_LIMIT = 8
 """The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
 
@@ -223,7 +226,7 @@ class Driver:
             "decision": decision.to_dict() if decision else None,
         }
         self._record("report", body)
-        if trial.status in ENDED and trial.stop_kind != TIMED_OUT:
+        if trial.status in ENDED and trial.stop_kind in OVER:
             self._keep_best_checkpoint(index)
 
     def _fail(self, index: int, failure: Failure) -> None:
@@ -261,9 +264,7 @@ class Driver:
     def _remove_leftover_checkpoints(self) -> None:
         """Remove what a driver that died between a trial's end and its tidying up left behind."""
         best = -self._best[2] if self._best else None
-        # A trial whose process crashed, or that took too long, can go on from its checkpoint when it is run again.
-        over = {*STATUS_OF_DECISION, NON_FINITE}
-        done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in over}
+        done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
         folder = self.paths.checkpoints
         for name in {trial_name(index) for index in done - {best}}.intersection(
             os.listdir(folder) if folder.is_dir() else ()

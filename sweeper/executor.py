@@ -129,7 +129,7 @@ class AssignmentSearcher(Searcher):
         with _driver(self._token) as driver:
             assignment = driver.next_assignment()
             if assignment is not None:
-                return {"assignment": json.dumps(driver.describe(assignment))}
+                return {"key": json.dumps(assignment), "assignment": json.dumps(driver.describe(assignment))}
             return Searcher.FINISHED if driver.exhausted else None
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
@@ -202,7 +202,7 @@ def _short_name(trial: Any) -> str:
 
 
 def _assignment(trial: Any) -> list[int]:
-    return [fields[0] for fields in json.loads(trial.config["assignment"])]
+    return list(json.loads(trial.config["key"]))
 
 
 def _failure_of(trial: Any) -> Failure:

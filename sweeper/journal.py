@@ -30,7 +30,7 @@ class Record:
 
     Attributes:
         sequence: its place in the journal, counted from 0 without gaps.
-        kind: `attempt`, `started`, `report`, `failed` or `ended`.
+        kind: `attempt`, `started`, `replicate` (one replicate's report), `report`, `failed` or `ended`.
         time: Unix time in seconds at which it was written.
         body: what happened; plain JSON values.
     """

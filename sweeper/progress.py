@@ -30,7 +30,7 @@ class Snapshot:
     counts: dict[str, int]
     rungs: dict[int, tuple[int, int]]
     best: TrialState | None
-    epochs: int
+    epochs: float
     epochs_expected: float
     seconds: float
     notes: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Snapshot:
         return max(0.0, self.epochs_expected - self.epochs) * self.seconds / self.epochs
 
 
-def snapshot(state: SweepState, halving: Halving, *, seconds: float, epochs_before: int) -> Snapshot:
+def snapshot(state: SweepState, halving: Halving, *, seconds: float, epochs_before: float) -> Snapshot:
     """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
 
     Args:
@@ -70,10 +70,10 @@ def snapshot(state: SweepState, halving: Halving, *, seconds: float, epochs_befo
     judged = [t for t in trials if t.objective is not None and math.isfinite(t.objective) and t.status != FAILED]
     sign = 1 if halving.mode == "min" else -1
     best = min(judged, key=lambda t: sign * (t.objective or 0.0), default=None)
-    done = sum(t.epochs for t in trials)
+    done = sum(t.epochs_trained for t in trials)
     ended = [t for t in trials if t.status in ENDED]
     mean = sum(t.epochs for t in ended) / len(ended) if ended else float(halving.max_epochs)
-    expected = done + sum(max(0.0, mean - t.epochs) for t in trials if t.status not in ENDED)
+    expected = done + sum(max(0.0, mean - t.epochs_trained) for t in trials if t.status not in ENDED)
     return Snapshot(state.count(), rungs, best, done - epochs_before, expected - epochs_before, seconds)
 
 
@@ -92,7 +92,7 @@ class Progress:
         self._console, self._state, self._halving, self._describe = console, state, halving, describe
         self._clock = clock
         self._started = clock()
-        self._before = sum(t.epochs for t in state.trials.values())
+        self._before = sum(t.epochs_trained for t in state.trials.values())
         self._printed = -math.inf
         self._live: Live | None = None
         self._stage = "starting Ray"

@@ -26,6 +26,8 @@ from sweeper.output import chatter_to
 from sweeper.preparation import dataset_facts, prepare_dataset
 from sweeper.progress import Progress
 from sweeper.ray_environment import prepare
+from sweeper.rehearsal import rehearsal_name
+from sweeper.replicate_driver import ReplicateDriver
 from sweeper.report import write_report
 from sweeper.scheduler import Rungs
 from sweeper.sinks.follower import MlflowFollower
@@ -33,14 +35,12 @@ from sweeper.sinks.parquet import ParquetSink
 from sweeper.space import column_types, varying_columns
 from sweeper.spec import load_spec
 from sweeper.spec_models import Resources
-from sweeper.state import SweepState
+from sweeper.state import ReplicateState, SweepState
 from sweeper.sweep import Sweep, create_sweep
 from sweeper.tables import evaluation_columns, table_schemas
 from trainables.checkpoints import checkpoint_epochs, checkpoint_file
 from trainables.datasets.base import DataSet
-
-MLFLOW_PATIENCE_SECONDS = 30.0
-"""How long the end of a sweep waits for MLflow; what is missing then is filled in by `sweeper sync`."""
+from trainables.packing import TRIALS
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,14 @@ def _remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
     Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
     """
     for index in state.unfinished():
-        folder = paths.trial_checkpoints(index)
-        for epoch in checkpoint_epochs(folder):
-            if epoch > state.trials[index].epochs:
-                checkpoint_file(folder, epoch).unlink(missing_ok=True)
+        trial, folder = state.trials[index], paths.trial_checkpoints(index)
+        known = {folder: trial.epochs}
+        for own in folder.glob("r*"):
+            known[own] = trial.replicates.get(int(own.name[1:]), ReplicateState()).epochs
+        for place, epochs in known.items():
+            for epoch in checkpoint_epochs(place):
+                if epoch > epochs:
+                    checkpoint_file(place, epoch).unlink(missing_ok=True)
 
 
 def _discard_damaged(paths: SweepPaths) -> list[str]:
@@ -188,7 +192,8 @@ class _Parts:
 
     def _driver(self, slots: int, options: RunOptions) -> Driver:
         spec, paths = self.sweep.spec, self.sweep.paths
-        return Driver(
+        kind = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
+        return kind(
             paths,
             self.sweep.configurations,
             seed=spec.seed,

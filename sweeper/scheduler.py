@@ -173,15 +173,16 @@ def decide(rungs: Rungs, configuration: int, epoch: int, metric: float | None) -
 def decide_on(rungs: Rungs, report: Mapping[str, Any]) -> Decision | None:
     """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
 
-    Where replicates diverged, the mean is over the others and the reason says so: such a configuration competes, but
-    never unmarked.
+    Where replicates diverged, or failed otherwise in processes of their own, the mean is over the others and the reason
+    says so: such a configuration competes, but never unmarked.
     """
     decision = decide(rungs, report["configuration"], report["epoch"], report["objective"])
     diverged = sorted(map(int, report.get("replicate_errors", {})))
     if decision is None or decision.kind == "fail" or not diverged:
         return decision
     named = f"replicate{'s' if len(diverged) > 1 else ''} {', '.join(map(str, diverged))}"
-    return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which diverged")
+    word = "failed" if report.get("replicate_kinds") else "diverged"
+    return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which {word}")
 
 
 def audit(halving: Halving, records: Iterable[Record]) -> tuple[int, list[str]]:

@@ -72,25 +72,18 @@ class Scheduler(_Part):
         return Halving("", "min", self.max_epochs, self.grace_epochs, self.reduction_factor, self.name == "asha").rungs
 
 
-def _packing(value: Any) -> Any:
-    if value == "trials":
-        raise ValueError(
-            "packing = 'trials' is not offered, because the scheduler judges all replicates of a configuration "
-            "together; choose auto, fused or sequential"
-        )
-    return value
-
-
 class Replicates(_Part):
     """How many seeds each configuration is trained with, and how they share a processor.
 
     `sequential` trains one after the other, `fused` all at once as lanes of one network; `auto` measures both for a
-    few steps in each process and keeps the faster. Lanes round otherwise than a network alone, and a measurement may
-    choose differently on another machine; so `sequential`, whose numbers repeat everywhere, is the default.
+    few steps in each process and keeps the faster. `trials`, for networks that fill a card, gives each replicate a
+    process of its own from one rung to the next, with all of `resources`; the scheduler still judges their mean. Lanes
+    round otherwise than a network alone, and a measurement may choose differently on another machine; so `sequential`,
+    whose numbers repeat everywhere, is the default.
     """
 
     count: int = Field(default=1, ge=1, le=1000)
-    packing: Annotated[Literal["auto", "fused", "sequential"], BeforeValidator(_packing)] = "sequential"
+    packing: Literal["auto", "fused", "sequential", "trials"] = "sequential"
 
 
 def _gpu(value: Any) -> Any:

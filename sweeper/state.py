@@ -21,6 +21,64 @@ ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
 
 
 @dataclass
+class ReplicateState:
+    """Where one replicate stands that is trained in processes of its own; without them a trial has none of these.
+
+    Attributes:
+        status: as a trial's; `waiting` also between a rung and the scheduler's decision on all replicates.
+        epochs: epochs reported so far.
+        sound_epochs: the same, without a report that failed.
+        failed_in: the epoch from which it is left out of its configuration's mean.
+        failures: how often it has failed in a way that counts against its retries.
+        share: the share of a card that its next try needs, after it ran out of memory.
+        epoch_rows, evaluations: what it has reported beyond its configuration's last report.
+    """
+
+    status: str = WAITING
+    epochs: int = 0
+    sound_epochs: int = 0
+    last_evaluation_epoch: int | None = None
+    wall_seconds: float = 0.0
+    device: str | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    failed_in: int | None = None
+    attempt: int = 0
+    failures: int = 0
+    share: float | None = None
+    epoch_rows: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+
+    def report(self, body: dict[str, Any]) -> None:
+        """Take in what its process reports."""
+        self.epochs, self.wall_seconds, self.device = body["epoch"], body["wall_seconds"], body["device"]
+        self.epoch_rows += body["epochs"]
+        self.evaluations += body["evaluations"]
+        if body["evaluations"]:
+            self.last_evaluation_epoch = body["epoch"]
+        if body["failure"]:
+            self.give_up(body["failure_kind"], body["failure"], body["epoch"])
+            return
+        self.sound_epochs = self.epochs
+        self.status = WAITING if body["pauses"] else RUNNING
+
+    def give_up(self, kind: str, reason: str, epoch: int) -> None:
+        """Be left out from `epoch` on."""
+        self.status, self.error_kind, self.error, self.failed_in = FAILED, kind, reason, epoch
+
+    def forget_rows(self, epoch: int) -> None:
+        """Let go of what a report of its configuration has brought into the tables."""
+        self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] > epoch]
+        self.evaluations = [row for row in self.evaluations if row["epoch"] > epoch]
+
+    def reopen(self) -> None:
+        """Be tried again, from the last sound report."""
+        self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
+        self.error = self.error_kind = self.failed_in = None
+        self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] <= self.epochs]
+
+
+@dataclass
 class TrialState:
     """Where one trial stands.
 
@@ -37,6 +95,8 @@ class TrialState:
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
+        share: the share of a card that its next try needs, after it ran out of memory.
+        replicates: those that are trained in processes of their own, by number; all others have none.
     """
 
     configuration: int
@@ -55,10 +115,35 @@ class TrialState:
     attempt: int = 0
     failures: int = 0
     replicate_errors: dict[int, str] = field(default_factory=dict)
+    share: float | None = None
+    replicates: dict[int, ReplicateState] = field(default_factory=dict)
+
+    @property
+    def epochs_trained(self) -> float:
+        """Epochs, mean over replicates: where these have processes of their own, they are ahead of `epochs`."""
+        trained = [replicate.epochs for replicate in self.replicates.values() if replicate.failed_in is None]
+        return max(self.epochs, sum(trained) / len(trained)) if trained else self.epochs
+
+    def replicate(self, number: int) -> ReplicateState:
+        """Return where a replicate with processes of its own stands."""
+        return self.replicates.setdefault(number, ReplicateState())
 
     def reopen(self) -> None:
-        """Let a failed trial run again: from its last sound report, with all its retries."""
+        """Let a failed trial run again: from its last sound report, with all its retries.
+
+        Replicates that were left out before that report stay out.
+        """
         self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
+        for number, replicate in self.replicates.items():
+            if replicate.sound_epochs >= self.sound_epochs:
+                replicate.reopen()
+                self.replicate_errors.pop(number, None)
+
+    def follow_replicates(self) -> None:
+        """Let the status of a trial that has not ended follow from its replicates'."""
+        statuses = {replicate.status for replicate in self.replicates.values()}
+        if statuses and self.status not in ENDED:
+            self.status = next((s for s in (RUNNING, INTERRUPTED) if s in statuses), WAITING)
 
 
 class SweepState:
@@ -104,6 +189,17 @@ class SweepState:
         if trial.status in (WAITING, INTERRUPTED):
             trial.status = RUNNING
             trial.error = trial.stop_kind = trial.stop_reason = None
+        if "replicate" in record.body:
+            replicate = trial.replicate(record.body["replicate"])
+            replicate.status, replicate.attempt, replicate.error = RUNNING, trial.attempt, None
+
+    def _apply_replicate(self, record: Record) -> None:
+        body = record.body
+        trial = self._trial(body)
+        trial.replicate(body["replicate"]).report(body)
+        trial.device, trial.packing = body["device"], body["packing"]
+        trial.wall_seconds = sum(replicate.wall_seconds for replicate in trial.replicates.values())
+        trial.follow_replicates()
 
     def _apply_report(self, record: Record) -> None:
         body = record.body
@@ -125,14 +221,32 @@ class SweepState:
             trial.stop_kind, trial.stop_reason = body.get("failure_kind", decision["kind"]), decision["reason"]
             trial.stop_rung = decision["rung"] if trial.status == EARLY_STOPPED else None
             trial.error = decision["reason"] if trial.status == FAILED else None
+        for replicate in trial.replicates.values():
+            replicate.forget_rows(trial.epochs)
+            if trial.status in ENDED and replicate.status != FAILED:
+                replicate.status = trial.status
+        trial.follow_replicates()
 
     def _apply_failed(self, record: Record) -> None:
         body = record.body
         trial = self._trial(body)
+        if "replicate" in body:
+            self._fail_replicate(trial, body)
+            return
+        trial.share = body.get("share", trial.share)
         trial.failures += bool(body.get("counts", True))
         trial.status = FAILED if body.get("final", True) else WAITING
         trial.stop_kind, trial.stop_reason = body["kind"], body["reason"]
         trial.error = body["reason"]
+
+    def _fail_replicate(self, trial: TrialState, body: dict[str, Any]) -> None:
+        replicate = trial.replicate(body["replicate"])
+        replicate.share = body.get("share", replicate.share)
+        replicate.failures += bool(body["counts"])
+        replicate.status, replicate.error = WAITING, body["reason"]
+        if body["given_up"]:
+            replicate.give_up(body["kind"], body["reason"], replicate.epochs + 1)
+        trial.follow_replicates()
 
     def _apply_ended(self, record: Record) -> None:
         self.outcome = record.body["outcome"]
@@ -147,6 +261,9 @@ class SweepState:
         for trial in self.trials.values():
             if trial.status == RUNNING:
                 trial.status = INTERRUPTED
+                for replicate in trial.replicates.values():
+                    if replicate.status == RUNNING:
+                        replicate.status = INTERRUPTED
 
 
 def fold(records: Iterable[Record], configurations: int) -> SweepState:
