@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,20 @@ LOOKS = 3
 MERGED_KEY = b"evaluations"
 """The Parquet metadata key under which a merged file lists the names of the files it was made of."""
 
+
+class Arrivals(Protocol):
+    """Brings files that trials left in a store to `incoming`, where no folder is shared."""
+
+    def request(self, table: str, name: str) -> None:
+        """Ask for a file of a table."""
+
+    def pending(self, table: str, name: str) -> bool:
+        """Tell whether a file that was asked for may still arrive."""
+
+    def forget(self, table: str, name: str) -> None:
+        """Take back the wish for a file."""
+
+
 _PART = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
 _log = logging.getLogger(__name__)
 
@@ -43,8 +57,8 @@ class LargeTables:
     A file becomes visible only after its evaluation was journaled, and keeps its name and content from then on.
     """
 
-    def __init__(self, generations: Generations) -> None:
-        self._generations = generations
+    def __init__(self, generations: Generations, arrivals: Arrivals | None = None) -> None:
+        self._generations, self._arrivals = generations, arrivals
         self._waiting: dict[str, dict[str, int]] = {table: {} for table in LARGE_TABLES}
         self._published = dict.fromkeys(LARGE_TABLES, 0)
 
@@ -52,8 +66,10 @@ class LargeTables:
         """Note the files of newly journaled evaluations, given as rows of `evaluations`."""
         for row in evaluations:
             name = part_name(row["trial"], row["replicate"], row["epoch"])
-            for waiting in self._waiting.values():
+            for table, waiting in self._waiting.items():
                 waiting[name] = LOOKS
+                if self._arrivals is not None:
+                    self._arrivals.request(table, name)
 
     def publish(self, generation: Path, *, everything: bool = False) -> None:
         """Rename what has arrived into `generation`; large numbers of small files are merged first.
@@ -87,6 +103,8 @@ class LargeTables:
                     self._published[table] += 1
                     for name in names:
                         del waiting[name]
+                        if self._arrivals is not None:
+                            self._arrivals.forget(table, name)
                 elif names:
                     self._split(part, names & waiting.keys())
 
@@ -103,7 +121,7 @@ class LargeTables:
         for name in waiting:
             if name in present:
                 arrived.append(self._generations.incoming / table / name)
-            else:
+            elif self._arrivals is None or not self._arrivals.pending(table, name):
                 waiting[name] -= 1
         return arrived
 

@@ -19,7 +19,7 @@ from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths
 from sweeper.journal import Record
 from sweeper.sinks.generations import Generations
-from sweeper.sinks.large_tables import LargeTables
+from sweeper.sinks.large_tables import Arrivals, LargeTables
 from sweeper.sinks.parts import PartBuffer, RebuiltParts
 from sweeper.sinks.rows import SCALAR_TABLES, JournalRows
 from sweeper.sinks.trials_table import TrialsTable
@@ -49,6 +49,7 @@ class ParquetSink:
         replicates: of each configuration.
         sweep_seed: the replicates' seeds follow from it.
         clock: seconds, for the time between flushes.
+        arrivals: brings the trials' tables here where they put them into a store.
 
     Opening creates the tables, without rows, when there are none, and removes what an earlier driver left
     unfinished. An existing sweep is taken up by `rebuild`.
@@ -66,8 +67,9 @@ class ParquetSink:
         replicates: int,
         sweep_seed: int,
         clock: Callable[[], float] = time.monotonic,
+        arrivals: Arrivals | None = None,
     ) -> None:
-        self._paths, self._schemas, self._clock = paths, schemas, clock
+        self._paths, self._schemas, self._clock, self._arrivals = paths, schemas, clock, arrivals
         self._trials = TrialsTable(
             paths.name, schemas["trials"], configurations, replicates=replicates, sweep_seed=sweep_seed
         )
@@ -136,7 +138,7 @@ class ParquetSink:
         self._state = SweepState(self._configurations)
         self._rows = JournalRows()
         self._buffers = {table: PartBuffer(table, self._schemas[table]) for table in SCALAR_TABLES}
-        self._large = LargeTables(self._generations)
+        self._large = LargeTables(self._generations, self._arrivals)
         self._changed = False
 
     def _open(self) -> None:
