@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import socket
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 from sweeper.failures import ERROR, STORAGE, Failure
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Journal, Record
+from sweeper.mirror import SharedFolder
 from sweeper.scheduler import Decision, Halving, Rungs, decide_on
 from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
 from trainables.trial import NON_FINITE, TIMED_OUT
@@ -32,6 +32,16 @@ BATCH_LIMIT = 8
 """The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
 
 POLL_SECONDS = 0.5
+
+
+class CheckpointKeeper(Protocol):
+    """Where checkpoints are removed: in a folder that all machines share, or in a store."""
+
+    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
+        """Remove the checkpoints of a trial (`c00007`) or of one of its replicates (`c00007/r1`)."""
+
+    def trials_with_checkpoints(self) -> set[str]:
+        """Return the names of the trials that have any."""
 
 
 class Sink(Protocol):
@@ -63,6 +73,7 @@ class Driver:
         failed_too: bool = False,
         slots: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        keeper: CheckpointKeeper | None = None,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
@@ -76,6 +87,7 @@ class Driver:
             state: the fold of the journal so far.
             rungs: the same fold, as the scheduler needs it.
             sinks: take every record after it was journaled.
+            keeper: removes checkpoints; by default in the sweep's folder.
             retries: how often a trial may fail in a way that counts before it has failed for good.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
@@ -83,6 +95,7 @@ class Driver:
             clock: seconds, for polling the stop marker.
         """
         self.paths, self.configurations, self.halving = paths, configurations, halving
+        self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
         self.state, self.rungs = state, rungs
         self.stop_requested: str | None = None
         self.broken: Exception | None = None
@@ -145,7 +158,7 @@ class Driver:
         """Journal what a process reports and return whether its assignment is over."""
         for report in reports:
             if self._skips_epochs(report):
-                shutil.rmtree(self.paths.trial_checkpoints(report["configuration"]), ignore_errors=True)
+                self.keeper.remove_checkpoints(trial_name(report["configuration"]), now=True)
                 reason = f"its checkpoint of epoch {report['epoch']} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return True
@@ -259,17 +272,14 @@ class Driver:
             loser = -self._best[2] if self._best else -1
             self._best = rank
         if loser >= 0:
-            shutil.rmtree(self.paths.trial_checkpoints(loser), ignore_errors=True)
+            self.keeper.remove_checkpoints(trial_name(loser))
 
     def _remove_leftover_checkpoints(self) -> None:
         """Remove what a driver that died between a trial's end and its tidying up left behind."""
         best = -self._best[2] if self._best else None
         done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
-        folder = self.paths.checkpoints
-        for name in {trial_name(index) for index in done - {best}}.intersection(
-            os.listdir(folder) if folder.is_dir() else ()
-        ):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        for name in {trial_name(index) for index in done - {best}} & self.keeper.trials_with_checkpoints():
+            self.keeper.remove_checkpoints(name)
 
     def _record(self, kind: str, body: dict[str, Any]) -> None:
         record = self._journal.append(kind, body)

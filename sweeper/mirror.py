@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -21,7 +22,7 @@ from sweeper.journal import Journal
 from sweeper.places import fetch, objects
 from sweeper.sinks.large_tables import Arrivals
 from sweeper.store_lease import StoreLease
-from sweeper.stored_journal import StoredJournal, remove_unsettled
+from sweeper.stored_journal import JOURNAL, StoredJournal, remove_unsettled
 from trainables.storage import Store, StoreError
 from trainables.trial_files import CHECKPOINTS, INCOMING
 
@@ -60,13 +61,16 @@ class SharedFolder:
         """Open the sweep's journal for appending."""
         return Journal(self._paths.journal)
 
-    def remove_checkpoints(self, trial: str) -> None:
-        """Remove a trial's checkpoints."""
-        shutil.rmtree(self._paths.checkpoints / trial, ignore_errors=True)
+    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
+        """Remove the checkpoints of a trial (`c00007`) or of one of its replicates (`c00007/r1`)."""
+        shutil.rmtree(self._paths.checkpoints / place, ignore_errors=True)
 
     def trials_with_checkpoints(self) -> set[str]:
         """Return the names of the trials that have checkpoints."""
         return {*os.listdir(self._paths.checkpoints)} if self._paths.checkpoints.is_dir() else set()
+
+    def set_aside(self, names: Sequence[str]) -> None:
+        """Journal records that were set aside as damaged are set aside here."""
 
     def collect(self) -> None:
         """Everything is here."""
@@ -132,14 +136,22 @@ class Mirror:
         with self._lock:
             self._requested.discard((table, name))
 
-    def remove_checkpoints(self, trial: str) -> None:
-        """Remove a trial's checkpoints from the store, soon."""
+    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
+        """Remove the checkpoints of a trial or of one of its replicates from the store: at once, or soon."""
         with self._lock:
-            self._removed.append(trial)
+            self._removed.append(place)
+        if now:
+            self._remove_checkpoints()
 
     def trials_with_checkpoints(self) -> set[str]:
         """Return the names of the trials that have checkpoints in the store."""
         return {name.split("/")[1] for name in self.store.list(CHECKPOINTS)}
+
+    def set_aside(self, names: Sequence[str]) -> None:
+        """Set journal records aside in the store that were set aside in the folder as damaged."""
+        kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
+        self.store.put_all(dict(kept))
+        self.store.delete(f"{JOURNAL}/{name}" for name in names)
 
     def collect(self) -> None:
         """Bring every table that was asked for here, now. Raises SweeperError when the store cannot be reached."""
@@ -186,13 +198,13 @@ class Mirror:
 
     def _remove_checkpoints(self) -> None:
         with self._lock:
-            trials, self._removed = self._removed, []
+            places, self._removed = self._removed, []
         try:
-            for trial in trials:
-                self.store.delete(self.store.list(f"{CHECKPOINTS}/{trial}"))
+            for place in places:
+                self.store.delete(self.store.list(f"{CHECKPOINTS}/{place}"))
         except StoreError:
             with self._lock:
-                self._removed += trials
+                self._removed += places
             raise
 
     def _push(self) -> None:

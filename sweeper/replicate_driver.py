@@ -11,9 +11,9 @@ each of them, merges what its predecessor did not live to merge, and goes on as 
 
 from __future__ import annotations
 
-import shutil
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sweeper.driver import Driver
@@ -75,8 +75,8 @@ class ReplicateDriver(Driver):
         for report in reports:
             first = min((row["epoch"] for row in report["epochs"]), default=0)
             if first > self._state_of(configuration, number).epochs + 1:
-                folder = replicate_folder(self.paths.trial_checkpoints(configuration), number)
-                shutil.rmtree(folder, ignore_errors=True)
+                place = replicate_folder(Path(trial_name(configuration)), number)
+                self.keeper.remove_checkpoints(place.as_posix(), now=True)
                 reason = f"its checkpoint of epoch {report['epoch']} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return True
