@@ -33,6 +33,9 @@ BATCH_LIMIT = 8
 
 POLL_SECONDS = 0.5
 
+START_SECONDS = 1.0
+"""A process that reports within this time needs no record of its start: the report tells it, for half the writing."""
+
 
 class CheckpointKeeper(Protocol):
     """Where checkpoints are removed: in a folder that all machines share, or in a store."""
@@ -92,7 +95,7 @@ class Driver:
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
                 assignment only where no scheduler can stop a trial.
-            clock: seconds, for polling the stop marker.
+            clock: seconds, for polling the stop marker and for recording starts.
         """
         self.paths, self.configurations, self.halving = paths, configurations, halving
         self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
@@ -105,6 +108,7 @@ class Driver:
         self._queue = deque(state.unfinished(failed_too=failed_too))
         self._alone: set[int] = set()
         self._outstanding: set[tuple[int, ...]] = set()
+        self._starting: dict[int, float] = {}
         self._polled = -math.inf
         ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
         self._best = max((rank for rank in ranks if rank), default=None)
@@ -116,6 +120,7 @@ class Driver:
         """Journal that this driver takes the sweep up."""
         attempt = self.state.attempt + 1
         self._record("attempt", {"attempt": attempt, "host": socket.gethostname(), "pid": os.getpid()})
+        self._journal.settle()
         self._remove_leftover_checkpoints()
 
     def next_assignment(self) -> list[int] | None:
@@ -150,9 +155,8 @@ class Driver:
         ]
 
     def on_started(self, assignment: Sequence[int]) -> None:
-        """Record that an assignment's process has begun."""
-        for index in assignment:
-            self._record("started", {"configuration": index, "attempt": self.state.attempt})
+        """Take note that an assignment's process has begun; it is recorded when the first report takes its time."""
+        self._starting.update(dict.fromkeys(assignment, self._clock()))
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
         """Journal what a process reports and return whether its assignment is over."""
@@ -191,7 +195,11 @@ class Driver:
         self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)
 
     def flush(self) -> None:
-        """Let the sinks show what they have taken in; for every turn of the executor's loop, reports or not."""
+        """Settle the journal and let the sinks show it; for every turn of the executor's loop, reports or not."""
+        latest = self._clock() - START_SECONDS
+        for index in [index for index, began in self._starting.items() if began <= latest]:
+            self._record_start(index)
+        self._journal.settle()
         for sink in self._sinks:
             sink.flush_if_due()
 
@@ -210,6 +218,7 @@ class Driver:
         outcome = "finished" if not unfinished else "stopped" if self.stop_requested else "interrupted"
         reason = self.stop_requested or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
         self._record("ended", {"attempt": self.state.attempt, "outcome": outcome, "reason": reason})
+        self._journal.settle()
         return outcome
 
     def _skips_epochs(self, report: dict[str, Any]) -> bool:
@@ -224,6 +233,9 @@ class Driver:
         if trial.status in ENDED or report["epoch"] <= trial.epochs:
             # A trial resumed from its checkpoint repeats its last report; the journal has it.
             return
+        if trial.stop_kind is None and trial.sound_epochs == 0:
+            self._starting.pop(index, None)
+        self._record_start(index)
         # One that had to go back further measures epochs again that an earlier report brought.
         report["epochs"] = [row for row in report["epochs"] if row["epoch"] > trial.epochs]
         decision = decide_on(self.rungs, report)
@@ -243,6 +255,7 @@ class Driver:
             self._keep_best_checkpoint(index)
 
     def _fail(self, index: int, failure: Failure) -> None:
+        self._record_start(index)
         trial = self.state.trials[index]
         final = failure.counts and trial.failures >= self._retries
         tries = f" (after {trial.failures + 1} tries)" if final and trial.failures else ""
@@ -280,6 +293,11 @@ class Driver:
         done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
         for name in {trial_name(index) for index in done - {best}} & self.keeper.trials_with_checkpoints():
             self.keeper.remove_checkpoints(name)
+
+    def _record_start(self, index: int) -> None:
+        """Record that a configuration's process has begun, unless that was done."""
+        if self._starting.pop(index, None) is not None:
+            self._record("started", {"configuration": index, "attempt": self.state.attempt})
 
     def _record(self, kind: str, body: dict[str, Any]) -> None:
         record = self._journal.append(kind, body)

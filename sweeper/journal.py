@@ -2,11 +2,14 @@
 
 A record is written to a temporary name, flushed to the disk and renamed, so a file under its final name is
 whole or the disk damaged it; its checksum tells which. Records are numbered without gaps by their one writer,
-the driver. Everything else (rungs, tables, MLflow) is a fold of the journal and can be made again from it.
+the driver. The renames become durable together, when `settle` flushes the folder: a power cut before that can
+take the newest records, never one from between others. Everything else (rungs, tables, MLflow) is a fold of the
+journal and can be made again from it.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -77,7 +80,7 @@ class Journal:
         Args:
             folder: where the records lie; created when missing.
             clock: gives the records' times, so that tests and simulations bring their own.
-            durable: flush each record to the disk before it counts as written.
+            durable: flush records, and on `settle` their names, to the disk.
 
         Raises SweeperError when the folder cannot be made.
         """
@@ -88,11 +91,12 @@ class Journal:
         self._folder = folder
         self._clock = clock
         self._durable = durable
+        self._unsettled = False
         names = record_names(folder)
         self._next = int(names[-1][:10]) + 1 if names else 0
 
     def append(self, kind: str, body: Mapping[str, Any]) -> Record:
-        """Write one record and return it once it is durable.
+        """Write one record and return it; it outlives this process, and a power cut once `settle` was called.
 
         Raises SweeperError when the folder cannot be written to; then nothing was recorded.
         """
@@ -109,7 +113,32 @@ class Journal:
             temporary.unlink(missing_ok=True)
             raise _not_writable(self._folder, error) from error
         self._next += 1
+        self._unsettled = True
         return record
+
+    def settle(self) -> None:
+        """Make all records so far durable under their names; a decision is acted upon only after this.
+
+        Raises SweeperError when the folder cannot be flushed.
+        """
+        if not self._unsettled:
+            return
+        if self._durable:
+            _flush_folder(self._folder)
+        self._unsettled = False
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the names in `folder` durable, where its file system can: some network ones cannot open folders."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise _not_writable(folder, error) from error
 
 
 def _not_writable(folder: Path, error: OSError) -> SweeperError:
