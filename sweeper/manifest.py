@@ -24,7 +24,9 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
         spec: the sweep.
         dataset_facts: sizes of the splits and the hash of their indices.
     """
+    rehearsal = {"rehearsal": list(spec.rehearsed)} if spec.is_rehearsal else {}
     return {
+        **rehearsal,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": redact_arguments(sys.argv),
         "seed": spec.seed,

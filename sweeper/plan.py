@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from sweeper.durations import duration
+from sweeper.plan_estimate import Estimate, estimate
+from sweeper.rehearsal import notice
 from sweeper.scheduler import Halving, Rungs, decide
 from sweeper.space import configurations
 from sweeper.spec_models import SweepSpec
@@ -74,6 +76,8 @@ class Plan:
         seconds: how long it takes; `None` when costs were not measured.
         costs: architecture → measured cost.
         note: why there is no time, or how it was estimated.
+        estimate: GPU-hours on named cards, reckoned without training; `None` where the data's size is not known.
+        rehearsed: what a rehearsal changes, a sentence each; empty for the real thing.
     """
 
     trials: int
@@ -85,6 +89,8 @@ class Plan:
     seconds: Range | None
     costs: dict[str, Cost]
     note: str
+    estimate: Estimate | None = None
+    rehearsed: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""
@@ -108,12 +114,27 @@ class Plan:
             times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
             same = self.seconds.low == self.seconds.high
             table.add_row("estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})")
+        estimate = self.estimate if self.estimate and self.estimate.worth_a_card else None
+        if estimate is not None:
+            for card, (low, high) in estimate.gpu_hours.items():
+                table.add_row(f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}")
+        if self.rehearsed:
+            yield notice(self.rehearsed)
         yield table
+        if estimate is not None:
+            yield f"GPU-hours: {estimate.assumption}"
         if self.note:
             yield self.note
 
 
-def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int | None = None, note: str = "") -> Plan:
+def plan(
+    spec: SweepSpec,
+    costs: Mapping[str, Cost] | None = None,
+    workers: int | None = None,
+    note: str = "",
+    *,
+    estimated: bool = False,
+) -> Plan:
     """Plan a sweep.
 
     Args:
@@ -121,6 +142,7 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         costs: architecture → cost, as `sweeper.plan_costs.measure_costs` gives; without it there is no time.
         workers: trials that run at once; by default this machine's cores over `resources.cpu`.
         note: shown with the plan.
+        estimated: reckon GPU-hours, too, for which every network of the space is built once without weights.
     """
     space = configurations(spec)
     trials, replicates = len(space), spec.replicates.count
@@ -138,9 +160,11 @@ def plan(spec: SweepSpec, costs: Mapping[str, Cost] | None = None, workers: int 
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS)
         seconds = Range.of(START_SECONDS + work / workers)
     reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
-    return Plan(
-        trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds, dict(costs or {}), note
-    )
+    counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
+    planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed))
+    if not estimated:
+        return planned
+    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean))
 
 
 def simulate(halving: Halving, trials: int, workers: int, repetitions: int | None = None, seed: int = 0) -> np.ndarray:
@@ -172,6 +196,10 @@ def _simulate_once(halving: Halving, trials: int, workers: int, random: np.rando
         elif (following := next(waiting, None)) is not None:
             heapq.heappush(running, (now + epochs[0] * pace[following], following, 0))
     return reached
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sweeper.dataset_sizes import DataSetSize, dataset_size
 from sweeper.errors import InvalidSearchSpace, SweeperError
 from sweeper.plan import SIMULATED_TRIALS, Cost, Plan, plan
+from sweeper.plan_estimate import TRAINING_PASSES, forward_operations
 from sweeper.preparation import prepare_dataset
 from sweeper.space import configurations
 from sweeper.spec_models import SweepSpec
@@ -20,23 +22,44 @@ if TYPE_CHECKING:
 MEASURED_SAMPLES = 2048
 """A larger training split is cut to this many samples and the time scaled up, so that planning stays quick."""
 
+MEASURED_OPERATIONS = 1e12
+"""More than this in one measured epoch, some 20 s on a core, is not measured without a card."""
+
 MEASURED_SECONDS = 1.0
 """For how long each architecture is trained."""
 
 
 def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
     """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why."""
+    size = dataset_size(spec.dataset)
+    if size is not None and _too_much(spec, size):
+        note = "no time: an epoch of this is no work for this machine; see the GPU-hours, or plan with --rehearse"
+        return plan(spec, workers=workers, note=note, estimated=True)
     try:
         costs = measure_costs(spec)
     except InvalidSearchSpace:
         raise
     except SweeperError as error:
-        return plan(spec, workers=workers, note=f"no time: {error}")
+        return plan(spec, workers=workers, note=f"no time: {error}", estimated=True)
     parts = [
         f"{name} {c.epoch_seconds:.3g} s an epoch, {c.evaluation_seconds:.3g} s an evaluation"
         for name, c in costs.items()
     ]
-    return plan(spec, costs, workers, f"time from a short measurement on this machine: {'; '.join(parts)}")
+    note = f"time from a short measurement on this machine: {'; '.join(parts)}"
+    return plan(spec, costs, workers, note, estimated=True)
+
+
+def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
+    """Tell whether the short measurement would take minutes here: more than `MEASURED_OPERATIONS`, and no card."""
+    import torch
+
+    if torch.cuda.is_available() and spec.resources.gpu != 0:
+        return False
+    samples = min(size.train, MEASURED_SAMPLES) * TRAINING_PASSES
+    return any(
+        forward_operations(configuration["architecture"], size) * samples > MEASURED_OPERATIONS
+        for configuration in representatives(spec).values()
+    )
 
 
 def measure_costs(spec: SweepSpec) -> dict[str, Cost]:

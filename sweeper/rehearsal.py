@@ -8,12 +8,11 @@ the numbers of a rehearsal show that a sweep works, never what its question's an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sweeper.domains import DOMAINS, grid_size, parse
 from sweeper.errors import Fault
-from sweeper.rehearsal_parts import rehearsed_architecture, rehearsed_dataset
 
 SUFFIX = "-rehearsal"
 """What a rehearsal's name ends with."""
@@ -34,7 +33,7 @@ EPOCH_SETTINGS = ("milestones", "warmup_epochs", "checkpoint_after")
 """Settings of a recipe that are epochs from 1 on and shares of the run below."""
 
 BOOTSTRAP = 20
-CURVATURE = {"samples": 32, "lanczos_steps": 4, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 4}
+CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 3}
 
 FORBIDDEN = ("header", "rehearsal", "rehearsed")
 
@@ -46,6 +45,9 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
         values: of a checked search space, every default written out.
         changes: the file's own, under `rehearsal`; they come last and are written like the file itself.
     """
+    # It brings torch along, which a process that only reads a sweep does not need.
+    from sweeper.rehearsal_parts import rehearsed_architecture, rehearsed_dataset
+
     scaled = {key: value for key, value in values.items() if key not in ("rehearsal", "rehearsed")}
     said: list[str] = []
     asked = changes.get("scheduler")
@@ -54,13 +56,28 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
     lengths = (before, wanted if isinstance(wanted, int) and wanted > 0 else min(EPOCHS, before))
     _scale_epochs(scaled, lengths[1], said)
     scaled["dataset"] = rehearsed_dataset(values["dataset"], said)
-    scaled["space"] = _space(values["space"], lengths, scaled["dataset"], said)
+    parts = {
+        "architecture": lambda network: rehearsed_architecture(network, scaled["dataset"], said),
+        "optimizer": lambda recipe: _rehearsed_recipe(recipe, lengths, said),
+    }
+    scaled["space"] = {**values["space"], **{key: _each(values["space"][key], parts[key]) for key in parts}}
+    said[:] = dict.fromkeys(said)
     _scale_counts(scaled, said)
     _scale_evaluation(scaled, said)
     scaled["resources"] = {"cpu": 1.0, "gpu": "auto"}
     scaled = merged(scaled, changes)
     said += [f"the file's rehearsal sets {key}" for key in changes]
     return {**scaled, "rehearsed": said or ["nothing had to be made smaller"]}
+
+
+def rehearsal_name(name: str) -> str:
+    """Return the name of a sweep's rehearsal, so that its folder and its MLflow experiment say what they hold."""
+    return name if name.endswith(SUFFIX) else name[: 100 - len(SUFFIX)] + SUFFIX
+
+
+def notice(rehearsed: Sequence[str]) -> str:
+    """Return what stands above every result of a rehearsal."""
+    return f"REHEARSAL, not a result: {'; '.join(rehearsed)}. These numbers show that the sweep works, nothing else."
 
 
 def change_faults(changes: Any) -> list[Fault]:
@@ -95,27 +112,16 @@ def _scale_epochs(values: dict[str, Any], epochs: int, said: list[str]) -> None:
         said.append(f"{before} epochs → {epochs}; milestones, warm-up and rungs move with them")
 
 
-def _space(
-    space: Mapping[str, Any], epochs: tuple[int, int], dataset: Mapping[str, Any], said: list[str]
-) -> dict[str, Any]:
-    """Return the space with small networks and batches, and the recipe scaled from one number of epochs to another."""
-
-    def optimizer(settings: dict[str, Any]) -> dict[str, Any]:
-        if settings.get("recipe_epochs") is None:  # else the recipe scales by itself
-            points = {key: settings[key] for key in EPOCH_SETTINGS if key in settings}
-            settings = {**settings, **{key: _share_of_run(point, epochs) for key, point in points.items()}}
-        size = settings.get("batch_size", BATCH_SIZE)
-        if not isinstance(size, int) or size > BATCH_SIZE:
-            settings = {**settings, "batch_size": BATCH_SIZE}
-            said.append(f"batch size → {BATCH_SIZE}")
-        return settings
-
-    changed = {
-        "architecture": _each(space["architecture"], lambda a: rehearsed_architecture(a, dataset, said)),
-        "optimizer": _each(space["optimizer"], optimizer),
-    }
-    said[:] = dict.fromkeys(said)
-    return {**space, **changed}
+def _rehearsed_recipe(settings: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> dict[str, Any]:
+    """Return an optimiser's settings with small batches, and its epochs for another length of run."""
+    if settings.get("recipe_epochs") is None:  # else the recipe scales by itself
+        points = {key: settings[key] for key in EPOCH_SETTINGS if key in settings}
+        settings = {**settings, **{key: _share_of_run(point, epochs) for key, point in points.items()}}
+    size = settings.get("batch_size", BATCH_SIZE)
+    if not isinstance(size, int) or size > BATCH_SIZE:
+        settings = {**settings, "batch_size": BATCH_SIZE}
+        said.append(f"batch size → {BATCH_SIZE}")
+    return settings
 
 
 def _share_of_run(point: Any, epochs: tuple[int, int]) -> Any:

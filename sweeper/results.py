@@ -48,14 +48,15 @@ like fewer rows: a query during which the link moved starts anew. Compactions ar
 
 FINAL = """
 CREATE VIEW final AS
-SELECT evaluations.*, trials.* EXCLUDE (trial, replicate)
+SELECT evaluations.*, trials.* EXCLUDE ({shared})
 FROM (
     SELECT * FROM evaluations
     QUALIFY row_number() OVER (PARTITION BY trial, replicate, split ORDER BY epoch DESC, stage) = 1
 ) AS evaluations
 JOIN trials ON trials.trial = evaluations.trial AND trials.replicate = evaluations.replicate
 """
-"""Each replicate's last evaluation, both splits, with its configuration and its trial's status.
+"""Each replicate's last evaluation, both splits, with its configuration and its trial's status; what both tables have
+is given once.
 Of two stages at one epoch, `end` sorts before `rung`."""
 
 
@@ -154,6 +155,11 @@ class Results:
         """What was run: the resolved search space, from sweep.yaml. Empty where the file is missing."""
         return yaml.safe_load(self.paths.sweep_file.read_text("utf-8")) if self.paths.sweep_file.exists() else {}
 
+    @property
+    def rehearsed(self) -> list[str]:
+        """What a rehearsal changed, a sentence each; empty for the real thing."""
+        return list(self.specification.get("rehearsed") or ())
+
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """With what it was run: versions, commit, seeds, hardware, command. Empty where the file is missing."""
@@ -217,12 +223,18 @@ def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.Duc
             connection.execute(
                 f"CREATE {kind} {name} AS SELECT * FROM read_parquet('{files}', hive_partitioning = false)"
             )
-        connection.execute(FINAL)
+        connection.execute(FINAL.format(shared=", ".join(_shared_columns(connection))))
         yield connection
     except duckdb.Error as error:
         raise QueryError(first_line(error), "the sweep's tables could not be read") from error
     finally:
         connection.close()
+
+
+def _shared_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Return the columns that `trials` and `evaluations` both have: the mark of rehearsals is younger than some."""
+    columns = [connection.sql(f"SELECT * FROM {name} LIMIT 0").columns for name in ("evaluations", "trials")]
+    return [name for name in columns[1] if name in columns[0]]
 
 
 def empty_table(name: str) -> pa.Table:

@@ -45,6 +45,7 @@ def _row(name: str, output: Path) -> list[str]:
     now = snapshot(state, sweep.spec.halving, seconds=0.0, epochs_before=0)
     left = counts["waiting"] + counts["running"] + counts["interrupted"]
     word = "running" if driver else "finished" if not left else (state.outcome or "interrupted")
+    word = f"{word} (rehearsal)" if sweep.spec.is_rehearsal else word
     best = f"{sweep.spec.objective.metric} {now.best.objective:.4f}" if now.best else "–"
     numbers = [len(sweep.configurations), counts["completed"], counts["early_stopped"], counts["failed"], left]
     return [sweep.name, word, *map(str, numbers), best, driver or "–"]

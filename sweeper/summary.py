@@ -8,6 +8,7 @@ from rich.text import Text
 
 from sweeper.durations import duration
 from sweeper.leaderboard import Leaderboard, leaderboard
+from sweeper.rehearsal import notice
 from sweeper.report.figure import STATUS_WORDS, plural
 from sweeper.report.figures import curvature_against_gamma
 from sweeper.report.overview import Overview, details, headline, overview
@@ -25,7 +26,10 @@ def summary(results: Results) -> RenderableType:
     with results.snapshot() as snapshot:
         board, counts = leaderboard(snapshot), overview(snapshot)
         curvature = curvature_against_gamma.draw(snapshot)
-    parts: list[RenderableType] = [Text(headline(board, counts), style="bold")]
+    parts: list[RenderableType] = []
+    if results.rehearsed:
+        parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
+    parts += [Text(headline(board, counts), style="bold")]
     parts += [Text(sentence, style="dim") for sentence in details(board)[:1]]
     if board.rows:
         parts += [Text(), best_trials(board)]

@@ -13,6 +13,9 @@ import pyarrow as pa
 
 from trainables.trial_tables import RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
 
+REHEARSAL = "rehearsal"
+"""The column that tells a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
+
 HESSIAN_LOSSES = ("cross_entropy", "training")
 """The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
 
@@ -71,11 +74,17 @@ NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
 BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
 """Metrics that are biased at small samples and come with a bootstrap standard error, `<metric>_se`."""
 
+_CONSTANT = b"constant"
+
 _ARROW_TYPES: dict[type, pa.DataType] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
 def table_schemas(
-    configuration_types: Mapping[str, type], classes: int, evaluation_columns: Sequence[str]
+    configuration_types: Mapping[str, type],
+    classes: int,
+    evaluation_columns: Sequence[str],
+    *,
+    rehearsal: bool = False,
 ) -> dict[str, pa.Schema]:
     """Return the schema of every table by name.
 
@@ -83,16 +92,18 @@ def table_schemas(
         configuration_types: hyperparameter column (`config_…`) → bool, int, float or str.
         classes: number of classes of the data set, the length of a row of logits.
         evaluation_columns: what `evaluation_columns` gives for the sweep's post-hoc methods.
+        rehearsal: whether the sweep is one; said in every row of the tables that the driver writes.
     """
+    mark = pa.field(REHEARSAL, pa.bool_(), metadata={_CONSTANT: b"true" if rehearsal else b"false"})
     configuration = [(name, _ARROW_TYPES[kind]) for name, kind in configuration_types.items()]
     return {
-        "trials": pa.schema([*TRIAL_COLUMNS, *configuration]),
-        "epochs": EPOCHS_SCHEMA,
-        "evaluations": _evaluations_schema(evaluation_columns),
+        "trials": pa.schema([*TRIAL_COLUMNS, mark, *configuration]),
+        "epochs": EPOCHS_SCHEMA.append(mark),
+        "evaluations": _evaluations_schema(evaluation_columns).append(mark),
         "reliability": RELIABILITY_SCHEMA,
         "predictions": predictions_schema(classes),
         "spectra": SPECTRA_SCHEMA,
-        "decisions": DECISIONS_SCHEMA,
+        "decisions": DECISIONS_SCHEMA.append(mark),
     }
 
 
@@ -121,7 +132,7 @@ def evaluation_columns(posthoc_methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return `rows` as one typed batch: what a row lacks becomes null, a NaN stays a NaN.
+    """Return `rows` as one typed batch: what a row lacks becomes null (or its constant), a NaN stays a NaN.
 
     Args:
         table: the table's name, for messages.
@@ -141,6 +152,10 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]
     columns = []
     for field in schema:
         name = field.name
+        if field.metadata and _CONSTANT in field.metadata:
+            value = field.metadata[_CONSTANT] == b"true"
+            columns.append(pa.repeat(pa.scalar(value, field.type), len(rows)))
+            continue
         try:
             columns.append(pa.array([row.get(name) for row in rows], field.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:

@@ -49,6 +49,7 @@ def render(results: Results) -> str:
     body = tag(
         "main",
         masthead(results, counts, figures, tables, posthoc),
+        rehearsal_banner(results),
         toolbar(counts),
         summary(board, counts, figures),
         tiles(counts),
@@ -102,6 +103,15 @@ def masthead(
         tag("nav", *links, tag("a", "Manifest", href="#manifest"), class_="contents"),
         class_="masthead",
     )
+
+
+def rehearsal_banner(results: Results) -> Markup:
+    """Return the warning above a rehearsal's page; nothing for the real thing."""
+    if not results.rehearsed:
+        return Markup("")
+    changes = tag("ul", *(tag("li", pretty(sentence)) for sentence in results.rehearsed))
+    words = "Rehearsal, not a result. These numbers show that the sweep works, nothing else. What was changed:"
+    return tag("section", tag("p", words), changes, class_="rehearsal", role="alert")
 
 
 def started(created: str) -> str:

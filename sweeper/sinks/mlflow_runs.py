@@ -15,7 +15,7 @@ from sweeper.ids import config_hash, flatten_configuration, trial_name
 from sweeper.journal import Record
 from sweeper.sinks.rows import JournalRows
 from sweeper.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
-from sweeper.tables import EPOCHS_SCHEMA
+from sweeper.tables import EPOCHS_SCHEMA, REHEARSAL
 
 SWEEP_RUN = -1
 """The place of the parent run, where a child has its configuration's index."""
@@ -176,6 +176,8 @@ class RunProjection:
         flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
         varying = self._description.varying
         tags = {key: _text(value) for key, value in flat.items() if key not in varying}
+        if REHEARSAL in self._description.tags:
+            tags[REHEARSAL] = self._description.tags[REHEARSAL]
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
         return RunUpdate(
             place=index,

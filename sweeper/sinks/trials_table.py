@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from sweeper.ids import config_hash, flatten_configuration, replicate_seed, trial_name
-from sweeper.state import FAILED, SweepState
-from sweeper.tables import record_batch
+from sweeper.state import FAILED, ReplicateState, SweepState, TrialState
+from sweeper.tables import REHEARSAL, record_batch
 
 _STATE_COLUMNS = {
     "stop_kind": "stop_kind",
@@ -24,6 +24,9 @@ _STATE_COLUMNS = {
     "attempt": "attempt",
 }
 """Columns that are the same for all replicates of a trial, and where its state keeps them."""
+
+_OWN_COLUMNS = ("status", "error", "epochs", "last_evaluation_epoch", "wall_seconds", "device", "attempt")
+"""Columns in which replicates differ that are trained in processes of their own."""
 
 
 class TrialsTable:
@@ -44,8 +47,14 @@ class TrialsTable:
         """
         self._schema, self._replicates = schema, replicates
         self._places = np.repeat(np.arange(len(configurations)), replicates)
-        fixed = ["sweep", "trial", "config_hash", *(name for name in schema.names if name.startswith("config_"))]
-        fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed)])
+        fixed = [
+            "sweep",
+            "trial",
+            "config_hash",
+            REHEARSAL,
+            *(name for name in schema.names if name.startswith("config_")),
+        ]
+        fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
         rows = [
             {
                 "sweep": sweep,
@@ -68,7 +77,8 @@ class TrialsTable:
         """Return the table as it is in `state`.
 
         A replicate that failed while the others went on is `failed` with its own error. `wall_seconds` is the
-        replicate's share of its trial's, so that sums over rows come out right.
+        replicate's share of its trial's, so that sums over rows come out right. Replicates with processes of their own
+        have their own epochs, times and attempts as well.
         """
         trials, replicates = [*state.trials.values()], range(self._replicates)
         columns = dict(self._fixed)
@@ -82,7 +92,26 @@ class TrialsTable:
         columns["error"] = pa.array(
             [t.replicate_errors.get(r, t.error) for t in trials for r in replicates], pa.string()
         )
+        if any(trial.replicates for trial in trials):
+            columns |= self._own_columns(trials, columns)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+    def _own_columns(self, trials: Sequence[TrialState], columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return columns with each replicate's own values, where its trial has replicates with their own processes."""
+        never_begun = ReplicateState()
+        own = [
+            t.replicates.get(r, never_begun) if t.replicates else None for t in trials for r in range(self._replicates)
+        ]
+        return {
+            name: pa.array(
+                [
+                    getattr(replicate, name) if replicate is not None else shared
+                    for replicate, shared in zip(own, columns[name].to_pylist(), strict=True)
+                ],
+                self._schema.field(name).type,
+            )
+            for name in _OWN_COLUMNS
+        }
 
 
 def _as_text(value: Any) -> str | None:
