@@ -30,7 +30,7 @@ from sweeper.rehearsal import rehearsal_name
 from sweeper.replicate_driver import ReplicateDriver
 from sweeper.report import write_report
 from sweeper.scheduler import Rungs
-from sweeper.sinks.follower import MlflowFollower
+from sweeper.sinks.follower import MlflowFollower, patience
 from sweeper.sinks.parquet import ParquetSink
 from sweeper.space import column_types, varying_columns
 from sweeper.spec import load_spec
@@ -131,7 +131,7 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
             tables.close()
             write_report(paths.root)
             progress.stage("MLflow: logging what is left")
-            notes += tables.notes + follower.wait(MLFLOW_PATIENCE_SECONDS)
+            notes += tables.notes + follower.wait(patience(time.monotonic() - started))
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 
 

@@ -17,6 +17,17 @@ from sweeper.ids import SweepPaths
 
 LOWEST_PRIORITY = 19
 
+SHARE_OF_TIME, SHORTEST_PATIENCE, LONGEST_PATIENCE = 0.05, 10.0, 30.0
+"""The end of a sweep waits for a store that answers this share of the sweep's time, within these bounds in seconds.
+
+For a store that does not answer it waits a few seconds at most: the process sees to that itself.
+"""
+
+
+def patience(seconds: float) -> float:
+    """Return how long the end of a sweep that ran for `seconds` may wait for MLflow."""
+    return min(max(SHARE_OF_TIME * seconds, SHORTEST_PATIENCE), LONGEST_PATIENCE)
+
 
 def default_tracking_uri(output: Path) -> str:
     """Return the local store of the sweeps below `output`: one SQLite file."""

@@ -21,6 +21,7 @@ from sweeper.journal import record_names
 from sweeper.lease import holder
 from sweeper.redaction import redact
 from sweeper.sinks.mlflow_projection import Projection, sentence, store_errors
+from sweeper.sinks.watchdog import Watchdog
 
 PASS_SECONDS = 2.0
 """The follower looks at the journal this often, or less often when a pass takes long."""
@@ -31,8 +32,11 @@ SHARE_OF_TIME = 0.25
 LONGEST_PAUSE = 30.0
 """After an error the follower waits 1, 2, 4 … seconds, at most this long."""
 
-FINAL_TRIES = 4
-"""So often the follower tries to reach the store once the sweep is over, and so often does `sync`."""
+SYNC_TRIES = 4
+"""So often `sync` tries to reach the store."""
+
+LAST_TRIES = 2
+"""Once the sweep is over the follower leaves after so many failures in a row, those before the end included."""
 
 _log = logging.getLogger("sweeper.mlflow")
 
@@ -62,7 +66,7 @@ def sync(root: Path, uri: str) -> SyncReport:
     began = time.monotonic()
     projection = Projection(root, uri)
     with projection.alone(patience=2.0):
-        for tried in range(1, FINAL_TRIES + 1):
+        for tried in range(1, SYNC_TRIES + 1):
             try:
                 projection.prepare()
                 if not projection.begin():
@@ -71,7 +75,7 @@ def sync(root: Path, uri: str) -> SyncReport:
                 projection.attach()
                 break
             except store_errors() as error:
-                if tried == FINAL_TRIES:
+                if tried == SYNC_TRIES:
                     raise SweeperError(
                         f"MLflow at {redact(uri)} cannot be filled: {sentence(error)}",
                         "start the server or correct --tracking-uri, then run `sweeper sync` again; nothing is lost",
@@ -88,11 +92,11 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
         uri: of the tracking store.
         driver: tells whether it is still there.
     """
-    projection = Projection(root, uri)
+    projection = Projection(root, uri, Watchdog(over=lambda: not driver.wait(0.0)))
     names = record_names(projection.paths.journal)
     newest_before = int(names[-1][:10]) if names else -1
     with projection.alone(patience=60.0):
-        failures, pause, ready, begun = 0, 0.0, False, False
+        failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
         while True:
             leaving = not driver.wait(pause)
             began = time.monotonic()
@@ -100,7 +104,8 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
                 if not ready:
                     projection.prepare()
                     ready = True
-                begun = begun or projection.begin()
+                # A request that timed out may have been carried out since: at the end the store is asked once more.
+                begun = (begun and not (leaving and troubled)) or projection.begin()
                 ended = begun and _advance(projection, newest_before)
                 leaving = leaving or (ended and not driver.announces)
                 if leaving:
@@ -111,10 +116,10 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
                     return True
                 failures, pause = 0, max(PASS_SECONDS, (time.monotonic() - began) * (1 / SHARE_OF_TIME - 1))
             except store_errors() as error:
-                failures, ready, begun = failures + 1, False, False
-                pause = min(2.0 ** (failures - 1), LONGEST_PAUSE)
+                failures, ready, begun, troubled = failures + 1, False, False, True
+                pause = 1.0 if leaving else min(2.0 ** (failures - 1), LONGEST_PAUSE)
                 _log.warning("MLflow at %s: %s (failure %d)", redact(uri), sentence(error), failures)
-                if leaving and failures >= FINAL_TRIES:
+                if leaving and failures >= LAST_TRIES:
                     return False
 
 

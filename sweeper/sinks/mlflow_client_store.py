@@ -6,7 +6,7 @@ and where a creation turns out to have happened twice, the younger run is delete
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,12 @@ BATCH_ENTITIES = 1000
 
 TEXTS_A_BATCH = 100
 """MLflow takes this many params, and as many tags, in one batch."""
+
+SERVER_ANSWERS_WITHIN = 3.0
+"""Seconds in which a healthy server has answered: twenty times what its largest request takes, 0.15 s."""
+
+DATABASE_ANSWERS_WITHIN = 20.0
+"""The same for a database that is written to directly: creating its tables, or a bulk write, takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class ClientStore:
             artifact_location: of a new experiment; `None` leaves it to the server.
         """
         self._uri, self._experiment, self._artifact_location = uri, experiment, artifact_location
+        self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN
+        self.answered: Callable[[], None] = lambda: None
         self._sweep_id = ""
         self._run_ids: dict[int, str] = {}
         self._statuses: dict[int, str] = {}
@@ -96,6 +104,7 @@ class ClientStore:
             if self._statuses[update.place] != update.status:
                 self._set_status(run_id, update)
             self._log(run_id, update)
+            self.answered()
 
     def parent_tag(self, key: str) -> str | None:
         """Return a tag of the parent run, as it was found or set."""

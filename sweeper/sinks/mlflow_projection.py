@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from sweeper.sinks.mlflow_client_store import ClientStore
 from sweeper.sinks.mlflow_recalibrations import recalibration_points
 from sweeper.sinks.mlflow_runs import RunProjection, RunUpdate, SweepDescription
 from sweeper.sinks.mlflow_sqlite_store import SqliteStore
+from sweeper.sinks.watchdog import Watchdog
 from sweeper.space import configurations, varying_columns
 from sweeper.spec_models import SweepSpec
 
@@ -36,6 +37,9 @@ POINTS_A_PASS = 200_000
 
 ARTIFACTS_TAG = "artifacts_sequence"
 """The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then."""
+
+ARTIFACT_BYTES_A_SECOND = 1_000_000
+"""A slower upload of an artifact at a sweep's end is left to `sweeper sync`."""
 
 RECALIBRATIONS_TAG = "recalibrations"
 """The parent's tag with the state of the recalibrations that are logged."""
@@ -73,21 +77,28 @@ class JournalTail:
 class Projection:
     """One sweep's journal on one side, one store on the other."""
 
-    def __init__(self, root: Path, uri: str) -> None:
-        """Prepare; nothing is read or sent before `begin`."""
+    def __init__(self, root: Path, uri: str, watchdog: Watchdog | None = None) -> None:
+        """Take note; nothing is read or sent before `prepare` and `begin`. `watchdog` is told of every call."""
         for key, value in ENVIRONMENT.items():
             os.environ.setdefault(key, value)
         self.paths = paths = SweepPaths(root.resolve())
         artifacts_at = None if uri.startswith("http") else (paths.root.parent / "mlartifacts" / paths.name).as_uri()
         kind = SqliteStore if uri.startswith("sqlite:") else ClientStore
         self._store = kind(uri, paths.name, artifacts_at)
+        self._watchdog = watchdog
+        if watchdog is not None:
+            self._store.answered = watchdog.heard
         self.runs = self.points = 0
         self.ended_at = -1
         self._abandoned = False
 
     def prepare(self) -> None:
         """Open the store: what takes seconds the first time, and can be done before the journal begins."""
-        self._store.prepare()
+        # Importing it takes seconds, which are not the store's.
+        import mlflow.tracking  # noqa: F401
+
+        with self._asking():
+            self._store.prepare()
 
     def begin(self) -> bool:
         """Start at the journal's beginning; `False` while the journal has no record yet."""
@@ -98,7 +109,9 @@ class Projection:
         description = _describe(self.paths, spec)
         # Numbers of records that were set aside are given again: what a run holds from there on is not known.
         sound = first_set_aside(self.paths.journal) - 1
-        known = {place: min(newest, sound) for place, newest in self._store.connect(description.identity).items()}
+        with self._asking():
+            held = self._store.connect(description.identity)
+        known = {place: min(newest, sound) for place, newest in held.items()}
         self._runs = RunProjection(description, known)
         self._tail = JournalTail(self.paths.journal)
         return True
@@ -125,8 +138,10 @@ class Projection:
             return
         with tempfile.TemporaryDirectory() as folder:
             for path, target in artifacts(self.paths, self._runs.state, self._mode, Path(folder)):
-                self._store.log_artifact(path, target)
-        self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
+                with self._asking(path.stat().st_size / ARTIFACT_BYTES_A_SECOND):
+                    self._store.log_artifact(path, target)
+        with self._asking():
+            self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
 
     def _log_recalibrations(self) -> str:
         """Log the points of all recalibrations where one is new; return what tells this state of them from others."""
@@ -139,14 +154,20 @@ class Projection:
                 if self._runs.pending_points >= POINTS_A_PASS:
                     self._write(self._runs.take(abandoned=self._abandoned))
             self._write(self._runs.take(abandoned=self._abandoned))
-            self._store.set_parent_tag(RECALIBRATIONS_TAG, state)
+            with self._asking():
+                self._store.set_parent_tag(RECALIBRATIONS_TAG, state)
         return state
 
     def _write(self, updates: Sequence[RunUpdate]) -> None:
         if updates:
-            self._store.write(updates)
+            with self._asking():
+                self._store.write(updates)
             self.runs += len(updates)
             self.points += sum(len(update.points) for update in updates)
+
+    def _asking(self, more: float = 0.0) -> AbstractContextManager[None]:
+        """Mark a call of the store that may take `more` seconds than others."""
+        return self._watchdog.asking(self._store.answers_within + more) if self._watchdog else nullcontext()
 
     @contextmanager
     def alone(self, patience: float) -> Iterator[None]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
@@ -29,44 +22,7 @@ from sweeper.sinks.follower import MlflowFollower
 from sweeper.sinks.mlflow_client_store import ClientStore
 from sweeper.sinks.mlflow_runs import RUN_STATUS
 from sweeper.state import fold
-
-POSTGRESQL = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/bin"))
-EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece", "lr", "seconds")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Server:
-    """A real `mlflow server` of its own process group, on loopback."""
-
-    def __init__(self, backend: str, folder: Path) -> None:
-        self.port, self._backend, self._folder = free_port(), backend, folder
-        self.uri = f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self._backend, "--workers", "1",
-                   "--host", "127.0.0.1", "--port", str(self.port),
-                   "--artifacts-destination", str(self._folder / "served")]  # fmt: skip
-        environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-        with (self._folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
-        until = time.monotonic() + 90
-        while time.monotonic() < until and self.process.poll() is None:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise TimeoutError((self._folder / "server.log").read_text())
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-        if number == signal.SIGKILL:
-            self.process.wait()
+from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
 
 
 @pytest.fixture(scope="module")
@@ -77,39 +33,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield made
     if made.process.poll() is None:
         made.signal(signal.SIGKILL)
-
-
-def expected_points(records: list[Any], expected: Any) -> dict[int, dict[str, set[tuple[int, int, float]]]]:
-    """Return configuration → metric → {(step, timestamp, value)}, the plain way."""
-    groups: dict[tuple[int, str, int, int], list[float]] = {}
-    seen: set[tuple[Any, ...]] = set()
-    for record in records:
-        for table in ("epochs", "evaluations") if record.kind == "report" else ():
-            for row in record.body[table]:
-                index, split = record.body["configuration"], row.get("split")
-                key = (index, row["replicate"], row["epoch"], split)
-                if key in seen:
-                    continue
-                seen.add(key)
-                for column, value in row.items():
-                    if column in ("replicate", "epoch", "split", "stage") or value is None:
-                        continue
-                    name = column if split is None or column.startswith("hessian") else f"{split}_{column}"
-                    if split is None or name not in EPOCH_METRICS:
-                        place = (index, name, row["epoch"], round(record.time * 1000))
-                        groups.setdefault(place, []).append(float(value))
-    found: dict[int, dict[str, set[tuple[int, int, float]]]] = {}
-    for (index, name, epoch, timestamp), values in groups.items():
-        metrics = found.setdefault(index, {})
-        metrics.setdefault(name, set()).add((epoch, timestamp, rounded(float(np.mean(values)))))
-        if len(values) > 1:
-            spread = rounded(float(np.std(values, ddof=1)))
-            metrics.setdefault(f"{name}_std", set()).add((epoch, timestamp, spread))
-    return found
-
-
-def rounded(value: float) -> float:
-    return -1.0 if math.isnan(value) else round(value, 9)
 
 
 def assert_complete(sweep: Any, uri: str, expected: Any, *, abandoned: bool = False) -> None:
@@ -279,7 +202,7 @@ def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
         notes = follower.wait(0.1)
     assert notes
     with pytest.raises(SweeperError, match="cannot be filled"), monkeypatch.context() as patch:
-        patch.setattr(projection, "FINAL_TRIES", 1)
+        patch.setattr(projection, "SYNC_TRIES", 1)
         projection.sync(sweep.root, server.uri)
     server.start()
     projection.sync(sweep.root, server.uri)
@@ -346,34 +269,11 @@ def test_passwords_in_addresses_are_never_shown(random_sweep: Any, monkeypatch: 
     sweep = random_sweep(9, count=2)
     sweep.write_spec()
     drive(sweep, 3)
-    monkeypatch.setattr(projection, "FINAL_TRIES", 1)
+    monkeypatch.setattr(projection, "SYNC_TRIES", 1)
     with pytest.raises(SweeperError) as caught:
         projection.sync(sweep.root, f"http://someone:hunter2@127.0.0.1:{free_port()}")
     assert "hunter2" not in str(caught.value)
     assert "***@127.0.0.1" in str(caught.value)
-
-
-@contextlib.contextmanager
-def postgresql() -> Iterator[str]:
-    """Run a database server of our own and give its address; root may not run one, so it is `postgres` then."""
-    folder, port = Path(tempfile.mkdtemp(prefix="postgresql-")), free_port()
-    become = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
-    if become:
-        shutil.chown(folder, "postgres")
-    data, control = folder / "data", str(POSTGRESQL / "pg_ctl")
-    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder} -c fsync=off"
-
-    def command(*words: str) -> None:
-        subprocess.run([*become, *words], check=True, cwd=folder, stdout=subprocess.DEVNULL)
-
-    command(str(POSTGRESQL / "initdb"), "-D", str(data), "-U", "mlflow", "--auth=trust")
-    command(control, "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
-    try:
-        command(str(POSTGRESQL / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", "mlflow", "mlflow")
-        yield f"postgresql://mlflow@127.0.0.1:{port}/mlflow"
-    finally:
-        command(control, "-D", str(data), "-m", "immediate", "stop")
-        shutil.rmtree(folder)
 
 
 @pytest.mark.slow
