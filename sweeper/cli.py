@@ -16,6 +16,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from sweeper.errors import SweeperError
+from trainables.storage import StoreError
 
 DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
 
@@ -27,7 +28,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Output = Annotated[Path, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders.")]
+Output = Annotated[
+    str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders, s3://… or gs://….")
+]
 Name = Annotated[str, typer.Argument(help="A sweep's name, or the path of its results folder.")]
 Tracking = Annotated[
     str | None,
@@ -39,7 +42,7 @@ Rehearse = Annotated[
 ]
 Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
 Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
-RESULTS = Path("results")
+RESULTS = "results"
 AFTERWARDS_SQL = (
     "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
     "where split = 'test' group by all order by all"
@@ -50,7 +53,7 @@ def main() -> None:
     """Run the command line; every `SweeperError` becomes its message and exit status, never a traceback."""
     try:
         app()
-    except SweeperError as error:
+    except (SweeperError, StoreError) as error:
         sys.stdout.flush()
         Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
         raise SystemExit(error.exit_code) from None
@@ -114,13 +117,13 @@ def resume(
     cpus: Cpus = None,
 ) -> None:
     """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
+    from sweeper.places import split_name
     from sweeper.runner import RunOptions, resume_sweep
-    from sweeper.sweep import open_sweep
 
-    sweep = open_sweep(name, output)
-    uri = None if no_mlflow else _tracking(tracking_uri, sweep.paths.root.parent)
+    name, output = split_name(name, output)
+    uri = None if no_mlflow else _tracking(tracking_uri, output, name)
     chosen = RunOptions(output, address, cpus, uri, failed_too=failed, discard_damaged=discard_damaged)
-    _finish(resume_sweep(sweep, chosen), output)
+    _finish(resume_sweep(name, chosen), output)
 
 
 @app.command()
@@ -317,22 +320,30 @@ def doctor() -> None:
     raise typer.Exit(DONE if all(check.ok for check in found) else INCOMPLETE)
 
 
-def _tracking(uri: str | None, output: Path) -> str:
+def _tracking(uri: str | None, output: str, name: str | None = None) -> str | None:
+    """Return MLflow's store: the one that was named, or a file beside the sweeps; none beside those in a store."""
+    from sweeper.places import DRIVING, place_of
     from sweeper.sinks.follower import default_tracking_uri
 
-    return uri or default_tracking_uri(output)
+    place = place_of(output, DRIVING)
+    if uri is not None or place.store is not None:
+        return uri
+    return default_tracking_uri(place.find(name).root.parent if name is not None else place.folder)
 
 
-def _finish(outcome: Any, output: Path) -> None:
+def _finish(outcome: Any, output: str) -> None:
     """Print a run's summary, where its results are, and the next commands, ready to paste."""
+    from sweeper.places import DRIVING, place_of
     from sweeper.results import load
     from sweeper.summary import summary
 
     sweep, paths = outcome.sweep, outcome.sweep.paths
     _show(summary(load(paths.root)))
     say: Callable[[str], None] = typer.echo
-    say(f"\nresults  {_short(paths.root)}")
-    say(f"report   {_short(paths.report)}")
+    place = place_of(output, DRIVING)
+    here = _short(paths.root) if place.store is None else f"{place.address}/{sweep.name}"
+    say(f"\nresults  {here}")
+    say(f"report   {here}/{paths.report.name}")
     for note in outcome.notes:
         say(f"note     {note}")
     where = "" if output == RESULTS else f" --output {output}"

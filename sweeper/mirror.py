@@ -19,7 +19,7 @@ from types import TracebackType
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths
 from sweeper.journal import Journal
-from sweeper.places import fetch, objects
+from sweeper.places import Place, fetch, objects
 from sweeper.sinks.large_tables import Arrivals
 from sweeper.store_lease import StoreLease
 from sweeper.stored_journal import JOURNAL, StoredJournal, remove_unsettled
@@ -47,6 +47,7 @@ class SharedFolder:
     def __init__(self, paths: SweepPaths) -> None:
         """Stand in for a mirror of the sweep in `paths`."""
         self._paths = paths
+        self.address = paths.name
 
     def __enter__(self) -> SharedFolder:
         """Begin."""
@@ -79,12 +80,18 @@ class SharedFolder:
         """Everything is there."""
 
 
+def mirror_of(paths: SweepPaths, place: Place) -> Mirror | SharedFolder:
+    """Return the mirror of the sweep in `paths` to its place's store, or its stand-in where there is none."""
+    return Mirror(paths, place.store.child(paths.name)) if place.store is not None else SharedFolder(paths)
+
+
 class Mirror:
     """Keeps one sweep's store and its driver's folder equal while a driver runs."""
 
     def __init__(self, paths: SweepPaths, store: Store) -> None:
         """Prepare to mirror the sweep in the folder `paths` to `store`, the sweep's own."""
         self.store: Store = store
+        self.address = store.uri
         self.arrivals: Arrivals = self
         self._paths = paths
         self._lease = StoreLease(store, paths.name)
@@ -100,6 +107,8 @@ class Mirror:
     def __enter__(self) -> Mirror:
         """Take the lease, make the folder equal to the store, and begin. Raises SweeperError, or StoreError."""
         self._lease.take()
+        if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
+            self.store.put_all(dict(objects(self._paths)))
         remove_unsettled(self.store)
         self.store.delete([STOP])
         fetch(self.store, self._paths.root)

@@ -16,6 +16,7 @@ from pathlib import Path
 from sweeper.errors import SweeperError
 from sweeper.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.recalibration_table import link_recalibrations
+from sweeper.sweep import find_sweep
 from trainables.registry import did_you_mean
 from trainables.storage import Entry, Store, is_store_address
 
@@ -42,9 +43,19 @@ class Place:
         """The place as a user writes it."""
         return self.store.uri if self.store is not None else str(self.folder)
 
-    def sweep_store(self, name: str) -> Store | None:
-        """Return the store of one sweep."""
-        return self.store.child(name) if self.store is not None else None
+    def has(self, name: str) -> bool:
+        """Tell whether the store has a sweep of that name. Raises StoreError when it cannot be asked."""
+        return self.store is not None and self.store.exists(f"{name}/sweep.yaml")
+
+    def find(self, name: str) -> SweepPaths:
+        """Return the paths, on this machine, of a sweep that exists. Raises SweeperError when there is none."""
+        if self.store is None:
+            return find_sweep(name, self.folder)
+        if not is_sweep_name(name) or not self.has(name):
+            known = tuple(self.store.folders())
+            hint = did_you_mean(name, known).removeprefix("; ") or f"see `sweeper status --output {self.address}`"
+            raise SweeperError(f"there is no sweep {name!r} in {self.address}", hint)
+        return SweepPaths(self.folder / name)
 
 
 def place_of(output: str | Path, use: str) -> Place:
@@ -74,8 +85,7 @@ def local_copy(name: str, output: str | Path, *, tables: bool = True) -> tuple[s
     name, output = split_name(name, output)
     place = place_of(output, READING)
     if place.store is not None:
-        require_sweep(place, name)
-        fetch(place.store.child(name), place.folder / name, tables=tables)
+        fetch(place.store.child(name), place.find(name).root, tables=tables)
     return name, place.folder
 
 
@@ -84,7 +94,7 @@ def local_copies(output: str | Path) -> Path:
     place = place_of(output, READING)
     if place.store is not None:
         for name in place.store.folders():
-            if place.store.exists(f"{name}/sweep.yaml"):
+            if place.has(name):
                 fetch(place.store.child(name), place.folder / name, tables=False)
     return place.folder
 
@@ -99,25 +109,16 @@ def publish(name: str, output: str | Path) -> None:
         place.store.child(name).put_all(dict(made))
 
 
-def require_sweep(place: Place, name: str) -> None:
-    """Raise SweeperError unless the place's store has a sweep of that name."""
-    assert place.store is not None
-    if is_sweep_name(name) and place.store.exists(f"{name}/sweep.yaml"):
-        return
-    known = place.store.folders()
-    hint = did_you_mean(name, tuple(known)).removeprefix("; ") or f"see `sweeper status --output {place.address}`"
-    raise SweeperError(f"there is no sweep {name!r} in {place.address}", hint)
-
-
 def fetch(store: Store, root: Path, *, tables: bool = True) -> None:
     """Make the folder `root` equal to a sweep in a store: fetch what is new or changed, remove what is gone."""
     paths = SweepPaths(root)
     paths.root.mkdir(parents=True, exist_ok=True)
-    if tables:
+    found = store.list()
+    if any(name.startswith("tables/") for name in found) and tables:
         _link_tables(paths)
     wanted = {
         _local(paths, name): (name, entry)
-        for name, entry in store.list().items()
+        for name, entry in found.items()
         if not name.startswith(TRIAL_FILES) and (tables or not name.startswith("tables/"))
     }
     stale = {path: name for path, (name, entry) in wanted.items() if not _is_current(path, entry)}

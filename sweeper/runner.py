@@ -18,11 +18,13 @@ from typing import Any
 from sweeper.driver import Driver
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths, flatten_configuration
-from sweeper.journal import Journal, read_journal, set_aside_damaged
+from sweeper.journal import read_journal, set_aside_damaged
 from sweeper.last_words import last_words
 from sweeper.lease import Lease
 from sweeper.manifest import build_manifest
+from sweeper.mirror import Mirror, SharedFolder, mirror_of
 from sweeper.output import chatter_to
+from sweeper.places import DRIVING, place_of, split_name
 from sweeper.preparation import dataset_facts, prepare_dataset
 from sweeper.progress import Progress
 from sweeper.ray_environment import prepare
@@ -36,7 +38,7 @@ from sweeper.space import column_types, varying_columns
 from sweeper.spec import load_spec
 from sweeper.spec_models import Resources
 from sweeper.state import ReplicateState, SweepState
-from sweeper.sweep import Sweep, create_sweep
+from sweeper.sweep import Sweep, create_sweep, open_sweep
 from sweeper.tables import evaluation_columns, table_schemas
 from trainables.checkpoints import checkpoint_epochs, checkpoint_file
 from trainables.datasets.base import DataSet
@@ -48,7 +50,7 @@ class RunOptions:
     """How to run, as opposed to what.
 
     Attributes:
-        output: the folder of results folders.
+        output: the folder of results folders, or the address of a store for them.
         address: of a Ray cluster; `None` starts one on this machine.
         cpus: cores a started one may use; `None` for all.
         tracking_uri: of MLflow's store; `None` for none at all.
@@ -56,7 +58,7 @@ class RunOptions:
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
     """
 
-    output: Path
+    output: str | Path
     address: str | None = None
     cpus: int | None = None
     tracking_uri: str | None = None
@@ -89,47 +91,57 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
     spec = load_spec(space, overrides)
-    dataset = prepare_dataset(spec)
-    sweep = create_sweep(spec, Path(space).stem, name, options.output, build_manifest(spec, dataset_facts(dataset)))
-    return _drive(sweep, dataset, options)
+    dataset, place = prepare_dataset(spec), place_of(options.output, DRIVING)
+    sweep = create_sweep(spec, Path(space).stem, name, place.folder, build_manifest(spec, dataset_facts(dataset)), place.has)
+    with mirror_of(sweep.paths, place) as mirror:
+        return _drive(sweep, dataset, options, mirror)
 
 
-def resume_sweep(sweep: Sweep, options: RunOptions) -> Outcome:
-    """Fold a sweep's journal and run what is unfinished."""
-    return _drive(sweep, prepare_dataset(sweep.spec), options)
+def resume_sweep(name: str, options: RunOptions) -> Outcome:
+    """Fold a sweep's journal and run what is unfinished; a sweep in a store is brought here first.
+
+    Raises SweeperError when there is no such sweep, or another driver has it.
+    """
+    name, output = split_name(name, options.output)
+    place = place_of(output, DRIVING)
+    with mirror_of(place.find(name), place) as mirror:
+        sweep = open_sweep(name, place.folder)
+        return _drive(sweep, prepare_dataset(sweep.spec), options, mirror)
 
 
-def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions) -> Outcome:
+def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror | SharedFolder) -> Outcome:
     """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date."""
     started = time.monotonic()
     paths, halving = sweep.paths, sweep.spec.halving
     goodbye = (
         f"the driver died: it was killed, or the Ray cluster's head is gone (see {paths.log})\n"
-        f"  every result so far is kept: continue with `sweeper resume {paths.name}`"
+        f"  every result so far is kept: continue with `sweeper resume {mirror.address}`"
     )
     with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
-        notes = _discard_damaged(paths) if options.discard_damaged else []
+        notes = _discard_damaged(paths, mirror) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)
         for record in read_journal(paths.journal):
             state.apply(record)
             rungs.apply(record)
         if notes:
             _remove_checkpoints_ahead(paths, state)
-        tables = _open_tables(sweep, dataset.classes)
-        if state.attempt or notes:
+        tables = _open_tables(sweep, dataset.classes, mirror)
+        if state.attempt or notes or mirror.store is not None:
             tables.rebuild(read_journal(paths.journal))
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = Progress(terminal, state, halving, lambda index: describe(sweep, index))
         with progress, follower:
             outcome = "finished"
             if state.unfinished(failed_too=options.failed_too) or not state.attempt:
-                driver = _Parts(sweep, state, rungs, tables, progress, lease).run(options)
+                driver = _Parts(sweep, state, rungs, tables, progress, lease, mirror).run(options)
                 outcome = driver.finish()
                 notes += [f"stopped: {driver.stop_requested}"] if driver.stop_requested else []
             progress.stage("writing tables and report")
+            mirror.collect()
             tables.close()
             write_report(paths.root)
+            mirror.complete()
             progress.stage("MLflow: logging what is left")
             notes += tables.notes + follower.wait(patience(time.monotonic() - started))
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
@@ -151,9 +163,10 @@ def _remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
                     checkpoint_file(place, epoch).unlink(missing_ok=True)
 
 
-def _discard_damaged(paths: SweepPaths) -> list[str]:
+def _discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[str]:
     """Cut the journal off before its first damaged record; return what was done, in a sentence, if anything."""
     names = set_aside_damaged(paths.journal)
+    mirror.set_aside(names)
     if not names:
         return []
     return [
@@ -172,6 +185,7 @@ class _Parts:
     tables: ParquetSink
     progress: Progress
     lease: Lease
+    mirror: Mirror | SharedFolder
 
     def run(self, options: RunOptions) -> Driver:
         """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
@@ -186,7 +200,7 @@ class _Parts:
             driver.begin()
             self.progress.stage("running")
             with _stopped_by_signal(driver):
-                settings = _settings(self.sweep, resources, self.tables.incoming)
+                settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
                 execute(driver, settings, resources=resources, pending=slots)
         return driver
 
@@ -199,7 +213,8 @@ class _Parts:
             seed=spec.seed,
             replicates=spec.replicates.count,
             halving=spec.halving,
-            journal=Journal(paths.journal),
+            journal=self.mirror.journal(),
+            keeper=self.mirror,
             state=self.state,
             rungs=self.rungs,
             sinks=[self.tables, self.progress, _Heart(self.lease)],
@@ -254,7 +269,7 @@ def share_out(asked: Resources, cluster: Mapping[str, float]) -> tuple[dict[str,
     return resources, int(min(fits))
 
 
-def _open_tables(sweep: Sweep, classes: int) -> ParquetSink:
+def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
     spec = sweep.spec
     columns = evaluation_columns([method["name"] for method in spec.evaluation.posthoc])
     return ParquetSink(
@@ -263,10 +278,13 @@ def _open_tables(sweep: Sweep, classes: int) -> ParquetSink:
         sweep.configurations,
         replicates=spec.replicates.count,
         sweep_seed=spec.seed,
+        arrivals=mirror.arrivals,
     )
 
 
-def _settings(sweep: Sweep, resources: dict[str, float], tables: Path) -> dict[str, Any]:
+def _settings(
+    sweep: Sweep, resources: dict[str, float], tables: Path, mirror: Mirror | SharedFolder
+) -> dict[str, Any]:
     spec, paths = sweep.spec, sweep.paths
     return {
         "dataset": spec.dataset,
@@ -276,6 +294,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path) -> dict[s
         "evaluation": spec.evaluation.model_dump(mode="json"),
         "tables": str(tables),
         "checkpoints": str(paths.checkpoints),
+        "store": mirror.store.uri if mirror.store is not None else None,
         "threads": max(1, int(resources["cpu"])),
         "device": "cuda" if resources["gpu"] else "cpu",
         "gpu": resources["gpu"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,21 @@ class Sweep:
         return self.paths.name
 
 
-def create_sweep(spec: SweepSpec, stem: str, name: str | None, output: Path, manifest: Mapping[str, Any]) -> Sweep:
+def create_sweep(
+    spec: SweepSpec,
+    stem: str,
+    name: str | None,
+    output: Path,
+    manifest: Mapping[str, Any],
+    taken: Callable[[str], bool] = lambda name: False,
+) -> Sweep:
     """Claim a name and write `sweep.yaml` and `manifest.json` into its folder.
 
-    Without `name` the search space file's stem is taken, and -2, -3 … where that is taken already.
+    Without `name` the search space file's stem is taken, and -2, -3 … where that is taken already: in `output`, or
+    elsewhere as `taken` says.
     Raises SweeperError when an explicit name is taken or cannot be a folder's name.
     """
-    paths = SweepPaths(_claim_folder(stem, name, output))
+    paths = SweepPaths(_claim_folder(stem, name, output, taken))
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
     _write_whole(paths.sweep_file, text)
     _write_whole(paths.manifest, json.dumps(manifest, indent=2) + "\n")
@@ -81,7 +89,7 @@ def list_sweeps(output: Path) -> list[str]:
     return [path.name for path in sorted(found, key=lambda p: (p / "sweep.yaml").stat().st_mtime, reverse=True)]
 
 
-def _claim_folder(stem: str, name: str | None, output: Path) -> Path:
+def _claim_folder(stem: str, name: str | None, output: Path, taken: Callable[[str], bool]) -> Path:
     wanted = name if name is not None else _name_of(stem)
     if not is_sweep_name(wanted):
         raise SweeperError(
@@ -91,11 +99,11 @@ def _claim_folder(stem: str, name: str | None, output: Path) -> Path:
     number = 1
     while True:
         folder = output / (wanted if number == 1 else f"{wanted}-{number}")
-        if not folder.exists() and _make(folder):
+        if not folder.exists() and not taken(folder.name) and _make(folder):
             return folder.resolve()
         if name is not None:
             raise SweeperError(
-                f"the name {name!r} is taken: {folder} exists",
+                f"the name {name!r} is taken in {output}",
                 f"continue it with `sweeper resume {name}`, or choose another --name",
             )
         number += 1
