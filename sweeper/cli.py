@@ -42,6 +42,9 @@ Rehearse = Annotated[
 ]
 Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
 Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
+WaitForNodes = Annotated[
+    float, typer.Option(min=0, help="Minutes that a cluster's autoscaler has to start a first node for a trial.")
+]
 RESULTS = "results"
 AFTERWARDS_SQL = (
     "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
@@ -95,11 +98,14 @@ def run(
     no_mlflow: NoMlflow = False,
     address: Address = None,
     cpus: Cpus = None,
+    rehearse: Rehearse = False,
+    wait_for_nodes: WaitForNodes = 30.0,
 ) -> None:
     """Run a sweep from a search space file to its report."""
     from sweeper.runner import RunOptions, run_sweep
 
-    chosen = RunOptions(output, address, cpus, None if no_mlflow else _tracking(tracking_uri, output))
+    uri = None if no_mlflow else _tracking(tracking_uri, output)
+    chosen = RunOptions(output, address, cpus, uri, rehearse=rehearse, wait_for_nodes=60 * wait_for_nodes)
     _finish(run_sweep(space, settings or [], name, chosen), output)
 
 
@@ -115,6 +121,7 @@ def resume(
     no_mlflow: NoMlflow = False,
     address: Address = None,
     cpus: Cpus = None,
+    wait_for_nodes: WaitForNodes = 30.0,
 ) -> None:
     """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
     from sweeper.places import split_name
@@ -122,7 +129,15 @@ def resume(
 
     name, output = split_name(name, output)
     uri = None if no_mlflow else _tracking(tracking_uri, output, name)
-    chosen = RunOptions(output, address, cpus, uri, failed_too=failed, discard_damaged=discard_damaged)
+    chosen = RunOptions(
+        output,
+        address,
+        cpus,
+        uri,
+        failed_too=failed,
+        discard_damaged=discard_damaged,
+        wait_for_nodes=60 * wait_for_nodes,
+    )
     _finish(resume_sweep(name, chosen), output)
 
 
@@ -131,12 +146,13 @@ def plan(
     space: Annotated[str, typer.Argument(help="A search space file, or the name of one that ships.")],
     settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. samples=96.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """Say what a search space will cost, before any training: trials, rungs, epochs, time."""
     from sweeper.plan_costs import measured_plan
     from sweeper.spec import load_spec
 
-    planned = measured_plan(load_spec(space, settings or []))
+    planned = measured_plan(load_spec(space, settings or [], rehearse=rehearse))
     if as_json:
         typer.echo(json.dumps(planned.to_dict(), indent=2))
     else:

@@ -21,7 +21,7 @@ from sweeper.journal import Journal, Record
 from sweeper.mirror import SharedFolder
 from sweeper.scheduler import Decision, Halving, Rungs, decide_on
 from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
-from trainables.trial import NON_FINITE, TIMED_OUT
+from trainables.trial import NON_FINITE
 
 STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
 
@@ -115,6 +115,10 @@ class Driver:
         for trial in state.trials.values():
             if failed_too and trial.status == FAILED:
                 trial.reopen()
+
+    def resize(self, slots: int) -> None:
+        """Take note of how many trials run at once from now on: a cluster's nodes come and go."""
+        self._slots = max(1, slots)
 
     def begin(self) -> None:
         """Journal that this driver takes the sweep up."""

@@ -96,6 +96,7 @@ class Progress:
         self._printed = -math.inf
         self._live: Live | None = None
         self._stage = "starting Ray"
+        self._cluster = ""
 
     def __enter__(self) -> Progress:
         """Begin to show."""
@@ -123,6 +124,12 @@ class Progress:
         self._stage = text
         if text == "running":
             self._started = self._clock()
+        if self._live is None:
+            self._console.print(text)
+
+    def say(self, text: str) -> None:
+        """Show a sentence about the cluster until the next one: what the sweep waits for, or runs on."""
+        self._cluster = text
         if self._live is None:
             self._console.print(text)
 
@@ -169,6 +176,8 @@ class Progress:
         times = Table.grid(padding=(0, 2))
         times.add_row(bar, Text(f"{duration(now.seconds)} · {left} · {speed}"))
         lines: list[RenderableType] = [counts, times, table]
+        if self._cluster:
+            lines.append(Text(self._cluster, style="dim"))
         if now.best is not None:
             lines.append(
                 Text(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sweeper.driver import Driver
+from sweeper.capacity import PATIENCE_SECONDS, PENDING_TRIALS, CapacityWatch, ClusterView
+from sweeper.driver import Driver, Sink
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths, flatten_configuration
 from sweeper.journal import read_journal, set_aside_damaged
@@ -55,15 +56,19 @@ class RunOptions:
         cpus: cores a started one may use; `None` for all.
         tracking_uri: of MLflow's store; `None` for none at all.
         failed_too: on resume, run failed trials again.
+        rehearse: scale the sweep down to minutes, see `sweeper.rehearsal`.
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
+        wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
     """
 
     output: str | Path
     address: str | None = None
     cpus: int | None = None
     tracking_uri: str | None = None
+    rehearse: bool = False
     failed_too: bool = False
     discard_damaged: bool = False
+    wait_for_nodes: float = PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,12 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
 
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
-    spec = load_spec(space, overrides)
+    spec = load_spec(space, overrides, rehearse=options.rehearse)
     dataset, place = prepare_dataset(spec), place_of(options.output, DRIVING)
-    sweep = create_sweep(spec, Path(space).stem, name, place.folder, build_manifest(spec, dataset_facts(dataset)), place.has)
+    stem = Path(space).stem
+    if spec.is_rehearsal:
+        stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
+    sweep = create_sweep(spec, stem, name, place.folder, build_manifest(spec, dataset_facts(dataset)), place.has)
     with mirror_of(sweep.paths, place) as mirror:
         return _drive(sweep, dataset, options, mirror)
 
@@ -192,19 +200,29 @@ class _Parts:
         prepare(options.address)
         # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
         from sweeper.executor import execute, ray_session
+        from sweeper.ray_view import look_at_cluster
 
         self.progress.stage(f"{self.sweep.name}: starting Ray")
-        with ray_session(options.address, options.cpus) as cluster:
+        with ray_session(options.address, options.cpus):
+            cluster = replace(look_at_cluster(), autoscales=False) if options.address is None else look_at_cluster()
             resources, slots = share_out(self.sweep.spec.resources, cluster)
-            driver = self._driver(slots, options)
+            # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait.
+            least = PENDING_TRIALS if cluster.autoscales else 1
+            watch = CapacityWatch(
+                look_at_cluster, resources, self.progress.say, at_least=least, patience=options.wait_for_nodes
+            )
+            slots = max(slots, least)
+            watch.driver = driver = self._driver(slots, options, [watch] if options.address is not None else [])
             driver.begin()
             self.progress.stage("running")
+            if cluster.autoscales:
+                watch.see(cluster)
             with _stopped_by_signal(driver):
                 settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
                 execute(driver, settings, resources=resources, pending=slots)
         return driver
 
-    def _driver(self, slots: int, options: RunOptions) -> Driver:
+    def _driver(self, slots: int, options: RunOptions, more_sinks: Sequence[Sink]) -> Driver:
         spec, paths = self.sweep.spec, self.sweep.paths
         kind = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
         return kind(
@@ -217,7 +235,7 @@ class _Parts:
             keeper=self.mirror,
             state=self.state,
             rungs=self.rungs,
-            sinks=[self.tables, self.progress, _Heart(self.lease)],
+            sinks=[self.tables, self.progress, _Heart(self.lease), *more_sinks],
             retries=spec.retries,
             failed_too=options.failed_too,
             slots=slots,
@@ -250,23 +268,28 @@ class _Heart:
         self._lease.beat()
 
 
-def share_out(asked: Resources, cluster: Mapping[str, float]) -> tuple[dict[str, float], int]:
-    """Return a trial's resources and how many trials fit on a cluster as it is now.
+def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
+    """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
 
     Where the space says `gpu: auto`, a trial takes a quarter of a card if there is one.
-    Raises SweeperError when not even one trial fits.
+    Raises SweeperError when not even one trial fits and no autoscaler could change that.
     """
-    gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cluster.get("GPU", 0) else 0.0)
+    if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
+        raise SweeperError(
+            "resources.gpu is auto, and whether the cluster's autoscaler will start nodes with GPUs cannot be told yet",
+            "say what a trial takes: --set resources.gpu=0.25 for a quarter of a card, or --set resources.gpu=0",
+        )
+    gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cluster.total("GPU") else 0.0)
     resources = {"cpu": float(asked.cpu), "gpu": gpu}
-    fits = [cluster.get(name.upper(), 0.0) / amount for name, amount in resources.items() if amount]
-    if min(fits) < 1:
-        have = ", ".join(f"{cluster.get(name.upper(), 0.0):g} {name}" for name in resources)
+    slots = cluster.trials_at_once(resources)
+    if not slots and not cluster.autoscales:
+        have = ", ".join(f"{cluster.total(name.upper()):g} {name}" for name in resources)
         need = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
         raise SweeperError(
             f"no trial fits: one needs {need}, the cluster has {have}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
         )
-    return resources, int(min(fits))
+    return resources, slots
 
 
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
@@ -274,7 +297,7 @@ def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> P
     columns = evaluation_columns([method["name"] for method in spec.evaluation.posthoc])
     return ParquetSink(
         sweep.paths,
-        table_schemas(column_types(spec.space), classes, columns),
+        table_schemas(column_types(spec.space), classes, columns, rehearsal=spec.is_rehearsal),
         sweep.configurations,
         replicates=spec.replicates.count,
         sweep_seed=spec.seed,

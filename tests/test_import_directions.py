@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("trainables", "sweeper") for path in (ROOT / package).rglob("*.py"))
-RAY_FILES = {"trainables/trainable.py", "sweeper/executor.py", "sweeper/cluster.py"}
+RAY_FILES = {"trainables/trainable.py", "sweeper/executor.py", "sweeper/cluster.py", "sweeper/ray_view.py"}
 SLOW = {"torchvision", "timm", "scipy", "sklearn", "ray", "mlflow", "pandas", "duckdb", "plotly", "matplotlib"}
 
 

@@ -1,0 +1,53 @@
+"""What Ray says of the cluster that this process is connected to.
+
+Ray reads its environment when it is imported: call `sweeper.ray_environment.prepare` before this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray._raylet import GcsClient
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+from ray.experimental.internal_kv import _internal_kv_get
+
+from sweeper.capacity import ClusterView, view_of_first_autoscaler
+
+STATUS_SECONDS = 5.0
+"""How long the head may take to answer; it takes milliseconds."""
+
+
+def look_at_cluster() -> ClusterView:
+    """Return what the cluster has and what its autoscaler, of either version, is about to add.
+
+    Version 2 answers the status call of Ray's own `ray status`; version 1 leaves JSON in the head's store.
+    """
+    nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
+    reply = GetClusterStatusReply()
+    address = ray.get_runtime_context().gcs_address
+    reply.ParseFromString(GcsClient(address).get_cluster_status(timeout_s=STATUS_SECONDS))
+    if reply.autoscaling_state.autoscaler_state_version:
+        return _view_of_second_autoscaler(nodes, reply)
+    status = _internal_kv_get(b"__autoscaling_status")
+    return view_of_first_autoscaler(nodes, json.loads(status) if status else {})
+
+
+def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: Any) -> ClusterView:
+    state = reply.autoscaling_state
+    starting: Counter[str] = Counter()
+    for asked in state.pending_instance_requests:
+        starting[asked.ray_node_type_name] += asked.count
+    for instance in state.pending_instances:
+        starting[instance.ray_node_type_name] += 1
+    requests = [*state.infeasible_resource_requests]
+    for gang in state.infeasible_gang_resource_requests:
+        requests += gang.requests
+    failures = [f"{failed.ray_node_type_name}: {failed.reason}" for failed in state.failed_instance_requests]
+    # Without an autoscaler's configuration nodes have no type.
+    autoscales = any(node.ray_node_type_name for node in reply.cluster_resource_state.node_states)
+    bundles = tuple(dict(request.resources_bundle) for request in requests)
+    return ClusterView(nodes, autoscales, starting, bundles, tuple(failures))

@@ -1,0 +1,101 @@
+"""Ray's own autoscaler scales from no worker to several because a sweep's trials wait, and back, with both versions."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from sweeper.ids import SweepPaths
+from sweeper.results import load
+from tests.faults.autoscaling import autoscaled
+from tests.running import command, write_space
+
+MOST_WORKERS = 2
+
+SPACE = """
+dataset: {name: digits}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: asha, max_epochs: 9, grace_epochs: 3, reduction_factor: 3}
+samples: 8
+space:
+  loss: {name: focal, gamma: {uniform: [0.5, 5]}}
+  architecture: {name: mlp, width: 64}
+  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, momentum: 0.9, batch_size: 64, schedule: cosine}
+resources: {cpu: 1, gpu: 0}
+evaluation: {bins: 15, posthoc: [temperature], curvature: false}
+"""
+
+
+def check_a_sweep_scales(version: int, folder: Path) -> None:
+    """Run a sweep on a cluster without workers; hold nodes and pending trials against what must have happened."""
+    with autoscaled(version, folder, MOST_WORKERS) as cluster:
+        done = subprocess.run(
+            command("run", write_space(folder, SPACE), "--address", cluster.address, "--no-mlflow"),
+            cwd=folder,
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        ended = cluster.timeline()[-1]["seconds"]
+        deadline = time.monotonic() + 60
+        while cluster.timeline()[-1]["workers"] and time.monotonic() < deadline:
+            time.sleep(0.5)
+        timeline = cluster.timeline()
+    plot = write_timeline(timeline, ended, folder, f"autoscaler version {version}")
+    print(f"\nnodes and pending trials over time: {plot}, {plot.with_suffix('.csv')}\n{as_text(timeline, ended)}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = load(SweepPaths(folder / "results" / "small").root).rows("SELECT DISTINCT trial, status FROM trials")
+    assert len(trials) == 8
+    assert {row["status"] for row in trials} <= {"completed", "early_stopped"}
+    workers, pending = ([int(sample[key]) for sample in timeline] for key in ("workers", "pending"))
+    assert workers[0] == 0
+    assert max(workers) == MOST_WORKERS, "all that wait are seen, so every node that may be there is started"
+    assert max(pending[: workers.index(MOST_WORKERS)]) > MOST_WORKERS, "because trials wait"
+    assert workers[-1] == 0, f"back to none: {workers}"
+    assert "waiting for nodes: a trial needs 1 CPU, the cluster has 0 CPU" in done.stderr
+    assert "2 trials at once on 2 nodes" in done.stderr
+
+
+def write_timeline(timeline: Sequence[Mapping[str, float]], ended: float, folder: Path, title: str) -> Path:
+    """Write nodes and pending trials over time as a page that opens offline, and as CSV beside it."""
+    import plotly.graph_objects as go
+
+    seconds = [sample["seconds"] for sample in timeline]
+    figure = go.Figure(layout={"title": title, "xaxis_title": "seconds", "yaxis_title": "count"})
+    for key, name in (("workers", "worker nodes"), ("pending", "trials waiting for a node")):
+        figure.add_scatter(x=seconds, y=[sample[key] for sample in timeline], name=name, line_shape="hv")
+    figure.add_vline(x=ended, line_dash="dot", annotation_text="sweep ended")
+    path = folder / "autoscaling.html"
+    figure.write_html(path, include_plotlyjs=True)
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["seconds", "workers", "pending"])
+        writer.writeheader()
+        writer.writerows(timeline)
+    return path
+
+
+def as_text(timeline: Sequence[Mapping[str, float]], ended: float) -> str:
+    """Return the timeline as lines, one for each moment at which something changed."""
+    lines, before = ["seconds  workers  waiting trials"], None
+    for sample in timeline:
+        now = (sample["workers"], sample["pending"])
+        if now != before:
+            bars = "#" * int(sample["workers"]) + "." * int(sample["pending"])
+            lines.append(f"{sample['seconds']:7.1f}  {sample['workers']:7.0f}  {sample['pending']:14.0f}  {bars}")
+            before = now
+    return "\n".join([*lines, f"the sweep ended at {ended:.1f} s"])
+
+
+def test_the_second_autoscaler_follows_a_sweep(tmp_path: Path) -> None:
+    check_a_sweep_scales(2, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_first_autoscaler_follows_a_sweep(tmp_path: Path) -> None:
+    check_a_sweep_scales(1, tmp_path)
