@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+from sweeper.cli_places import all_here, here, local_tracking, tracking
 from sweeper.errors import SweeperError
 from trainables.storage import StoreError
 
@@ -104,7 +105,7 @@ def run(
     """Run a sweep from a search space file to its report."""
     from sweeper.runner import RunOptions, run_sweep
 
-    uri = None if no_mlflow else _tracking(tracking_uri, output)
+    uri = None if no_mlflow else tracking(tracking_uri, output)
     chosen = RunOptions(output, address, cpus, uri, rehearse=rehearse, wait_for_nodes=60 * wait_for_nodes)
     _finish(run_sweep(space, settings or [], name, chosen), output)
 
@@ -128,7 +129,7 @@ def resume(
     from sweeper.runner import RunOptions, resume_sweep
 
     name, output = split_name(name, output)
-    uri = None if no_mlflow else _tracking(tracking_uri, output, name)
+    uri = None if no_mlflow else tracking(tracking_uri, output, name)
     chosen = RunOptions(
         output,
         address,
@@ -166,12 +167,14 @@ def status(
     output: Output = RESULTS,
 ) -> None:
     """Show how far sweeps have come."""
+    from sweeper.places import local_copies
     from sweeper.status import audit_sweep, status_table
 
+    name, folder = here(name, output, tables=False) if name is not None else (None, local_copies(output))
     if name is None or not audit:
-        _show(status_table(output, name))
+        _show(status_table(folder, name))
         return
-    checked, differences = audit_sweep(name, output)
+    checked, differences = audit_sweep(name, folder)
     typer.echo(f"{checked} decisions recomputed from the records before them, {len(differences)} differ")
     for difference in differences:
         typer.echo(f"  {difference}")
@@ -181,15 +184,9 @@ def status(
 @app.command()
 def stop(name: Name, output: Output = RESULTS) -> None:
     """Ask a running sweep to stop; what it has is kept, and `resume` continues it."""
-    from sweeper.lease import holder
-    from sweeper.sweep import find_sweep
+    from sweeper.stopping import ask_to_stop
 
-    paths = find_sweep(name, output)
-    driver = holder(paths.lease)
-    if driver is None:
-        raise SweeperError(f"the sweep {paths.name!r} is not running", f"see `sweeper status {paths.name}`")
-    paths.stop_marker.touch()
-    typer.echo(f"asked process {driver.get('pid')} on {driver.get('host')} to stop {paths.name}", err=True)
+    typer.echo(ask_to_stop(name, output), err=True)
 
 
 @app.command()
@@ -207,8 +204,9 @@ def results(
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a question", "give --sql, or see `sweeper compare A B`")
-    found = load(names[0], output) if len(names) == 1 else load_several(names, output)
-    text = format_table(found.sql(sql if sql is not None else best_trials_sql(load(names[0], output))), form)
+    names, folder = all_here(names, output)
+    found = load(names[0], folder) if len(names) == 1 else load_several(names, folder)
+    text = format_table(found.sql(sql if sql is not None else best_trials_sql(load(names[0], folder))), form)
     if isinstance(text, bytes):
         sys.stdout.buffer.write(text)
     else:
@@ -226,16 +224,20 @@ def compare(
     from sweeper.compare_view import view
     from sweeper.results import load
 
-    _show(view(compare_sweeps(load(first, output), load(second, output))))
+    (first, second), folder = all_here([first, second], output)
+    _show(view(compare_sweeps(load(first, folder), load(second, folder))))
 
 
 @app.command()
 def report(name: Name, output: Output = RESULTS) -> None:
     """Write a sweep's report.html again."""
+    from sweeper.places import publish
     from sweeper.report import write_report
     from sweeper.sweep import find_sweep
 
-    typer.echo(write_report(find_sweep(name, output).root))
+    copy, folder = here(name, output)
+    typer.echo(write_report(find_sweep(copy, folder).root))
+    publish(name, output)
 
 
 @app.command()
@@ -257,17 +259,19 @@ def recalibrate(
 
     The answers are rows of the table `recalibrations`, beside the network's own probabilities (method `none`).
     """
+    from sweeper.places import publish
     from sweeper.recalibration import recalibrate as compute
     from sweeper.recalibration_progress import RecalibrationProgress
     from sweeper.recalibration_request import read_requests
     from sweeper.sweep import open_sweep
 
-    sweep = open_sweep(name, output)
+    sweep = open_sweep(*here(name, output))
     if not method and not bins:
         raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
     requests = read_requests(method or [], option or [], bins or [sweep.spec.evaluation.bins])
     with RecalibrationProgress(Console(stderr=True, highlight=False), sweep.name) as progress:
         done = compute(sweep, requests, progress)
+    publish(name, output)
     for line in done.lines():
         typer.echo(line, err=True)
     where = "" if output == RESULTS else f" --output {output}"
@@ -281,8 +285,8 @@ def sync(name: Name, output: Output = RESULTS, tracking_uri: Tracking = None) ->
     from sweeper.sinks.mlflow import sync as synchronise
     from sweeper.sweep import find_sweep
 
-    paths = find_sweep(name, output)
-    typer.echo(synchronise(paths.root, _tracking(tracking_uri, paths.root.parent)), err=True)
+    paths = find_sweep(*here(name, output))
+    typer.echo(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)), err=True)
 
 
 @app.command()
@@ -292,10 +296,11 @@ def ui(
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
 ) -> None:
     """Browse sweeps in MLflow, on this machine only (127.0.0.1)."""
+    from sweeper.places import READING, place_of
     from sweeper.sinks.server import serve
 
     typer.echo(f"MLflow is at http://127.0.0.1:{port} (end with Ctrl-C)", err=True)
-    raise typer.Exit(serve(_tracking(tracking_uri, output), port))
+    raise typer.Exit(serve(local_tracking(tracking_uri, place_of(output, READING).folder), port))
 
 
 @app.command()
@@ -336,17 +341,6 @@ def doctor() -> None:
     raise typer.Exit(DONE if all(check.ok for check in found) else INCOMPLETE)
 
 
-def _tracking(uri: str | None, output: str, name: str | None = None) -> str | None:
-    """Return MLflow's store: the one that was named, or a file beside the sweeps; none beside those in a store."""
-    from sweeper.places import DRIVING, place_of
-    from sweeper.sinks.follower import default_tracking_uri
-
-    place = place_of(output, DRIVING)
-    if uri is not None or place.store is not None:
-        return uri
-    return default_tracking_uri(place.find(name).root.parent if name is not None else place.folder)
-
-
 def _finish(outcome: Any, output: str) -> None:
     """Print a run's summary, where its results are, and the next commands, ready to paste."""
     from sweeper.places import DRIVING, place_of
@@ -357,9 +351,9 @@ def _finish(outcome: Any, output: str) -> None:
     _show(summary(load(paths.root)))
     say: Callable[[str], None] = typer.echo
     place = place_of(output, DRIVING)
-    here = _short(paths.root) if place.store is None else f"{place.address}/{sweep.name}"
-    say(f"\nresults  {here}")
-    say(f"report   {here}/{paths.report.name}")
+    root = _short(paths.root) if place.store is None else f"{place.address}/{sweep.name}"
+    say(f"\nresults  {root}")
+    say(f"report   {root}/{paths.report.name}")
     for note in outcome.notes:
         say(f"note     {note}")
     where = "" if output == RESULTS else f" --output {output}"

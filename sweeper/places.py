@@ -82,8 +82,12 @@ def local_copy(name: str, output: str | Path, *, tables: bool = True) -> tuple[s
     Only what has changed since the last time is fetched. `tables` false leaves the tables out, for those who need the
     journal alone. Raises SweeperError when there is no such sweep, StoreError when the store cannot be read.
     """
-    name, output = split_name(name, output)
+    given, (name, output) = name, split_name(name, output)
     place = place_of(output, READING)
+    if place.store is None and place.folder.is_absolute() and not place.folder.is_dir() and given == name:
+        raise SweeperError(
+            f"there is no folder {place.folder} on this machine", "mount it here, or run the command where it is"
+        )
     if place.store is not None:
         fetch(place.store.child(name), place.find(name).root, tables=tables)
     return name, place.folder
@@ -159,7 +163,8 @@ def _link_tables(paths: SweepPaths) -> None:
 
 def _present(paths: SweepPaths, *, tables: bool) -> set[Path]:
     """Return the files of a folder that stand for objects."""
-    found = {path for path in paths.journal.glob("*.json*") if path.is_file()} if paths.journal.is_dir() else set()
+    found = {path for path in (paths.journal, paths.root) for path in path.glob("*.json*") if path.is_file()}
+    found -= {paths.manifest, paths.lease}
     if tables:
         generation = paths.tables.resolve()
         found |= {path for path in _parquet_files(generation) if path.parent.name != RECALIBRATIONS}

@@ -40,7 +40,7 @@ from sweeper.spec import load_spec
 from sweeper.spec_models import Resources
 from sweeper.state import ReplicateState, SweepState
 from sweeper.sweep import Sweep, create_sweep, open_sweep
-from sweeper.tables import evaluation_columns, table_schemas
+from sweeper.tables import epoch_columns, evaluation_columns, table_schemas
 from trainables.checkpoints import checkpoint_epochs, checkpoint_file
 from trainables.datasets.base import DataSet
 from trainables.packing import TRIALS
@@ -295,9 +295,12 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
     spec = sweep.spec
     columns = evaluation_columns([method["name"] for method in spec.evaluation.posthoc])
+    more = epoch_columns(spec.evaluation.trajectory and spec.evaluation.trajectory.model_dump())
     return ParquetSink(
         sweep.paths,
-        table_schemas(column_types(spec.space), classes, columns, rehearsal=spec.is_rehearsal),
+        table_schemas(
+            column_types(spec.space), classes, columns, epoch_columns=more, rehearsal=spec.is_rehearsal
+        ),
         sweep.configurations,
         replicates=spec.replicates.count,
         sweep_seed=spec.seed,
@@ -305,9 +308,7 @@ def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> P
     )
 
 
-def _settings(
-    sweep: Sweep, resources: dict[str, float], tables: Path, mirror: Mirror | SharedFolder
-) -> dict[str, Any]:
+def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: Mirror | SharedFolder) -> dict[str, Any]:
     spec, paths = sweep.spec, sweep.paths
     return {
         "dataset": spec.dataset,
@@ -323,6 +324,7 @@ def _settings(
         "gpu": resources["gpu"],
         "packing": spec.replicates.packing,
         "timeout_seconds": spec.trial_timeout,
+        "hang_seconds": spec.hang_timeout,
     }
 
 

@@ -12,6 +12,7 @@ from sweeper.lease import holder
 from sweeper.progress import snapshot
 from sweeper.scheduler import audit
 from sweeper.state import fold
+from sweeper.store_lease import OBJECT, holder_of_copy
 from sweeper.sweep import find_sweep, list_sweeps, open_sweep
 
 
@@ -33,7 +34,7 @@ def audit_sweep(name: str, output: Path) -> tuple[int, list[str]]:
 
 def running(paths: SweepPaths) -> str | None:
     """Return who drives the sweep now, in words, or `None`."""
-    driver = holder(paths.lease)
+    driver = holder(paths.lease) or holder_of_copy(paths.root / OBJECT)
     return f"process {driver.get('pid', '?')} on {driver.get('host', '?')}" if driver is not None else None
 
 

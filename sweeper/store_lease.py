@@ -12,16 +12,41 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from sweeper.errors import SweeperError
 from trainables.storage import Store
 
-OBJECT = "driver.json"
+OBJECT = "lease.json"
 
 BEAT_SECONDS = 5.0
 
 SILENCE_SECONDS = 20.0
 """Four beats: one may be late by a store's slow answer, and its client tries an unanswered request again for 6 s."""
+
+
+LONG_SILENCE_SECONDS = 120.0
+"""A copy of the object that is older than this is a dead driver's; clocks of machines differ by less."""
+
+
+def holder_of_copy(path: Path) -> dict[str, Any] | None:
+    """Return who drives a sweep in a store (`host`, `pid`), from a copy of its lease; `None` when nobody does."""
+    try:
+        fields = json.loads(path.read_bytes())
+        age = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    return dict(fields) if age < LONG_SILENCE_SECONDS else None
+
+
+def stored_holder(store: Store) -> dict[str, Any] | None:
+    """Return who drives the sweep in `store` (`host`, `pid`); `None` when nobody does."""
+    entry, content = store.list(recursive=False).get(OBJECT), store.get(OBJECT)
+    if entry is None or content is None or time.time() - entry.written / 1e9 >= LONG_SILENCE_SECONDS:
+        return None
+    fields: dict[str, Any] = json.loads(content)
+    return fields
 
 
 class StoreLease:
