@@ -54,8 +54,6 @@ class ReplicateState:
         self.epochs, self.wall_seconds, self.device = body["epoch"], body["wall_seconds"], body["device"]
         self.epoch_rows += body["epochs"]
         self.evaluations += body["evaluations"]
-        if body["evaluations"]:
-            self.last_evaluation_epoch = body["epoch"]
         if body["failure"]:
             self.give_up(body["failure_kind"], body["failure"], body["epoch"])
             return
@@ -66,8 +64,10 @@ class ReplicateState:
         """Be left out from `epoch` on."""
         self.status, self.error_kind, self.error, self.failed_in = FAILED, kind, reason, epoch
 
-    def forget_rows(self, epoch: int) -> None:
-        """Let go of what a report of its configuration has brought into the tables."""
+    def hand_over(self, epoch: int) -> None:
+        """Let go of the rows up to `epoch`: a report of its configuration has them now, and the tables from there."""
+        handed = [row["epoch"] for row in self.evaluations if row["epoch"] <= epoch]
+        self.last_evaluation_epoch = max(handed, default=self.last_evaluation_epoch)
         self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] > epoch]
         self.evaluations = [row for row in self.evaluations if row["epoch"] > epoch]
 
@@ -222,7 +222,7 @@ class SweepState:
             trial.stop_rung = decision["rung"] if trial.status == EARLY_STOPPED else None
             trial.error = decision["reason"] if trial.status == FAILED else None
         for replicate in trial.replicates.values():
-            replicate.forget_rows(trial.epochs)
+            replicate.hand_over(trial.epochs)
             if trial.status in ENDED and replicate.status != FAILED:
                 replicate.status = trial.status
         trial.follow_replicates()

@@ -142,6 +142,12 @@ class FakeSweep:
     configurations: int
     retries: int = 1000
     slots: int = 1
+    replicates: int = REPLICATES
+    kind: type[Driver] = Driver
+
+    def worker(self, assignment: list[int], rng: np.random.Generator) -> Worker:
+        """Start a process on an assignment."""
+        return Worker(self.paths, self.halving, rng, assignment)
 
     def driver(self, sink: KillingSink | None = None, **options: Any) -> Driver:
         """Fold the journal and take the sweep up, as `sweeper.runner` does."""
@@ -149,11 +155,11 @@ class FakeSweep:
         for record in self.records():
             state.apply(record)
             rungs.apply(record)
-        return Driver(
+        return self.kind(
             self.paths,
             [{"index": index} for index in range(self.configurations)],
             seed=0,
-            replicates=REPLICATES,
+            replicates=self.replicates,
             halving=self.halving,
             journal=Journal(self.paths.journal, durable=False),
             state=state,
@@ -197,7 +203,7 @@ class FakeSweep:
                 raise KilledError
             if len(workers) < self.slots and (assignment := driver.next_assignment()) is not None:
                 driver.on_started(assignment)
-                workers.append(Worker(self.paths, self.halving, rng, assignment))
+                workers.append(self.worker(assignment, rng))
             if not workers:
                 continue
             worker = workers[int(rng.integers(len(workers)))]
