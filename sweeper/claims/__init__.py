@@ -1,24 +1,19 @@
 """The papers' main claims, each judged from result tables by a rule that was fixed before looking.
 
     from sweeper.claims import CLAIMS
-    CLAIMS["curvature_falls_with_gamma"].judge(results.table("final").to_pylist())
+    CLAIMS["curvature_falls_with_gamma"].judge(claim_rows(results))
 
-A claim is a pure function of rows of `final`: it holds where a 95 % interval lies on its side of 0, does not hold
-where it lies on the other, and is undecided otherwise, or where too few configurations or replicates were run.
+A claim is a pure function of rows of the view `final`: it holds where a 95 % interval lies on its side of 0, does not
+hold where it lies on the other, and is undecided otherwise, or where too few configurations or replicates were run.
+Each judge's docstring states its rule; `sweeper claims` prints them.
 """
 
 from __future__ import annotations
 
-CLAIMS: dict[str, None] = dict.fromkeys(
-    (
-        "curvature_falls_with_gamma",
-        "ece_smallest_at_intermediate_trace",
-        "trace_regularisation_calibrates",
-        "focal_temperature_beats_temperature",
-        "focal_map_recovers_posterior",
-        "coverage_and_nu_move_ece",
-        "cross_entropy_overconfident_on_mistakes",
-        "every_loss_controls_curvature",
-    )
-)
+from sweeper.claims import curvature, losses, posthoc, trace
+from sweeper.claims.base import Claim
+
+CLAIMS: dict[str, Claim] = {
+    claim.name: claim for module in (curvature, trace, posthoc, losses) for claim in module.CLAIMS
+}
 """The claims by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -62,6 +63,11 @@ class Claim:
     rule: str
     judge: Callable[[Rows], Verdict]
     weights: bool = False
+
+
+def rule_of(judge: Callable[[Rows], Verdict]) -> str:
+    """Return the rule in a judge's docstring as one line: it is stated where it is computed, and nowhere else."""
+    return " ".join(inspect.cleandoc(judge.__doc__ or "").partition("Rule: ")[2].split())
 
 
 def decide(interval: tuple[float, float] | None, *, positive_holds: bool = True) -> str:

@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs
 
 from sweeper.durations import duration
 from sweeper.leaderboard import Leaderboard, leaderboard
+from sweeper.report.claims import claims_section
 from sweeper.report.figure import STATUS_WORDS, Figure, Panel, colour, plural, symbol
 from sweeper.report.figures import FIGURES
 from sweeper.report.markup import Markup, data_script, join, json_text, tag
@@ -52,6 +53,7 @@ def render(results: Results) -> str:
         rehearsal_banner(results),
         toolbar(counts),
         summary(board, counts, figures),
+        claims_section(results),
         tiles(counts),
         *map(figure_section, figures),
         posthoc,
