@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import socket
 import time
@@ -30,7 +31,7 @@ class Lease:
         """Prepare a lease whose record is `path`."""
         self._path = path
         self._descriptor: int | None = None
-        self._beaten = 0.0
+        self._beaten = -math.inf
 
     def __enter__(self) -> Lease:
         """Take the lease. Raises SweeperError naming the holder when another driver has it, or it cannot be taken."""
@@ -64,10 +65,11 @@ class Lease:
 
     def beat(self, *, force: bool = False) -> None:
         """Renew the heartbeat when it is due."""
-        now = time.time()
+        # The clock on the wall may be put back; the heart goes on.
+        now = time.monotonic()
         if self._descriptor is None or (not force and now - self._beaten < HEARTBEAT_SECONDS):
             return
-        record = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": now}).encode()
+        record = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": time.time()}).encode()
         os.pwrite(self._descriptor, record, 0)
         os.ftruncate(self._descriptor, len(record))
         self._beaten = now

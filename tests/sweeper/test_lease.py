@@ -96,15 +96,16 @@ def test_asking_who_drives_never_keeps_a_driver_out(path):
 
 
 def test_the_heartbeat_is_renewed_when_due(path, monkeypatch):
-    now = time.time()
+    now, began = time.time(), time.monotonic()
     with Lease(path) as lease:
         first = holder(path)["heartbeat"]
-        monkeypatch.setattr(time, "time", lambda: now + 1)
+        monkeypatch.setattr(time, "time", lambda: now - 3600)
+        monkeypatch.setattr(time, "monotonic", lambda: began + 1)
         lease.beat()
         assert holder(path)["heartbeat"] == first
-        monkeypatch.setattr(time, "time", lambda: now + 60)
+        monkeypatch.setattr(time, "monotonic", lambda: began + 60)
         lease.beat()
-        assert holder(path)["heartbeat"] == now + 60
+        assert holder(path)["heartbeat"] == now - 3600, "although the clock was put back"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null"])
