@@ -103,6 +103,20 @@ class Resources(_Part):
     gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
 
 
+class Trajectory(_Part):
+    """What is measured after each epoch besides the usual, as further columns of the table `epochs`.
+
+    Attributes:
+        splits: where losses, entropies and norms are measured.
+        every: epochs from one measurement to the next.
+        gradient_norms: epochs after which the training samples' gradient norms are counted (mukhoti Fig. 4).
+    """
+
+    splits: list[Literal["train", "val", "test"]] = ["train", "test"]
+    every: int = Field(default=1, ge=1)
+    gradient_norms: list[Annotated[int, Field(ge=1)]] = []
+
+
 class Evaluation(_Part):
     """What an evaluation measures.
 
@@ -111,12 +125,14 @@ class Evaluation(_Part):
         posthoc: calibration methods fitted on validation data, each `{name: …, option: value}`.
         curvature: settings of the curvature measurement, or `False` for none.
         bootstrap: resamples for the calibration errors' standard errors; 0 for none.
+        trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
     """
 
     bins: int = Field(default=15, ge=1, le=1000)
     posthoc: list[dict[str, Any]] = Field(default_factory=list)
     curvature: dict[str, Any] | Literal[False] = Field(default_factory=dict)
     bootstrap: int = Field(default=100, ge=0, le=100_000)
+    trajectory: Trajectory | None = None
 
 
 class SweepSpec(_Part):

@@ -34,6 +34,8 @@ TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("wall_seconds", pa.float64()),
     ("device", pa.string()),
     ("packing", pa.string()),
+    ("reused_from", pa.string()),
+    ("reused_epochs", pa.int64()),
     ("error", pa.string()),
     ("objective", pa.float64()),
     ("attempt", pa.int64()),
@@ -76,7 +78,13 @@ BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
 
 _CONSTANT = b"constant"
 
-_ARROW_TYPES: dict[type, pa.DataType] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+_ARROW_TYPES: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    list: pa.list_(pa.int64()),  # counts of a histogram
+}
 
 
 def table_schemas(
@@ -84,6 +92,7 @@ def table_schemas(
     classes: int,
     evaluation_columns: Sequence[str],
     *,
+    epoch_columns: Mapping[str, type] | None = None,
     rehearsal: bool = False,
 ) -> dict[str, pa.Schema]:
     """Return the schema of every table by name.
@@ -92,13 +101,15 @@ def table_schemas(
         configuration_types: hyperparameter column (`config_…`) → bool, int, float or str.
         classes: number of classes of the data set, the length of a row of logits.
         evaluation_columns: what `evaluation_columns` gives for the sweep's post-hoc methods.
+        epoch_columns: what `epoch_columns` gives for the sweep's trajectory.
         rehearsal: whether the sweep is one; said in every row of the tables that the driver writes.
     """
     mark = pa.field(REHEARSAL, pa.bool_(), metadata={_CONSTANT: b"true" if rehearsal else b"false"})
     configuration = [(name, _ARROW_TYPES[kind]) for name, kind in configuration_types.items()]
+    more = [(name, _ARROW_TYPES[kind]) for name, kind in (epoch_columns or {}).items()]
     return {
         "trials": pa.schema([*TRIAL_COLUMNS, mark, *configuration]),
-        "epochs": EPOCHS_SCHEMA.append(mark),
+        "epochs": pa.schema([*EPOCHS_SCHEMA, *more, mark]),
         "evaluations": _evaluations_schema(evaluation_columns).append(mark),
         "reliability": RELIABILITY_SCHEMA,
         "predictions": predictions_schema(classes),
@@ -129,6 +140,15 @@ def evaluation_columns(posthoc_methods: Sequence[str]) -> tuple[str, ...]:
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
     measured = (*METRIC_NAMES, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS)
     return (*measured, *posthoc, *hessian, "hessian_unavailable", "spectrum_unavailable")
+
+
+def epoch_columns(trajectory: Mapping[str, Any] | None) -> dict[str, type]:
+    """Return the columns that a sweep's `evaluation.trajectory` adds to the `epochs` table, with their types."""
+    if trajectory is None:
+        return {}
+    from trainables.trajectory import trajectory_columns  # brings torch along
+
+    return trajectory_columns(trajectory)
 
 
 def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:

@@ -7,8 +7,8 @@ its columns empty and its reason in a text column; it never ends the trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,17 @@ from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measur
 from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
+from trainables.network_norms import network_norms
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.reference_metrics import posterior_columns, region_columns
+from trainables.trajectory import TrajectorySettings
 
-POSTHOC_METRICS = ("nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
-"""The metrics recorded of recalibrated probabilities: those that a change of confidence can move."""
+POSTHOC_METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc", "s99", "s99_accuracy")
+"""The metrics recorded of recalibrated probabilities: those that a change of confidence can move.
+
+Accuracy among them, because MetaCal makes the rows that it rejects uniform (selective App. Table 4).
+"""
 
 BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece")
 """The metrics that are biased where samples are few, and so come with a standard error, `<metric>_se`."""
@@ -43,23 +48,27 @@ class EvaluationSettings:
         posthoc: post-hoc methods, name and options.
         curvature: what to measure of the Hessian, or `None` for nothing.
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
+        trajectory: what is measured after each epoch besides, or `None` for nothing.
     """
 
     bins: int = 15
     posthoc: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     curvature: CurvatureSettings | None = None
     bootstrap: int = 100
+    trajectory: TrajectorySettings | None = None
 
     @staticmethod
     def from_mapping(settings: Mapping[str, Any]) -> EvaluationSettings:
         """Read settings as a resolved search space holds them. Raises ValueError on unknown curvature settings."""
         methods = [{"name": m} if isinstance(m, str) else dict(m) for m in settings.get("posthoc", ())]
-        curvature = settings.get("curvature")
+        curvature, trajectory = settings.get("curvature"), settings.get("trajectory")
+        bins = settings.get("bins", 15)
         return EvaluationSettings(
-            bins=settings.get("bins", 15),
+            bins=bins,
             posthoc=tuple((m.pop("name"), m) for m in methods),
             curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
             bootstrap=settings.get("bootstrap", 100),
+            trajectory=TrajectorySettings.from_mapping(trajectory, bins) if trajectory else None,
         )
 
 
@@ -108,7 +117,7 @@ def evaluate(
     for name, row in rows.items():
         row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
     rows["test"].update(posterior_columns(dataset.posterior, softmax64(logits["test"])))
-    norms = {name: _network_norms(model, split) for name, split in splits.items()}
+    norms = {name: network_norms(model, split) for name, split in splits.items()}
     recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset.posterior)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
@@ -217,23 +226,3 @@ def _hessian_losses(loss: Loss, settings: CurvatureSettings) -> dict[str, Loss]:
     """Return the losses to measure by label; a regulariser around a loss is measured by the loss."""
     available = {"cross_entropy": build_loss("cross_entropy"), "training": getattr(loss, "base", loss)}
     return {label: available[label] for label in settings.losses}
-
-
-def _network_norms(model: nn.Module, split: Split) -> dict[str, float]:
-    """Return the last layer's weight norm and the mean norm of the features that enter it (mukhoti Figs. 3–4)."""
-    last = _last_linear(model)
-    if last is None:
-        return {}
-    features: list[Tensor] = []
-    handle = last.register_forward_pre_hook(lambda _, arguments: features.append(arguments[0]))
-    try:
-        predict(model, replace(split, inputs=split.inputs[:1024], targets=split.targets[:1024]))
-    finally:
-        handle.remove()
-    norm = torch.cat(features).flatten(1).norm(dim=1).mean()
-    return {"last_layer_weight_norm": float(last.weight.detach().norm()), "feature_norm": float(norm)}
-
-
-def _last_linear(model: nn.Module) -> nn.Linear | None:
-    layers: Sequence[nn.Linear] = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    return layers[-1] if layers else None

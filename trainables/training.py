@@ -26,6 +26,7 @@ from trainables.recipe import (
     replaces_checkpoint,
     set_learning_rate,
 )
+from trainables.trajectory import TrajectorySettings, trajectory_row
 
 
 class Replicate:
@@ -117,6 +118,10 @@ class Replicate:
         if current is not None:
             self.model.load_state_dict(current)
         return evaluation
+
+    def trajectory_row(self, settings: TrajectorySettings) -> dict[str, Any]:
+        """Return what is measured after this epoch for curves against the epoch; `{}` where it is not its turn."""
+        return trajectory_row(self.model, self.loss, self.dataset, settings, self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how training goes on: weights, optimiser, loss, random states."""

@@ -208,6 +208,10 @@ class Trial:
             for number in diverged:
                 del self.replicates[number]
             self._group = pack([*self.replicates.values()], self._group.packing)
+        wanted = self.settings.evaluation.trajectory
+        for row in rows if wanted is not None else ():
+            if row["replicate"] not in self._errors:
+                row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
         return rows
 
     def _all_diverged(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
