@@ -21,7 +21,10 @@ EPOCHS = 4
 """Enough for both milestones of a recipe (150 and 250 of 350 fall on 1.7 and 2.9) and for three rungs (1, 3, 4)."""
 
 CONFIGURATIONS = 16
-"""Drawn at most; the points of a grid are all kept, because each is a cell of some table."""
+"""Drawn at most; the points of a grid are kept, because each is a cell of some table."""
+
+GRID_POINTS = 36
+"""Above this, grids over plain values are thinned to their two ends; every loss and network stays."""
 
 REPLICATES = 2
 """The fewest that have a spread."""
@@ -62,6 +65,9 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
     }
     scaled["space"] = {**values["space"], **{key: _each(values["space"][key], parts[key]) for key in parts}}
     said[:] = dict.fromkeys(said)
+    if grid_size(parse(scaled["space"], "", [])) > GRID_POINTS:
+        scaled["space"] = _thinned(scaled["space"])
+        said.append("grids of numbers → their first and last")
     _scale_counts(scaled, said)
     _scale_evaluation(scaled, said)
     scaled["resources"] = {"cpu": 1.0, "gpu": "auto"}
@@ -147,6 +153,15 @@ def _each(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
         if after not in found:
             found.append(after)
     return found[0] if len(found) == 1 else {kind: found}
+
+
+def _thinned(node: Any) -> Any:
+    """Return a part of the space in which grids of more than two plain values hold their first and last alone."""
+    if not isinstance(node, dict):
+        return node
+    if list(node) == ["grid"] and not any(isinstance(member, dict) for member in node["grid"]):
+        return {"grid": [node["grid"][0], node["grid"][-1]]} if len(node["grid"]) > 2 else node
+    return {k: [_thinned(m) for m in v] if isinstance(v, list) else _thinned(v) for k, v in node.items()}
 
 
 def _scale_counts(values: dict[str, Any], said: list[str]) -> None:

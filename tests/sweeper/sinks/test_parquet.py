@@ -47,6 +47,7 @@ def assert_equals_journal(sweep: Any, expected: Any) -> None:
         assert len(found) == len(wanted), table
         for row in found:
             reference = wanted[key_of(row, table)]
+            assert row.pop("rehearsal") is False
             assert all(same(value, reference.get(column)) for column, value in row.items()), (row, reference)
     evaluated = {(r["trial"], r["replicate"], r["epoch"]) for r in expected(records)["evaluations"].values()}
     for table, size in (("predictions", 14), ("reliability", 4)):
