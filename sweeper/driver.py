@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from sweeper.failures import ERROR, STORAGE, Failure
+from sweeper.failures import CRASH, ERROR, HUNG, STORAGE, Failure
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Journal, Record
 from sweeper.mirror import SharedFolder
 from sweeper.scheduler import Decision, Halving, Rungs, decide_on
 from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
 from trainables.trial import NON_FINITE
+from trainables.watchdog import last_reason
 
 STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
 
@@ -185,6 +186,7 @@ class Driver:
             # Its process died after its last report: nothing is lost.
             return
         self._outstanding.discard(tuple(assignment))
+        failure = self._hung(assignment) or failure if failure.kind == CRASH else failure
         left = [index for index in assignment if self.state.trials[index].status not in ENDED]
         if len(left) > 1:
             # Which of them it was cannot be told: reports of short configurations wait for each other.
@@ -197,6 +199,11 @@ class Driver:
         if left:
             self._fail(left[0], failure)
         self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)
+
+    def _hung(self, assignment: Sequence[int]) -> Failure | None:
+        """Return what a process left behind that its watchdog had to kill; `None` where there is nothing."""
+        reasons = (last_reason(self.paths.trial_checkpoints(index)) for index in assignment)
+        return next((Failure(HUNG, reason) for reason in reasons if reason), None)
 
     def flush(self) -> None:
         """Settle the journal and let the sinks show it; for every turn of the executor's loop, reports or not."""

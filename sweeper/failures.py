@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE, CRASH, ERROR = (
+PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE, HUNG, CRASH, ERROR = (
     "preempted",
     "out_of_memory",
     "gpu_out_of_memory",
     "storage",
+    "hung",
     "crash",
     "error",
 )
@@ -22,7 +23,7 @@ class Failure:
     """Why a trial's process ended it.
 
     Attributes:
-        kind: `preempted`, `out_of_memory`, `gpu_out_of_memory`, `storage`, `crash` or `error`.
+        kind: `preempted`, `out_of_memory`, `gpu_out_of_memory`, `storage`, `hung`, `crash` or `error`.
         reason: one sentence.
         counts: whether it counts against the trial's retries; a preempted node is nobody's fault.
     """
@@ -42,6 +43,8 @@ def classify(type_name: str, message: str) -> Failure:
     text = message.strip()
     cause = text.splitlines()[-1].strip() if text else type_name
     lowered = text.lower()
+    if "TrialHungError" in type_name:
+        return Failure(HUNG, cause.partition("TrialHungError: ")[2] or cause)
     if "preempt" in lowered or "node was terminated" in lowered or "node has been drained" in lowered:
         return Failure(PREEMPTED, f"its node was taken away: {_first_line(text)}", counts=False)
     if "cuda out of memory" in lowered or "outofmemoryerror: cuda" in lowered:

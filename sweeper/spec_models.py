@@ -144,6 +144,8 @@ class SweepSpec(_Part):
         samples: configurations drawn a grid point.
         retries: how often a crashed trial is tried again.
         trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
+        hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
+            data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
     """
@@ -160,6 +162,7 @@ class SweepSpec(_Part):
     evaluation: Evaluation = Evaluation()
     retries: int = Field(default=2, ge=0, le=100)
     trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
     rehearsal: dict[str, Any] | None = None
     rehearsed: list[str] = Field(default_factory=list)
 

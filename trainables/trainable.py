@@ -14,6 +14,7 @@ from typing import Any
 from ray import tune
 
 from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
+from trainables.watchdog import Watchdog
 
 
 class SweepTrainable(tune.Trainable):
@@ -26,8 +27,10 @@ class SweepTrainable(tune.Trainable):
     def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:  # type: ignore[override]
         """Load the data set and take up the assignment. `settings` are `TrialSettings` as plain values."""
         self._settings = TrialSettings.from_mapping(settings or {})
+        self._watchdog = Watchdog(self._settings.hang_seconds, self._settings.timeout_seconds)
         prepare_process(self._settings)
-        self._dataset = self._settings.load_dataset()
+        with self._watchdog.watching():
+            self._dataset = self._settings.load_dataset()
         self._assignments: list[Assignment] = []
         self._trial: Trial | None = None
         self._take(config)
@@ -36,9 +39,8 @@ class SweepTrainable(tune.Trainable):
         """Return the reports of at least one configuration; of several when they are short."""
         started, reports = time.monotonic(), []
         while self._assignments or self._trial is not None:
-            if self._trial is None:
-                self._trial = Trial(self._assignments.pop(0), self._settings, self._dataset)
-            reports.append(self._trial.advance())
+            reports.append(self._advance())
+            assert self._trial is not None
             if not self._trial.finished and not reports[-1]["failure"]:
                 break
             self._trial = None
@@ -52,6 +54,16 @@ class SweepTrainable(tune.Trainable):
         prepare_process(self._settings)
         self._take(new_config)
         return True
+
+    def _advance(self) -> dict[str, Any]:
+        """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
+        assignment = self._assignments[0] if self._trial is None else self._trial.assignment
+        shared = self._settings.checkpoints if self._settings.store is None else None
+        folder = assignment.checkpoints(shared) if shared is not None else None
+        with self._watchdog.watching(folder):
+            if self._trial is None:
+                self._trial = Trial(self._assignments.pop(0), self._settings, self._dataset)
+            return self._trial.advance()
 
     def _take(self, config: Mapping[str, Any]) -> None:
         self._assignments = [Assignment(*fields) for fields in json.loads(config["assignment"])]

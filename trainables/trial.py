@@ -54,6 +54,7 @@ class TrialSettings:
         gpu: the share of a card that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
         packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own.
         timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
+        hang_seconds: a process that does no work for so long is ended, see `trainables.watchdog`; `None` for never.
     """
 
     dataset: Mapping[str, Any]
@@ -71,6 +72,7 @@ class TrialSettings:
     gpu: float = 0.0
     packing: str = SEQUENTIAL
     timeout_seconds: float | None = None
+    hang_seconds: float | None = None
 
     @staticmethod
     def from_mapping(settings: Mapping[str, Any]) -> TrialSettings:

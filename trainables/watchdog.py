@@ -1,0 +1,134 @@
+"""Ends a trial whose process has stopped working without ending: a data loader's deadlock, a storage that hangs.
+
+Life is told by the processor time of the main thread, which trains: a thread that waits for something that never
+comes uses none, one that trains, evaluates or feeds a card always does, and nothing has to be told that it works. What
+hangs while it computes (an endless loop, a card that never answers a thread that spins) looks alive; no watch can tell
+that from a long epoch, so it is ended once it has gone far beyond `trial_timeout`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+ALIVE_SHARE = 5e-4
+"""A main thread that uses less than this share of the time has hung: a wait that wakes up every five seconds to look
+again, as torch's data loader does, takes some 2e-5; 0.3 s of training in ten minutes is enough to be alive."""
+
+OVERTIME = 3.0
+"""How many times `trial_timeout` one step may take: normally a trial ends itself after the epoch that it is in."""
+
+LOOKS = 20
+"""How often the watch looks within its limit."""
+
+LONGEST_LOOK_SECONDS = 5.0
+
+INTERRUPT_SECONDS = 10.0
+"""How long a thread may take to leave what it waits for; one that waits outside of Python never does, and is killed."""
+
+HUNG_FILE = "hung.txt"
+"""Where a process that has to be killed leaves the reason, in its trial's folder of checkpoints."""
+
+
+class TrialHungError(Exception):
+    """A trial's process showed no sign of life for too long."""
+
+
+class Watchdog:
+    """Watches the main thread while it is inside `watching`, from a thread of its own."""
+
+    def __init__(self, silence_seconds: float | None, timeout_seconds: float | None = None) -> None:
+        """Set the limits.
+
+        Args:
+            silence_seconds: without any work of the main thread after which it has hung; `None` for no limit.
+            timeout_seconds: a trial's own limit; a step may take `OVERTIME` as long. `None` for no limit.
+        """
+        self._silence = silence_seconds
+        self._overtime = None if timeout_seconds is None else OVERTIME * timeout_seconds
+        self._reason = ""
+
+    @contextmanager
+    def watching(self, folder: Path | None = None) -> Iterator[None]:
+        """Raise TrialHungError in what runs inside when it hangs; kill the process when that does not wake it.
+
+        Args:
+            folder: where a killed process leaves its reason, as `HUNG_FILE`; `None` for nowhere.
+
+        Outside the main thread nothing is watched: only the main thread can be interrupted.
+        """
+        limits = [limit for limit in (self._silence, self._overtime) if limit is not None]
+        if not limits or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        if folder is not None:
+            (folder / HUNG_FILE).unlink(missing_ok=True)
+        over = threading.Event()
+        before = signal.signal(signal.SIGUSR2, self._interrupt)
+        thread = threading.Thread(target=self._watch, args=(over, min(limits), folder), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            signal.signal(signal.SIGUSR2, before)
+
+    def _watch(self, over: threading.Event, shortest: float, folder: Path | None) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        clock = time.pthread_getcpuclockid(main)
+        pause = min(shortest / LOOKS, LONGEST_LOOK_SECONDS)
+        began = time.monotonic()
+        looks = deque([(began, time.clock_gettime(clock))])
+        while not over.wait(pause):
+            now, used = time.monotonic(), time.clock_gettime(clock)
+            looks.append((now, used))
+            while self._silence is not None and len(looks) > 2 and looks[1][0] <= now - self._silence:
+                looks.popleft()
+            silent = now - looks[0][0]
+            self._reason = self._fault(silent if used - looks[0][1] < ALIVE_SHARE * silent else 0.0, now - began)
+            if self._reason:
+                signal.pthread_kill(main, signal.SIGUSR2)
+                if not over.wait(INTERRUPT_SECONDS):
+                    self._kill(folder)
+
+    def _fault(self, silent: float, step: float) -> str:
+        if self._silence is not None and silent >= self._silence:
+            return f"its process did no work for {silent:.0f} s, longer than hang_timeout = {self._silence:g} s"
+        if self._overtime is not None and step > self._overtime:
+            limit = f"{OVERTIME:g} × trial_timeout = {self._overtime:g} s"
+            return f"it has not come to the end of an epoch after {step:.0f} s, longer than {limit}"
+        return ""
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        place = f" (in {frame.f_code.co_name}, {frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
+        raise TrialHungError(self._reason + place)
+
+    def _kill(self, folder: Path | None) -> None:
+        """End the process the hard way."""
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / HUNG_FILE).write_text(self._reason + ", and could not be interrupted")
+            except OSError as error:
+                print(f"{self._reason}; the reason could not be written down: {error}", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def last_reason(folder: Path) -> str | None:
+    """Return why the last process of a trial was killed for hanging, once; `None` when it was not."""
+    try:
+        reason = (folder / HUNG_FILE).read_text()
+        (folder / HUNG_FILE).unlink()
+    except OSError:
+        return None
+    return reason
