@@ -15,7 +15,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+from sweeper import cli_remote
 from sweeper.cli_places import all_here, here, local_tracking, tracking
+from sweeper.cli_remote import ClusterAddress
 from sweeper.errors import SweeperError
 from trainables.storage import StoreError
 
@@ -28,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(cli_remote.commands)
 
 Output = Annotated[
     str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders, s3://… or gs://….")
@@ -100,13 +103,28 @@ def run(
     address: Address = None,
     cpus: Cpus = None,
     rehearse: Rehearse = False,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take over trials that other sweeps in --output have trained already.")
+    ] = False,
+    reuse_from: Annotated[
+        list[str] | None, typer.Option(help="Take them over from this sweep; repeatable.", metavar="NAME")
+    ] = None,
     wait_for_nodes: WaitForNodes = 30.0,
 ) -> None:
     """Run a sweep from a search space file to its report."""
     from sweeper.runner import RunOptions, run_sweep
 
     uri = None if no_mlflow else tracking(tracking_uri, output)
-    chosen = RunOptions(output, address, cpus, uri, rehearse=rehearse, wait_for_nodes=60 * wait_for_nodes)
+    chosen = RunOptions(
+        output,
+        address,
+        cpus,
+        uri,
+        rehearse=rehearse,
+        reuse=reuse,
+        reuse_from=reuse_from or (),
+        wait_for_nodes=60 * wait_for_nodes,
+    )
     _finish(run_sweep(space, settings or [], name, chosen), output)
 
 
@@ -128,6 +146,9 @@ def resume(
     from sweeper.places import split_name
     from sweeper.runner import RunOptions, resume_sweep
 
+    if address is not None and address.startswith("http"):
+        cli_remote.resume_remotely(name, address, failed=failed, settings=[])
+        return
     name, output = split_name(name, output)
     uri = None if no_mlflow else tracking(tracking_uri, output, name)
     chosen = RunOptions(
@@ -165,8 +186,12 @@ def status(
     name: Annotated[str | None, typer.Argument(help="A sweep's name; all sweeps if left out.")] = None,
     audit: Annotated[bool, typer.Option("--audit", help="Recompute every decision from the journal.")] = False,
     output: Output = RESULTS,
+    address: ClusterAddress = None,
 ) -> None:
     """Show how far sweeps have come."""
+    if address is not None and not audit:
+        _show(cli_remote.status_remotely(address, name))
+        return
     from sweeper.places import local_copies
     from sweeper.status import audit_sweep, status_table
 
@@ -182,11 +207,11 @@ def status(
 
 
 @app.command()
-def stop(name: Name, output: Output = RESULTS) -> None:
+def stop(name: Name, output: Output = RESULTS, address: ClusterAddress = None) -> None:
     """Ask a running sweep to stop; what it has is kept, and `resume` continues it."""
     from sweeper.stopping import ask_to_stop
 
-    typer.echo(ask_to_stop(name, output), err=True)
+    typer.echo(cli_remote.stop_remotely(name, address) if address else ask_to_stop(name, output), err=True)
 
 
 @app.command()
@@ -195,6 +220,7 @@ def results(
     sql: Annotated[str | None, typer.Option(help="A query over the tables and the view `final`.")] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="table, json, csv or parquet.")] = "table",
     output: Output = RESULTS,
+    address: ClusterAddress = None,
 ) -> None:
     """Print results: the best trials, or the answer to a query; of several sweeps, `sweep` says whose a row is."""
     from sweeper.results import load
@@ -204,7 +230,7 @@ def results(
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a question", "give --sql, or see `sweeper compare A B`")
-    names, folder = all_here(names, output)
+    names, folder = all_here(names, output, address)
     found = load(names[0], folder) if len(names) == 1 else load_several(names, folder)
     text = format_table(found.sql(sql if sql is not None else best_trials_sql(load(names[0], folder))), form)
     if isinstance(text, bytes):
@@ -229,12 +255,55 @@ def compare(
 
 
 @app.command()
-def report(name: Name, output: Output = RESULTS) -> None:
-    """Write a sweep's report.html again."""
+def claims(
+    name: Annotated[str | None, typer.Argument(help="A sweep's name or path; every claim's rule if unset.")] = None,
+    claim: Annotated[
+        list[str] | None, typer.Option("--claim", help="A claim; those of the sweep's header if unset; repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    output: Output = RESULTS,
+) -> None:
+    """Judge papers' claims on a sweep: holds, does not hold or undecided, by rules fixed beforehand."""
+    from sweeper.claims.sweeps import claims_table, judge_claims, verdict_lines
+    from sweeper.results import load
+
+    if name is None:
+        _show(claims_table())
+        return
+    found = load(*here(name, output))
+    verdicts = judge_claims(found, claim)
+    if as_json:
+        typer.echo(json.dumps([{**v.to_dict(), "rehearsal": bool(found.rehearsed)} for v in verdicts], indent=2))
+    else:
+        typer.echo("\n".join(verdict_lines(verdicts, rehearsal=bool(found.rehearsed))))
+
+
+@app.command()
+def report(
+    name: Annotated[
+        str | None, typer.Argument(help="A sweep's name or path; with --table all sweeps if unset.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="A paper's table, e.g. mukhoti-1, filled in from sweeps.")] = None,
+    form: Annotated[str, typer.Option("--format", "-f", help="Of --table: markdown, latex or csv.")] = "markdown",
+    output: Output = RESULTS,
+    address: ClusterAddress = None,
+) -> None:
+    """Write a sweep's report.html again; or print a paper's table with its numbers beside those of our sweeps."""
     from sweeper.places import publish
     from sweeper.report import write_report
+    from sweeper.results import load, sweep_names
     from sweeper.sweep import find_sweep
 
+    if table is not None:
+        from sweeper.paper_table_formats import format_paper_table
+        from sweeper.paper_tables import paper_table
+
+        places = [here(name, output)] if name is not None else [(found, output) for found in sweep_names(output)]
+        typer.echo(format_paper_table(paper_table(table, [load(*place) for place in places]), form))
+        return
+    if name is None:
+        raise SweeperError("no sweep was named", "give its name, or --table to fill in a paper's table")
+    name, output = remote_output(name, output, address)
     copy, folder = here(name, output)
     typer.echo(write_report(find_sweep(copy, folder).root))
     publish(name, output)
