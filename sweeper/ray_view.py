@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.experimental.internal_kv import _internal_kv_get
+from ray.util.metrics import Gauge
 
 from sweeper.capacity import ClusterView, view_of_first_autoscaler
 
@@ -51,3 +52,17 @@ def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: An
     autoscales = any(node.ray_node_type_name for node in reply.cluster_resource_state.node_states)
     bundles = tuple(dict(request.resources_bundle) for request in requests)
     return ClusterView(nodes, autoscales, starting, bundles, tuple(failures))
+
+
+def gauges(metrics: Mapping[str, tuple[str, tuple[str, ...]]]) -> Callable[[str, Mapping[str, str], float], None]:
+    """Return what sets Ray's gauges: a function of a metric's name, its labels and its value.
+
+    Args:
+        metrics: name → description and labels.
+    """
+    made = {name: Gauge(name, description=text, tag_keys=labels) for name, (text, labels) in metrics.items()}
+
+    def publish(name: str, labels: Mapping[str, str], value: float) -> None:
+        made[name].set(value, tags=dict(labels))
+
+    return publish

@@ -6,10 +6,11 @@ same way: journal closed, tables compacted, report written, MLflow given a bound
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,8 +33,10 @@ from sweeper.ray_environment import prepare
 from sweeper.rehearsal import rehearsal_name
 from sweeper.replicate_driver import ReplicateDriver
 from sweeper.report import write_report
+from sweeper.reuse import MANIFEST_KEY, choose_sources, reusable_trials
 from sweeper.scheduler import Rungs
 from sweeper.sinks.follower import MlflowFollower, patience
+from sweeper.sinks.metrics import METRICS, MetricsSink, Publish, price_from
 from sweeper.sinks.parquet import ParquetSink
 from sweeper.space import column_types, varying_columns
 from sweeper.spec import load_spec
@@ -58,6 +61,8 @@ class RunOptions:
         failed_too: on resume, run failed trials again.
         rehearse: scale the sweep down to minutes, see `sweeper.rehearsal`.
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
+        reuse: take over trials that other sweeps of this output have trained already.
+        reuse_from: take them over from these sweeps.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
     """
 
@@ -68,6 +73,8 @@ class RunOptions:
     rehearse: bool = False
     failed_too: bool = False
     discard_damaged: bool = False
+    reuse: bool = False
+    reuse_from: Sequence[str] = ()
     wait_for_nodes: float = PATIENCE_SECONDS
 
 
@@ -100,9 +107,13 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
     stem = Path(space).stem
     if spec.is_rehearsal:
         stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
-    sweep = create_sweep(spec, stem, name, place.folder, build_manifest(spec, dataset_facts(dataset)), place.has)
+    facts = dataset_facts(dataset)
+    sources = choose_sources(spec, facts, options.output, every=options.reuse, named=options.reuse_from)
+    manifest = {**build_manifest(spec, facts), **({MANIFEST_KEY: sources.names} if sources.names else {})}
+    sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
     with mirror_of(sweep.paths, place) as mirror:
-        return _drive(sweep, dataset, options, mirror)
+        outcome = _drive(sweep, dataset, options, mirror)
+    return replace(outcome, notes=[*sources.notes, *outcome.notes])
 
 
 def resume_sweep(name: str, options: RunOptions) -> Outcome:
@@ -142,7 +153,7 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
         with progress, follower:
             outcome = "finished"
             if state.unfinished(failed_too=options.failed_too) or not state.attempt:
-                driver = _Parts(sweep, state, rungs, tables, progress, lease, mirror).run(options)
+                driver = _Parts(sweep, state, rungs, tables, progress, lease, mirror, len(dataset.train)).run(options)
                 outcome = driver.finish()
                 notes += [f"stopped: {driver.stop_requested}"] if driver.stop_requested else []
             progress.stage("writing tables and report")
@@ -194,13 +205,14 @@ class _Parts:
     progress: Progress
     lease: Lease
     mirror: Mirror | SharedFolder
+    train_samples: int
 
     def run(self, options: RunOptions) -> Driver:
         """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
         prepare(options.address)
         # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
         from sweeper.executor import execute, ray_session
-        from sweeper.ray_view import look_at_cluster
+        from sweeper.ray_view import gauges, look_at_cluster
 
         self.progress.stage(f"{self.sweep.name}: starting Ray")
         with ray_session(options.address, options.cpus):
@@ -212,15 +224,29 @@ class _Parts:
                 look_at_cluster, resources, self.progress.say, at_least=least, patience=options.wait_for_nodes
             )
             slots = max(slots, least)
-            watch.driver = driver = self._driver(slots, options, [watch] if options.address is not None else [])
-            driver.begin()
+            metrics = self._metrics(gauges(METRICS), resources)
+            watch.driver = driver = self._driver(slots, options, [watch, metrics] if options.address else [])
+            driver.begin(reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming))
             self.progress.stage("running")
             if cluster.autoscales:
                 watch.see(cluster)
             with _stopped_by_signal(driver):
                 settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
                 execute(driver, settings, resources=resources, pending=slots)
+            if options.address:
+                metrics.publish(running=False)
         return driver
+
+    def _metrics(self, publish: Publish, resources: Mapping[str, float]) -> MetricsSink:
+        return MetricsSink(
+            self.sweep.name,
+            self.state,
+            self.sweep.spec.halving,
+            publish,
+            samples_per_epoch=self.train_samples * self.sweep.spec.replicates.count,
+            gpu=resources["gpu"],
+            gpu_hour_price=price_from(os.environ),
+        )
 
     def _driver(self, slots: int, options: RunOptions, more_sinks: Sequence[Sink]) -> Driver:
         spec, paths = self.sweep.spec, self.sweep.paths
@@ -298,9 +324,7 @@ def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> P
     more = epoch_columns(spec.evaluation.trajectory and spec.evaluation.trajectory.model_dump())
     return ParquetSink(
         sweep.paths,
-        table_schemas(
-            column_types(spec.space), classes, columns, epoch_columns=more, rehearsal=spec.is_rehearsal
-        ),
+        table_schemas(column_types(spec.space), classes, columns, epoch_columns=more, rehearsal=spec.is_rehearsal),
         sweep.configurations,
         replicates=spec.replicates.count,
         sweep_seed=spec.seed,

@@ -29,7 +29,7 @@ SAMPLE_SECONDS = 0.5
 
 
 class Autoscaled:
-    """The test's side: the address, the environment a driver needs to join, and the timeline so far."""
+    """The test's side: the address, the environment a driver needs to join, where metrics are, the timeline so far."""
 
     def __init__(self, version: int, folder: Path, max_workers: int) -> None:
         self.environment = {**os.environ, **QUICK_DEATHS, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
@@ -45,7 +45,7 @@ class Autoscaled:
                 cwd=Path(__file__).parents[2],
             )
         assert self._process.stdout is not None
-        self.address = self._process.stdout.readline().strip()
+        self.address, _, self.metrics = self._process.stdout.readline().strip().partition(" ")
         assert self.address, (folder / "cluster.log").read_text()[-2000:]
 
     def timeline(self) -> list[dict[str, float]]:
@@ -124,13 +124,14 @@ def main() -> None:
     version, folder, max_workers = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     # Ray's sockets lie below this folder, and their paths must stay short.
     with tempfile.TemporaryDirectory(prefix="ray-as-", dir="/tmp", ignore_cleanup_errors=True) as scratch:
-        host, port = socket.gethostbyname(socket.gethostname()), _free_port()
+        host, port, metrics = socket.gethostbyname(socket.gethostname()), _free_port(), _free_port()
         address = f"{host}:{port}"
         config = folder / "autoscaling.json"
         config.write_text(json.dumps(configuration(version, address, max_workers)))
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
         command += [f"--node-ip-address={host}", "--num-cpus=0", "--include-dashboard=false"]
         command += [f"--ray-client-server-port={_free_port()}", "--object-store-memory=100000000"]
+        command += [f"--metrics-export-port={metrics}"]
         command += [f"--temp-dir={scratch}", f"--autoscaling-config={config}"]
         with (folder / "head.log").open("ab") as log:
             head = subprocess.Popen(
@@ -142,7 +143,7 @@ def main() -> None:
                 start_new_session=True,
             )
         try:
-            _sample_until_told(address, folder / "timeline.jsonl", head)
+            _sample_until_told(address, f"http://{host}:{metrics}/metrics", folder / "timeline.jsonl", head)
         finally:
             head.send_signal(signal.SIGTERM)
             try:
@@ -153,8 +154,8 @@ def main() -> None:
             kill_ids(*_processes_of(scratch))
 
 
-def _sample_until_told(address: str, timeline: Path, head: subprocess.Popen[bytes]) -> None:
-    """Say the address once the head answers, then write what is there until standard input ends."""
+def _sample_until_told(address: str, metrics: str, timeline: Path, head: subprocess.Popen[bytes]) -> None:
+    """Say the address and where metrics are once the head answers; write what is there until the input ends."""
     from ray._raylet import GcsClient
 
     deadline = time.monotonic() + 60
@@ -166,7 +167,7 @@ def _sample_until_told(address: str, timeline: Path, head: subprocess.Popen[byte
         except Exception as error:  # whatever a head that is still starting answers
             assert head.poll() is None and time.monotonic() < deadline, f"no head: {error}"
             time.sleep(0.3)
-    print(address, flush=True)
+    print(address, metrics, flush=True)
     began, ended = time.monotonic(), _end_of_input()
     with timeline.open("w") as lines:
         while next(ended) is None:

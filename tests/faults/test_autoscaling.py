@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import subprocess
+import threading
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,10 +14,13 @@ import pytest
 
 from sweeper.ids import SweepPaths
 from sweeper.results import load
+from sweeper.sinks.metrics import METRICS, PREFIX
 from tests.faults.autoscaling import autoscaled
 from tests.running import command, write_space
 
 MOST_WORKERS = 2
+
+LABELS = {label for _, labels in METRICS.values() for label in labels}
 
 SPACE = """
 dataset: {name: digits}
@@ -33,11 +38,11 @@ evaluation: {bins: 15, posthoc: [temperature], curvature: false}
 
 def check_a_sweep_scales(version: int, folder: Path) -> None:
     """Run a sweep on a cluster without workers; hold nodes and pending trials against what must have happened."""
-    with autoscaled(version, folder, MOST_WORKERS) as cluster:
+    with autoscaled(version, folder, MOST_WORKERS) as cluster, Scraper(cluster.metrics) as scraper:
         done = subprocess.run(
             command("run", write_space(folder, SPACE), "--address", cluster.address, "--no-mlflow"),
             cwd=folder,
-            env=cluster.environment,
+            env={**cluster.environment, "SWEEPER_GPU_HOUR_PRICE": "1.5"},
             capture_output=True,
             text=True,
             timeout=200,
@@ -60,6 +65,53 @@ def check_a_sweep_scales(version: int, folder: Path) -> None:
     assert workers[-1] == 0, f"back to none: {workers}"
     assert "waiting for nodes: a trial needs 1 CPU, the cluster has 0 CPU" in done.stderr
     assert "2 trials at once on 2 nodes" in done.stderr
+    check_what_was_scraped(scraper.families)
+
+
+class Scraper:
+    """Does what Prometheus does: reads the head's metrics endpoint now and then, and keeps the sweep's values."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._stop = url, threading.Event()
+        self._thread = threading.Thread(target=self._scrape, daemon=True)
+        self.families: dict[str, dict[tuple[tuple[str, str], ...], list[float]]] = {}
+
+    def __enter__(self) -> Scraper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _scrape(self) -> None:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        while not self._stop.wait(1.0):
+            try:
+                with urllib.request.urlopen(self._url, timeout=5) as reply:
+                    text = reply.read().decode()
+            except OSError:
+                continue  # the endpoint opens some seconds after the head, and goes before it
+            for family in text_string_to_metric_families(text):
+                if family.name.startswith(PREFIX + "sweeper_"):
+                    for sample in family.samples:
+                        labels = tuple(sorted((k, v) for k, v in sample.labels.items() if k in LABELS))
+                        self.families.setdefault(family.name, {}).setdefault(labels, []).append(sample.value)
+
+
+def check_what_was_scraped(families: Mapping[str, Mapping[tuple[tuple[str, str], ...], Sequence[float]]]) -> None:
+    """Hold the endpoint's answers against what the sweep did."""
+    assert {name.removeprefix(PREFIX) for name in families} == set(METRICS)
+    for name, series in families.items():
+        wanted = {*METRICS[name.removeprefix(PREFIX)][1]}
+        assert all({key for key, _ in labels} == wanted for labels in series), name
+        assert all(("sweep", "small") in labels for labels in series), name
+    trials = families[PREFIX + "sweeper_trials"]
+    at_once = zip(*(values for _, values in sorted(trials.items())), strict=False)
+    assert all(sum(moment) == 8 for moment in at_once), trials
+    assert max(families[PREFIX + "sweeper_running"][("sweep", "small"),]) == 1
+    assert max(families[PREFIX + "sweeper_cost"][("sweep", "small"),]) == 0, "no GPU, no cost"
 
 
 def write_timeline(timeline: Sequence[Mapping[str, float]], ended: float, folder: Path, title: str) -> Path:
