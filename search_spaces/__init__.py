@@ -16,7 +16,7 @@ Mappings are joined key by key; lists, domains, and components of another name r
 with the file, whether or not the sweep is rehearsed.
 
 Published numbers lie in `published/<paper>_table_<number>.csv` or `published/<paper>_figure_<number>.csv`, one row a
-printed number, with the columns of `PUBLISHED_COLUMNS`:
+printed number, read by `search_spaces.published_numbers`:
 
 * `table`: as headers write it, e.g. `mukhoti-1`;
 * `dataset`, `architecture`, `loss`: our registries' names; `options`: hyperparameters that tell rows of one loss
@@ -29,28 +29,9 @@ printed number, with the columns of `PUBLISHED_COLUMNS`:
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-
-PUBLISHED = FOLDER / "published"
-
-PUBLISHED_COLUMNS = (
-    "table",
-    "dataset",
-    "architecture",
-    "loss",
-    "options",
-    "posthoc",
-    "split",
-    "metric",
-    "value",
-    "printed",
-    "spread",
-    "n",
-    "source",
-)
 
 
 def packaged_files() -> dict[str, Path]:
@@ -65,21 +46,3 @@ def locate(path: str | Path) -> Path:
     if given.name == str(path) and not given.exists():
         return shipped.get(given.name.removesuffix(".yaml"), given)
     return given
-
-
-def published_files() -> dict[str, Path]:
-    """Return the files of published numbers by name: `{"mukhoti_table_1": …/mukhoti_table_1.csv}`."""
-    return {path.stem: path for path in sorted(PUBLISHED.glob("*.csv"))}
-
-
-def read_published(path: Path) -> list[dict[str, str]]:
-    """Return the rows of one file of published numbers, as text.
-
-    Raises:
-        ValueError: its columns are not `PUBLISHED_COLUMNS`.
-    """
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != PUBLISHED_COLUMNS:
-            raise ValueError(f"{path}: the columns are {reader.fieldnames}, not {','.join(PUBLISHED_COLUMNS)}")
-        return list(reader)
