@@ -11,10 +11,11 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from sweeper.code_version import code_version
 from sweeper.failures import CRASH, ERROR, HUNG, STORAGE, Failure
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Journal, Record
@@ -121,12 +122,18 @@ class Driver:
         """Take note of how many trials run at once from now on: a cluster's nodes come and go."""
         self._slots = max(1, slots)
 
-    def begin(self) -> None:
-        """Journal that this driver takes the sweep up."""
-        attempt = self.state.attempt + 1
-        self._record("attempt", {"attempt": attempt, "host": socket.gethostname(), "pid": os.getpid()})
+    def begin(self, reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None) -> None:
+        """Journal that this driver takes the sweep up, and take over what another sweep has measured already.
+
+        Args:
+            reusable: configuration → its reports from elsewhere, in order; see `sweeper.reuse`.
+        """
+        body = {"host": socket.gethostname(), "pid": os.getpid(), "code": code_version()}
+        self._record("attempt", {"attempt": self.state.attempt + 1, **body})
         self._journal.settle()
         self._remove_leftover_checkpoints()
+        if reusable:
+            self._take_over(reusable)
 
     def next_assignment(self) -> list[int] | None:
         """Return the configurations of the next assignment; `None` when there is none to give now."""
@@ -231,6 +238,16 @@ class Driver:
         self._record("ended", {"attempt": self.state.attempt, "outcome": outcome, "reason": reason})
         self._journal.settle()
         return outcome
+
+    def _take_over(self, reusable: Mapping[int, Iterable[dict[str, Any]]]) -> None:
+        """Judge reports from elsewhere as if they came in now; a trial that they do not carry to its end is trained."""
+        for index in [index for index in self._queue if index in reusable]:
+            for report in reusable[index]:
+                self._on_report(report)
+                if self.state.trials[index].status in ENDED:
+                    break
+        self._queue = deque(index for index in self._queue if self.state.trials[index].status not in ENDED)
+        self.flush()
 
     def _skips_epochs(self, report: dict[str, Any]) -> bool:
         """Tell whether epochs are missing between the journal and a report, as where records were lost since."""

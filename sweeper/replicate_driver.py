@@ -12,7 +12,7 @@ each of them, merges what its predecessor did not live to merge, and goes on as 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from trainables.trial import NON_FINITE
 class ReplicateDriver(Driver):
     """Hands out single replicates; an assignment is `[configuration, replicate]`."""
 
-    def begin(self) -> None:
+    def begin(self, reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None) -> None:
         """Journal that this driver takes the sweep up; judge what has been reported in full but never judged."""
-        super().begin()
+        super().begin(reusable)
         unfinished, self._queue = list(self._queue), deque()
         self._pieces = deque(
             (configuration, number)

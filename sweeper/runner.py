@@ -34,6 +34,7 @@ from sweeper.rehearsal import rehearsal_name
 from sweeper.replicate_driver import ReplicateDriver
 from sweeper.report import write_report
 from sweeper.reuse import MANIFEST_KEY, choose_sources, reusable_trials
+from sweeper.reuse import MANIFEST_KEY, choose_sources, reusable_trials
 from sweeper.scheduler import Rungs
 from sweeper.sinks.follower import MlflowFollower, patience
 from sweeper.sinks.metrics import METRICS, MetricsSink, Publish, price_from
@@ -61,6 +62,8 @@ class RunOptions:
         failed_too: on resume, run failed trials again.
         rehearse: scale the sweep down to minutes, see `sweeper.rehearsal`.
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
+        reuse: take over trials that other sweeps of this output have trained already.
+        reuse_from: take them over from these sweeps.
         reuse: take over trials that other sweeps of this output have trained already.
         reuse_from: take them over from these sweeps.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.

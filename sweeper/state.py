@@ -91,6 +91,7 @@ class TrialState:
         sound_epochs: the same, without a report that failed: a trial that runs again is judged anew after these.
         last_evaluation_epoch: the epoch of its last evaluation.
         wall_seconds: time spent in it by its workers.
+        reused_from, reused_epochs: the sweep whose reports were taken over, and up to which epoch.
         objective: the last judged value of the sweep's objective (mean over replicates).
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
@@ -111,6 +112,8 @@ class TrialState:
     device: str | None = None
     packing: str | None = None
     error: str | None = None
+    reused_from: str | None = None
+    reused_epochs: int | None = None
     objective: float | None = None
     attempt: int = 0
     failures: int = 0
@@ -206,6 +209,10 @@ class SweepState:
         trial = self._trial(body)
         trial.status = body["status"]
         trial.epochs = body["epoch"]
+        if "reused" in body:
+            trial.reused_from, trial.reused_epochs = body["reused"]["sweep"], trial.epochs
+            # Nothing trains it: if it is not at its end, it waits for its turn.
+            trial.status = WAITING if trial.status == RUNNING else trial.status
         if trial.status != FAILED:
             trial.sound_epochs = trial.epochs
         trial.wall_seconds = body["wall_seconds"]

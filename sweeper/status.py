@@ -48,5 +48,7 @@ def _row(name: str, output: Path) -> list[str]:
     word = "running" if driver else "finished" if not left else (state.outcome or "interrupted")
     word = f"{word} (rehearsal)" if sweep.spec.is_rehearsal else word
     best = f"{sweep.spec.objective.metric} {now.best.objective:.4f}" if now.best else "–"
-    numbers = [len(sweep.configurations), counts["completed"], counts["early_stopped"], counts["failed"], left]
+    reused = sum(trial.reused_from is not None for trial in state.trials.values())
+    trials = f"{len(sweep.configurations)}{f' ({reused} reused)' if reused else ''}"
+    numbers = [trials, counts["completed"], counts["early_stopped"], counts["failed"], left]
     return [sweep.name, word, *map(str, numbers), best, driver or "–"]

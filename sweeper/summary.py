@@ -24,7 +24,7 @@ def summary(results: Results) -> RenderableType:
     Raises QueryError where the tables cannot be read.
     """
     with results.snapshot() as snapshot:
-        board, counts = leaderboard(snapshot), overview(snapshot)
+        board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
         curvature = curvature_against_gamma.draw(snapshot)
     parts: list[RenderableType] = []
     if results.rehearsed:
@@ -34,8 +34,25 @@ def summary(results: Results) -> RenderableType:
     if board.rows:
         parts += [Text(), best_trials(board)]
     parts += [Text(), Text(count_line(counts)), *(Text(line, style="dim") for line in cost_lines(counts))]
+    parts += [Text(line) for line in reused]
     parts += [Text(finding) for finding in (curvature.findings if curvature is not None else ())]
     return Group(*parts)
+
+
+def reused_lines(results: Results) -> list[str]:
+    """Return a sentence on trials that were taken over from another sweep, for each that gave some."""
+    if "reuse" not in results.manifest:
+        return []
+    rows = results.rows(
+        "SELECT reused_from, count(DISTINCT trial) AS n, "
+        "count(DISTINCT trial) FILTER (WHERE reused_epochs = epochs) AS whole "
+        "FROM trials WHERE reused_from IS NOT NULL GROUP BY ALL ORDER BY ALL"
+    )
+    return [
+        f"{plural(row['n'], 'trial')} reused from {row['reused_from']}"
+        + (f", {row['n'] - row['whole']} of them trained further" if row["n"] > row["whole"] else "")
+        for row in rows
+    ]
 
 
 def best_trials(board: Leaderboard) -> Table:

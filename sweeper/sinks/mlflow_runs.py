@@ -289,6 +289,8 @@ def _trial_tags(trial: TrialState) -> dict[str, str]:
         "error": trial.error,
         "device": trial.device,
         "packing": trial.packing,
+        "reused_from": trial.reused_from,
+        "reused_epochs": trial.reused_epochs,
     }
     return {key: _text(value) for key, value in facts.items() if value is not None}
 

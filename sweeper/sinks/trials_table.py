@@ -20,6 +20,8 @@ _STATE_COLUMNS = {
     "last_evaluation_epoch": "last_evaluation_epoch",
     "device": "device",
     "packing": "packing",
+    "reused_from": "reused_from",
+    "reused_epochs": "reused_epochs",
     "objective": "objective",
     "attempt": "attempt",
 }

@@ -1,0 +1,186 @@
+"""Trials that another sweep has trained already: found, compared, and handed to the driver instead of training.
+
+A replicate's numbers are a function of its configuration, its seed, the data, what an evaluation measures and the code.
+Seeds follow from the sweep's seed and the trial's place, so what can be taken over is the trial at the same place of a
+sweep with the same seed, such as the first 48 of a sweep that is extended to 96. (For the same reason no sweep trains
+the same thing twice: a configuration that is drawn again has another place, and so other seeds.)
+
+What is taken over is the reports, not the decisions: the driver judges each again, against the rungs of its own sweep,
+so an audit finds every decision equal. Where a trial of the other sweep was stopped and this one would have it go on,
+its reports are kept and it is trained from its beginning, which gives the same numbers again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeper.code_version import code_version
+from sweeper.errors import SweeperError
+from sweeper.ids import config_hash, trial_name
+from sweeper.journal import read_journal
+from sweeper.places import local_copies, local_copy
+from sweeper.reused_tables import TablesOfTrials
+from sweeper.space import Configurations, configurations
+from sweeper.spec_models import SweepSpec
+from sweeper.state import COMPLETED, EARLY_STOPPED, SweepState
+from sweeper.sweep import Sweep, list_sweeps, open_sweep
+from trainables.packing import TRIALS
+
+MANIFEST_KEY = "reuse"
+"""The manifest's list of sweeps that this one takes trials over from."""
+
+_OF_THIS_SWEEP = ("attempt", "status", "decision")
+"""What a driver adds to a report; a driver that takes the report over adds its own."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What `--reuse` found before the sweep starts.
+
+    Attributes:
+        names: the sweeps to take trials over from, the one that began last first.
+        notes: one sentence for each that cannot be used, and why.
+    """
+
+    names: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def choose_sources(
+    spec: SweepSpec, facts: Mapping[str, Any], output: str | Path, *, every: bool, named: Sequence[str]
+) -> Chosen:
+    """Return the sweeps below `output` whose trials a new sweep can take over.
+
+    Args:
+        spec: of the new sweep.
+        facts: of its data set, as its manifest will record them (`dataset_facts`).
+        output: where sweeps lie.
+        every: look at all of them.
+        named: look at these; that one of them cannot be used is an error.
+
+    Raises SweeperError when a named sweep does not exist or cannot be used, naming every reason.
+    """
+    chosen = Chosen()
+    if not every and not named:
+        return chosen
+    for name in dict.fromkeys([*named, *(list_sweeps(local_copies(output)) if every else ())]):
+        try:
+            reasons = _differences(spec, facts, _open(name, output, tables=False))
+        except SweeperError as error:
+            if name in named:
+                raise
+            reasons = [error.message]
+        if not reasons:
+            chosen.names.append(name)
+        elif name in named:
+            raise SweeperError(
+                f"no trial of {name!r} can be reused: {'; '.join(reasons)}",
+                "make the search spaces agree in that, or leave --reuse-from out",
+            )
+        else:
+            chosen.notes.append(f"no trial of {name} can be reused: {'; '.join(reasons)}")
+    return chosen
+
+
+def reusable_trials(
+    sweep: Sweep, wanted: Sequence[int], output: str | Path, incoming: Path
+) -> dict[int, Iterator[dict[str, Any]]]:
+    """Return, for every trial that a source has ended, its reports in order, each saying where it comes from.
+
+    The reports are read, and their tables copied into `incoming`, one at a time as they are asked for.
+
+    Args:
+        sweep: the one that takes over, from the sweeps that its manifest names; one that is gone, or is damaged, has
+            nothing to give.
+        wanted: the configurations that are still to be run.
+        output: where the sources lie.
+        incoming: where this sweep's trials leave their tables.
+    """
+    found: dict[int, Iterator[dict[str, Any]]] = {}
+    for name in _manifest(sweep).get(MANIFEST_KEY, ()):
+        try:
+            source = _open(name, output, tables=True)
+            reports = _ended_reports(source, sweep.configurations, [i for i in wanted if i not in found])
+        except SweeperError:
+            continue
+        tables = TablesOfTrials(source.paths)
+        for index, bodies in reports.items():
+            if all(tables.has(trial_name(index), body["evaluations"]) for body in bodies):
+                found[index] = _brought(bodies, tables, trial_name(index), incoming)
+    return found
+
+
+def _brought(
+    bodies: Sequence[dict[str, Any]], tables: TablesOfTrials, trial: str, incoming: Path
+) -> Iterator[dict[str, Any]]:
+    for body in bodies:
+        # As where it was trained: the tables first, then the record that makes them visible.
+        tables.bring(trial, body["evaluations"], incoming)
+        yield body
+
+
+def _open(name: str, output: str | Path, *, tables: bool) -> Sweep:
+    return open_sweep(*local_copy(name, output, tables=tables))
+
+
+def _differences(spec: SweepSpec, facts: Mapping[str, Any], source: Sweep) -> list[str]:
+    """Return what keeps a sweep's trials from being those of `spec`, a few words each."""
+    there, manifest = source.spec, _manifest(source)
+    pairs = {
+        "its seed": (spec.seed, there.seed),
+        "its data set": ({**spec.dataset, **facts}, manifest.get("dataset")),
+        "the epochs at which it evaluates": (spec.halving.rungs, there.halving.rungs),
+        "what its evaluations measure": (spec.evaluation, there.evaluation),
+        "its replicates": (spec.replicates, there.replicates),
+        "its objective": (spec.objective.metric, there.objective.metric),
+        "the resources of its trials": (spec.resources, there.resources),
+    }
+    reasons = [f"{what} differs" for what, (here, other) in pairs.items() if _plain(here) != _plain(other)]
+    if spec.replicates.packing == TRIALS:
+        reasons.append("replicates with processes of their own (packing: trials) are not taken over")
+    if not reasons and not _attempts_of_this_code(source):
+        reasons.append("its code, or a package under it, was another (or it does not say)")
+    return reasons
+
+
+def _manifest(sweep: Sweep) -> dict[str, Any]:
+    try:
+        return dict(json.loads(sweep.paths.manifest.read_text()))
+    except (OSError, ValueError):
+        # Nothing is known of what it ran on.
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it is after a journey through JSON."""
+    return json.loads(json.dumps(value.model_dump(mode="json") if hasattr(value, "model_dump") else value))
+
+
+def _attempts_of_this_code(source: Sweep) -> set[int]:
+    """Return the drivers, by their attempt, that ran the code that runs now."""
+    records = (record for record in read_journal(source.paths.journal) if record.kind == "attempt")
+    return {record.body["attempt"] for record in records if record.body.get("code") == code_version()}
+
+
+def _ended_reports(source: Sweep, here: Configurations, wanted: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """Return the reports of the source's trials that ended well, ran this code only, and are the same here.
+
+    Raises SweeperError when the source's journal is damaged.
+    """
+    attempts, there = _attempts_of_this_code(source), configurations(source.spec)
+    same = {i for i in wanted if i < len(there) and config_hash(here[i]) == config_hash(there[i])}
+    state, reports = SweepState(len(there)), dict[int, list[dict[str, Any]]]()
+    for record in read_journal(source.paths.journal):
+        state.apply(record)
+        if record.kind == "report" and record.body["configuration"] in same:
+            body = {key: value for key, value in record.body.items() if key not in _OF_THIS_SWEEP}
+            body["reused"] = {"sweep": source.name, "record": record.sequence}
+            if record.body["attempt"] not in attempts:
+                same.discard(record.body["configuration"])
+            reports.setdefault(record.body["configuration"], []).append(body)
+    ended = {i for i in same if state.trials[i].status in (COMPLETED, EARLY_STOPPED)}
+    return {index: reports[index] for index in sorted(ended)}
