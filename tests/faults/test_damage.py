@@ -17,9 +17,9 @@ import pytest
 from sweeper.ids import SweepPaths
 from sweeper.journal import read_journal, record_names
 from sweeper.results import load
-from sweeper.scheduler import audit
 from tests.faults.reference import SMALL, check_survived, undisturbed
-from tests.running import kill, started, sweeper, wait_for_records, write_space
+from tests.faults.small_disk import SmallDisk
+from tests.running import command, kill, started, sweeper, wait_for_records, write_space
 
 CLOCK_AN_HOUR_BACK = """
 import time
@@ -74,9 +74,9 @@ def test_a_damaged_record_is_named_and_nothing_is_run(
     victim = copy.journal / draw.choice(record_names(copy.journal))
     damage(victim, draw)
     before = sorted(path.name for path in copy.journal.iterdir())
-    for command in (["status", "whole"], ["status", "whole", "--audit"], ["resume", "whole", "--no-mlflow"]):
-        answer = sweeper(*command, cwd=tmp_path)
-        assert answer.returncode == 2, command
+    for arguments in (["status", "whole"], ["status", "whole", "--audit"], ["resume", "whole", "--no-mlflow"]):
+        answer = sweeper(*arguments, cwd=tmp_path)
+        assert answer.returncode == 2, arguments
         assert victim.name in answer.stderr and "--discard-damaged" in answer.stderr
         assert "Traceback" not in answer.stderr
     assert sorted(path.name for path in copy.journal.iterdir()) == before
@@ -91,9 +91,10 @@ def test_damaged_records_are_set_aside_when_asked_and_measured_again(
     truncate(copy.journal / names[first], draw)
     (tmp_path / "clock").mkdir()
     (tmp_path / "clock" / "sitecustomize.py").write_text(CLOCK_AN_HOUR_BACK)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "clock")}
-    command = ["resume", "whole", "--discard-damaged", "--no-mlflow", "--cpus", "1"]
-    with started(*command, cwd=tmp_path, environment=environment) as process:
+    python_path = os.pathsep.join(filter(None, [str(tmp_path / "clock"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": python_path}
+    arguments = ["resume", "whole", "--discard-damaged", "--no-mlflow", "--cpus", "1"]
+    with started(*arguments, cwd=tmp_path, environment=environment) as process:
         assert process.wait(200) == 0, (tmp_path / "driver.err").read_text()
     said = (tmp_path / "driver.out").read_text()
     assert f"{len(names) - first} journal records from {names[first]}" in said
@@ -142,41 +143,35 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_trial_goes_back(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 1 MB; mounting it takes the rights of root."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("mounting a file system is not permitted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", "1m") as disk:
+        yield disk
 
 
-def remount(folder: Path, option: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{option}", str(folder)], check=True)
+def test_a_full_disk_and_then_a_read_only_one(space: Path, tmp_path: Path, small_disk: SmallDisk) -> None:
+    paths = SweepPaths(small_disk.seen_from_outside / "s")
+    options = ["--no-mlflow", "--cpus", "1", "--output", str(small_disk.folder)]
 
+    def sweeper(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return small_disk.run(*command(*arguments), cwd=cwd)
 
-def test_a_full_disk_and_then_a_read_only_one(space: Path, tmp_path: Path, small_disk: Path) -> None:
-    paths = SweepPaths(small_disk / "s")
-    options = ["--no-mlflow", "--cpus", "1", "--output", str(small_disk)]
     full = sweeper("run", space, "--name", "s", *options, cwd=tmp_path)
     said = full.stdout + full.stderr
     assert full.returncode in (1, 2), said
     assert "No space left on device" in said and "sweeper resume s" in said, said
     assert "Traceback" not in said
     list(read_journal(paths.journal))
-    remount(small_disk, "ro")
+    small_disk.remount("ro")
     read_only = sweeper("resume", "s", *options, cwd=tmp_path)
     assert read_only.returncode == 2
     assert "Read-only file system" in read_only.stderr and "Traceback" not in read_only.stderr
     refused = sweeper("run", space, "--name", "t", *options, cwd=tmp_path)
     assert refused.returncode == 2
     assert "Read-only file system" in refused.stderr and "--output" in refused.stderr
-    remount(small_disk, "rw,size=64m")
+    small_disk.remount("rw,size=64m")
     resumed = sweeper("resume", "s", *options, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    check_survived(paths, undisturbed(space), one_at_a_time=True)
-    assert not audit(undisturbed(space).spec.halving, read_journal(paths.journal))[1]
+    # A path through /proc is not what it resolves to, and readers resolve: they are given a copy.
+    copied = SweepPaths(tmp_path / "copied" / "s")
+    shutil.copytree(paths.root, copied.root, symlinks=True)
+    check_survived(copied, undisturbed(space), one_at_a_time=True)
