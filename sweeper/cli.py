@@ -303,7 +303,7 @@ def report(
         return
     if name is None:
         raise SweeperError("no sweep was named", "give its name, or --table to fill in a paper's table")
-    name, output = remote_output(name, output, address)
+    name, output = cli_remote.remote_output(name, output, address)
     copy, folder = here(name, output)
     typer.echo(write_report(find_sweep(copy, folder).root))
     publish(name, output)

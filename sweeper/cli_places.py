@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sweeper.cli_remote import remote_output
+
 
 def here(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
     """Return the name and the folder under which a sweep can be read on this machine; from a store it is fetched."""
@@ -12,9 +14,9 @@ def here(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
     return local_copy(name, output, tables=tables)
 
 
-def all_here(names: list[str], output: str) -> tuple[list[str], Path]:
+def all_here(names: list[str], output: str, address: str | None = None) -> tuple[list[str], Path]:
     """Return the names, or paths, of several sweeps that can be read on this machine, and a folder of theirs."""
-    copies = [here(name, output) for name in names]
+    copies = [here(*remote_output(name, output, address)) for name in names]
     folder = copies[0][1]
     return [name if own == folder else str(own / name) for name, own in copies], folder
 

@@ -163,6 +163,10 @@ class Store:
         selector = fs.FileSelector(self._path(folder), recursive=recursive, allow_not_found=True)
         with self._errors():
             found = self._files.get_file_info(selector)
+            bucket = self._root.partition("/")[0]
+            # A prefix without objects is empty; so looks a bucket that does not exist.
+            if not found and self._files.get_file_info(bucket).type == fs.FileType.NotFound:
+                raise OSError(f"the bucket does not exist: {bucket}")
         for info in found:
             name = info.path[len(self._root) + 1 :]
             if info.type == fs.FileType.File:
@@ -240,7 +244,7 @@ def _file_system(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.Fil
 
 _CAUSES = (
     (
-        ("NO_SUCH_BUCKET", "bucket does not exist", "NoSuchBucket"),
+        ("NO_SUCH_BUCKET", "bucket does not exist"),
         "its bucket does not exist",
         "create it, or correct the address",
     ),

@@ -1,0 +1,67 @@
+"""The token that opens a Ray cluster: made once, kept in a file that only its owner reads, never printed.
+
+Ray looks for it in `RAY_AUTH_TOKEN`, then in the file that `RAY_AUTH_TOKEN_PATH` names, then in `~/.ray/auth_token`;
+so does this module, and every machine of a cluster must find the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import string
+from pathlib import Path
+
+from sweeper.errors import SweeperError
+
+TOKEN_BYTES = 32
+"""As many random bytes as Ray's own generator takes: 256 bits, written as 64 hexadecimal digits."""
+
+_PRINTABLE = frozenset(string.ascii_letters + string.digits + string.punctuation)
+
+
+def create_token(path: Path) -> None:
+    """Write a new token into the file `path`, which nobody but its owner may read.
+
+    Raises SweeperError when there is a file already, or it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise SweeperError(
+            f"there is a file {path} already",
+            "use its token, or choose another file: a cluster whose token is replaced refuses all who have the old one",
+        ) from None
+    except OSError as error:
+        raise SweeperError(f"{path} cannot be written: {error.strerror}", "choose another file") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(TOKEN_BYTES))
+
+
+def find_token() -> str | None:
+    """Return the token that this environment holds, `None` when it holds none.
+
+    Raises SweeperError when a file was named that cannot be read, or holds nothing that can be a token.
+    """
+    given, named = os.environ.get("RAY_AUTH_TOKEN", "").strip(), os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if given:
+        return _checked(given, "the environment's RAY_AUTH_TOKEN")
+    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    try:
+        return _checked(path.read_text().strip(), f"the file {path}")
+    except (OSError, UnicodeDecodeError) as error:
+        if not named and not path.exists():
+            return None
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SweeperError(
+            f"the token's file {path} cannot be read: {reason}",
+            "correct RAY_AUTH_TOKEN_PATH, or ask who runs the cluster",
+        ) from error
+
+
+def _checked(token: str, source: str) -> str:
+    if not token or not _PRINTABLE.issuperset(token):
+        raise SweeperError(
+            f"{source} holds no token", "make one with `sweeper token FILE`, or ask who runs the cluster"
+        )
+    return token
