@@ -1,0 +1,37 @@
+"""Rows of `final` whose answers are known, for the judges of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+Row = dict[str, Any]
+Measure = Callable[[Mapping[str, Any], np.random.Generator], Mapping[str, float]]
+
+
+def final_rows(
+    configurations: Iterable[Mapping[str, Any]], measure: Measure, *, replicates: int = 4, seed: int = 0
+) -> list[Row]:
+    """Return the rows of configurations, each `{"loss_name": …}` without the prefix `config_`, for both splits."""
+    random = np.random.default_rng(seed)
+    rows: list[Row] = []
+    for index, configuration in enumerate(configurations):
+        for replicate in range(replicates):
+            measured = measure(configuration, random)
+            common = {
+                "trial": f"c{index:05d}",
+                "replicate": replicate,
+                "stage": "end",
+                "config_architecture_name": "mlp",
+                **{f"config_{key}": value for key, value in configuration.items()},
+            }
+            rows += [{**common, "split": split, **_of_split(measured, split)} for split in ("val", "test")]
+    return rows
+
+
+def _of_split(measured: Mapping[str, float], split: str) -> Row:
+    """Return what belongs to a split: keys without one, and those that begin with it and a dot."""
+    held = {key: value for key, value in measured.items() if "." not in key or key.startswith(f"{split}.")}
+    return {key.removeprefix(f"{split}."): value for key, value in held.items()}
