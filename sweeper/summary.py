@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.claims.sweeps import judge_claims, named_claims, verdict_lines
 from sweeper.durations import duration
 from sweeper.leaderboard import Leaderboard, leaderboard
 from sweeper.rehearsal import notice
@@ -26,6 +27,7 @@ def summary(results: Results) -> RenderableType:
     with results.snapshot() as snapshot:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
         curvature = curvature_against_gamma.draw(snapshot)
+        judged = verdicts_of(snapshot)
     parts: list[RenderableType] = []
     if results.rehearsed:
         parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
@@ -35,6 +37,7 @@ def summary(results: Results) -> RenderableType:
         parts += [Text(), best_trials(board)]
     parts += [Text(), Text(count_line(counts)), *(Text(line, style="dim") for line in cost_lines(counts))]
     parts += [Text(line) for line in reused]
+    parts += [Text(sentence) for sentence in judged]
     parts += [Text(finding) for finding in (curvature.findings if curvature is not None else ())]
     return Group(*parts)
 
@@ -53,6 +56,12 @@ def reused_lines(results: Results) -> list[str]:
         + (f", {row['n'] - row['whole']} of them trained further" if row["n"] > row["whole"] else "")
         for row in rows
     ]
+
+
+def verdicts_of(results: Results) -> list[str]:
+    """Return a sentence on each claim that the sweep's header names."""
+    names = named_claims(results)
+    return verdict_lines(judge_claims(results, names), rehearsal=bool(results.rehearsed)) if names else []
 
 
 def best_trials(board: Leaderboard) -> Table:
