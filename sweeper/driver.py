@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from sweeper.card_shares import on_a_larger_share
 from sweeper.code_version import code_version
 from sweeper.failures import CRASH, ERROR, HUNG, STORAGE, Failure
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
@@ -79,6 +80,7 @@ class Driver:
         slots: int = 1,
         clock: Callable[[], float] = time.monotonic,
         keeper: CheckpointKeeper | None = None,
+        shares: Callable[[int], float] | None = None,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
@@ -93,6 +95,7 @@ class Driver:
             rungs: the same fold, as the scheduler needs it.
             sinks: take every record after it was journaled.
             keeper: removes checkpoints; by default in the sweep's folder.
+            shares: the share of a card that a configuration needs; `None` where trials take none, or whole cards.
             retries: how often a trial may fail in a way that counts before it has failed for good.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
@@ -111,6 +114,7 @@ class Driver:
         self._alone: set[int] = set()
         self._outstanding: set[tuple[int, ...]] = set()
         self._starting: dict[int, float] = {}
+        self._shares = shares
         self._polled = -math.inf
         ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
         self._best = max((rank for rank in ranks if rank), default=None)
@@ -148,6 +152,16 @@ class Driver:
             assignment.append(self._queue.popleft())
         self._outstanding.add(tuple(assignment))
         return assignment
+
+    def _go_together(self, first: int, second: int) -> bool:
+        alike = self.share_of([first]) == self.share_of([second])
+        return alike and self._alone.isdisjoint((first, second))
+
+    def share_of(self, assignment: Sequence[int]) -> float | None:
+        """Return the share of a card for an assignment: what was measured, or more after memory ran out."""
+        if self._shares is None:
+            return None
+        return max(self.state.trials[index].share or self._shares(index) for index in assignment)
 
     @property
     def exhausted(self) -> bool:
@@ -285,6 +299,7 @@ class Driver:
     def _fail(self, index: int, failure: Failure) -> None:
         self._record_start(index)
         trial = self.state.trials[index]
+        failure, raised = on_a_larger_share(failure, self.share_of([index]) if failure.counts else None)
         final = failure.counts and trial.failures >= self._retries
         tries = f" (after {trial.failures + 1} tries)" if final and trial.failures else ""
         body = {

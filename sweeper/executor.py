@@ -15,6 +15,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +71,27 @@ def execute(
     *,
     resources: Mapping[str, float],
     pending: int,
+    trainable: type[SweepTrainable] = SweepTrainable,
 ) -> None:
     """Run the driver's assignments until none is left or a stop is asked for.
 
     Args:
         driver: decides.
         settings: `trainables.trial.TrialSettings` as plain values, the same for all trials.
-        resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`.
+        resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a card goes before `gpu`.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
+        trainable: what runs in the trials' processes.
     """
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, pending))
     token = secrets.token_hex(8)
     _DRIVERS[token] = driver
-    trainable = tune.with_resources(
-        tune.with_parameters(SweepTrainable, settings=dict(settings)), {k: v for k, v in resources.items() if v}
+    prepared = tune.with_resources(
+        tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources))
     )
     with tempfile.TemporaryDirectory(prefix="sweeper-tune-") as scratch:
         try:
             tune.Tuner(
-                trainable,
+                prepared,
                 tune_config=tune.TuneConfig(
                     search_alg=AssignmentSearcher(token),
                     scheduler=ReportingScheduler(token),
@@ -129,7 +132,11 @@ class AssignmentSearcher(Searcher):
         with _driver(self._token) as driver:
             assignment = driver.next_assignment()
             if assignment is not None:
-                return {"key": json.dumps(assignment), "assignment": json.dumps(driver.describe(assignment))}
+                return {
+                    "key": json.dumps(assignment),
+                    "assignment": json.dumps(driver.describe(assignment)),
+                    "gpu": driver.share_of(assignment),
+                }
             return Searcher.FINISHED if driver.exhausted else None
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
@@ -194,6 +201,12 @@ class AskedToStop(Stopper):
         with _driver(self._token) as driver:
             driver.flush()
             return driver.should_stop()
+
+
+def _bundle(resources: Mapping[str, float], config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """Return what Tune reserves for a trial. Processes are reused among trials that reserve the same."""
+    amounts = {**resources, "gpu": config["gpu"]} if config.get("gpu") is not None else resources
+    return tune.PlacementGroupFactory([{name.upper(): float(amount) for name, amount in amounts.items() if amount}])
 
 
 def _short_name(trial: Any) -> str:

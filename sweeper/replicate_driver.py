@@ -16,14 +16,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeper.card_shares import on_a_larger_share
 from sweeper.driver import Driver
-from sweeper.failures import ERROR, STORAGE, Failure
+from sweeper.failures import CRASH, ERROR, HUNG, STORAGE, Failure
 from sweeper.ids import replicate_seed, trial_name
 from sweeper.replicate_merge import last_failure, merged_report
 from sweeper.state import ENDED, FAILED, RUNNING, ReplicateState
 from trainables.checkpoints import replicate_folder
 from trainables.packing import TRIALS
 from trainables.trial import NON_FINITE
+from trainables.watchdog import last_reason
 
 
 class ReplicateDriver(Driver):
@@ -63,6 +65,13 @@ class ReplicateDriver(Driver):
         seeds = [replicate_seed(self._seed, configuration, number)]
         return [[configuration, trial_name(configuration), self.configurations[configuration], seeds, number]]
 
+    def share_of(self, assignment: Sequence[int]) -> float | None:
+        """Return the share of a card for a replicate: what was measured, or more after memory ran out."""
+        configuration, number = assignment
+        if self._shares is None:
+            return None
+        return self._state_of(configuration, number).share or self._shares(configuration)
+
     def on_started(self, assignment: Sequence[int]) -> None:
         """Record that a replicate's process has begun."""
         configuration, number = assignment
@@ -95,9 +104,11 @@ class ReplicateDriver(Driver):
         if (configuration, number) not in self._outstanding:
             return
         self._outstanding.discard((configuration, number))
+        failure = self._hung(assignment) or failure if failure.kind == CRASH else failure
         if failure.kind == STORAGE:
             self.stop_requested = self.stop_requested or failure.reason
         replicate = self._state_of(configuration, number)
+        failure, raised = on_a_larger_share(failure, self.share_of(assignment))
         given_up = failure.counts and replicate.failures >= self._retries
         tries = f" (after {replicate.failures + 1} tries)" if given_up and replicate.failures else ""
         body = {
@@ -110,12 +121,18 @@ class ReplicateDriver(Driver):
             "counts": failure.counts,
             "given_up": given_up,
             "final": False,
+            **raised,
         }
         self._record("failed", body)
         if given_up:
             self._settle(configuration)
         else:
             self._pieces.appendleft((configuration, number))
+
+    def _hung(self, assignment: Sequence[int]) -> Failure | None:
+        configuration, number = assignment
+        reason = last_reason(replicate_folder(self.paths.trial_checkpoints(configuration), number))
+        return Failure(HUNG, reason) if reason else None
 
     def _state_of(self, configuration: int, number: int) -> ReplicateState:
         return self.state.trials[configuration].replicates.get(number, ReplicateState())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ray import tune
@@ -21,12 +22,15 @@ class SweepTrainable(tune.Trainable):
     """Trains the configurations of its assignment one after the other; a step ends with a report.
 
     `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`. It is text so that
-    Tune has nothing in it to copy, flatten or look into.
+    Tune has nothing in it to copy, flatten or look into. `gpu`, where it is given, is the share of a card that is this
+    process's; a process is reused only for the same share.
     """
 
     def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:  # type: ignore[override]
         """Load the data set and take up the assignment. `settings` are `TrialSettings` as plain values."""
         self._settings = TrialSettings.from_mapping(settings or {})
+        if config.get("gpu") is not None:
+            self._settings = replace(self._settings, gpu=config["gpu"])
         self._watchdog = Watchdog(self._settings.hang_seconds, self._settings.timeout_seconds)
         prepare_process(self._settings)
         with self._watchdog.watching():
@@ -51,8 +55,8 @@ class SweepTrainable(tune.Trainable):
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:  # type: ignore[override]
         """Take up another assignment in the same process."""
-        prepare_process(self._settings)
         self._take(new_config)
+        prepare_process(self._settings)
         return True
 
     def _advance(self) -> dict[str, Any]:

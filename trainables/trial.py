@@ -34,6 +34,10 @@ NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
 """The kinds of failure that a trial finds in itself."""
 
 
+CONTEXT_BYTES = 512 * 2**20
+"""What a process takes of a card beside torch's allocator: CUDA's context and its libraries' handles. Our allowance;
+what it is on a card shows there as `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
+
 @dataclass(frozen=True)
 class TrialSettings:
     """What is the same for all trials of a sweep.
@@ -292,12 +296,27 @@ class Trial:
 
 
 def prepare_process(settings: TrialSettings) -> None:
-    """Give this process the trial's number of threads; what a reused process may have changed is set again."""
+    """Give this process the trial's number of threads; what a reused process may have changed is set again.
+
+    Shares of a card isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
+    on what torch allocates, so what CUDA takes beside it comes off the share.
+    """
     torch.set_num_threads(settings.threads)
     torch.set_default_dtype(torch.float32)
-    if settings.device == "cuda" and 0 < settings.gpu < 1:
-        # Shares of a card isolate nothing: without a cap one trial's appetite makes its neighbours run out.
-        torch.cuda.set_per_process_memory_fraction(settings.gpu)
+    if settings.device == "cuda":
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        torch.cuda.set_per_process_memory_fraction(memory_cap(settings.gpu, total))
+
+
+def memory_cap(share: float, total_bytes: int) -> float:
+    """Return the fraction of a card's memory that torch may allocate in a process whose share of the card is `share`.
+
+    0 and whole cards know no cap. A share so small that CUDA's context would be most of it keeps half for torch.
+    """
+    if not 0 < share < 1:
+        return 1.0
+    return max(share / 2, share - CONTEXT_BYTES / total_bytes)
 
 
 def _non_finite(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
