@@ -148,7 +148,7 @@ class Driver:
             # Shares shrink towards the end, so that no process is left with a long rest to do alone.
             size = min(BATCH_LIMIT, math.ceil(len(self._queue) / (4 * self._slots)))
         assignment = [self._queue.popleft()]
-        while len(assignment) < size and self._alone.isdisjoint((assignment[0], self._queue[0])):
+        while len(assignment) < size and self._go_together(assignment[0], self._queue[0]):
             assignment.append(self._queue.popleft())
         self._outstanding.add(tuple(assignment))
         return assignment
@@ -310,6 +310,7 @@ class Driver:
             "reason": failure.reason + tries,
             "counts": failure.counts,
             "final": final,
+            **raised,
         }
         self._record("failed", body)
 
