@@ -99,7 +99,7 @@ class Driver:
             retries: how often a trial may fail in a way that counts before it has failed for good.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
-                assignment only where no scheduler can stop a trial.
+                assignment only where no trial can be stopped before its last epoch: the only rung is the last.
             clock: seconds, for polling the stop marker and for recording starts.
         """
         self.paths, self.configurations, self.halving = paths, configurations, halving
@@ -144,7 +144,7 @@ class Driver:
         if not self._queue or self.stop_requested:
             return None
         size = 1
-        if not self.halving.stops:
+        if len(self.halving.rungs) == 1:
             # Shares shrink towards the end, so that no process is left with a long rest to do alone.
             size = min(BATCH_LIMIT, math.ceil(len(self._queue) / (4 * self._slots)))
         assignment = [self._queue.popleft()]

@@ -1,9 +1,12 @@
 """What a sweep costs a trial: no-op trials through scheduler, journal and tables, beside bare Ray Tune.
 
-Run with `make bench-trials` (10,000 trials; `--trials 500` for a first look). Both use the same trainable, whose one
-step returns a report of one epoch and two evaluations and trains nothing; reused actors; no loggers and no snapshots
-of Tune's. Each measurement is a process of its own; Ray's start is not counted, the closing of the tables is. MLflow
-is filled in afterwards (its own line), and, in a third measurement, while the trials run.
+Run with `make bench-trials` (10,000 trials; `--trials 500` for a first look). Both use the same trainable, whose steps
+return a report of one epoch and, at the end, two evaluations, and train nothing; reused actors; no loggers and no
+snapshots of Tune's. Each measurement is a process of its own; Ray's start is not counted, the closing of the tables is.
+
+A sweep is measured with one configuration a Tune trial, as where a scheduler stops trials, with MLflow filled in
+afterwards and while the trials run; and with several a Tune trial, as where no trial can be stopped before its last
+epoch. Last, a tenth of the trials with one and with twenty reports each: memory must not grow with reports.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from sweeper.ray_environment import prepare
 SPACE = """
 dataset: {name: digits}
 objective: {metric: val_nll, mode: min}
-scheduler: {name: asha, max_epochs: 1, grace_epochs: 1}
+scheduler: {name: asha, max_epochs: %d, grace_epochs: %d}
 samples: %d
 space:
   loss: {one_of: [{name: cross_entropy}, {name: focal, gamma: {uniform: [0.5, 10]}}]}
@@ -34,32 +37,34 @@ space:
 evaluation: {curvature: false, bootstrap: 0}
 """
 METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "aurc")
+MANY_REPORTS = 20
 
 
-def report_of(index: int) -> dict[str, Any]:
-    """Return the only report of a trial."""
+def report_of(index: int, epoch: int = 1, last: int = 1) -> dict[str, Any]:
+    """Return a trial's report of one epoch."""
     value = 1 / (1 + index % 97)
-    epoch = {"replicate": 0, "epoch": 1, "train_loss": value, "val_nll": value, "val_accuracy": value}
+    row = {"replicate": 0, "epoch": epoch, "train_loss": value, "val_nll": value, "val_accuracy": value}
     evaluations = [
-        {"replicate": 0, "epoch": 1, "split": split, "stage": "end", **dict.fromkeys(METRICS, value)}
+        {"replicate": 0, "epoch": epoch, "split": split, "stage": "end", **dict.fromkeys(METRICS, value)}
         for split in ("val", "test")
+        if epoch == last
     ]
     return {
         "configuration": index,
-        "epoch": 1,
+        "epoch": epoch,
         "objective": value,
         "failure": None,
         "failure_kind": None,
         "device": "cpu",
         "packing": "sequential",
         "wall_seconds": 0.0,
-        "epochs": [epoch],
+        "epochs": [row],
         "evaluations": evaluations,
     }
 
 
-def no_op_trainable() -> type:
-    """Return the trainable; a function, because importing Ray must wait for its environment."""
+def no_op_trainable(last: int) -> type:
+    """Return the trainable, which reports `last` epochs. Made here, because importing Ray waits for its environment."""
     from ray import tune
 
     class NoOp(tune.Trainable):
@@ -67,24 +72,28 @@ def no_op_trainable() -> type:
             self.reset_config(config)
 
         def step(self) -> dict[str, Any]:
-            return {"reports": [report_of(self._index)], "exhausted": True, "done": self._alone}
+            self._epoch += 1
+            reports = [report_of(index, self._epoch, last) for index in self._indices]
+            over = self._epoch == last
+            return {"reports": reports, "exhausted": over, "done": self._alone and over}
 
         def reset_config(self, new_config: Mapping[str, Any]) -> bool:
-            self._alone = "index" in new_config
-            self._index = new_config["index"] if self._alone else json.loads(new_config["assignment"])[0][0]
+            self._alone, self._epoch = "index" in new_config, 0
+            given = [[new_config["index"]]] if self._alone else json.loads(new_config["assignment"])
+            self._indices = [fields[0] for fields in given]
             return True
 
     return NoOp
 
 
-def bare(trials: int, folder: Path) -> dict[str, float]:
+def bare(trials: int, folder: Path, last: int) -> dict[str, float]:
     """Bare Ray Tune: a grid over indices."""
     from ray import tune
 
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(len(os.sched_getaffinity(0)))
     began, processor = time.perf_counter(), time.process_time()
     tune.Tuner(
-        tune.with_resources(no_op_trainable(), {"cpu": 1}),
+        tune.with_resources(no_op_trainable(last), {"cpu": 1}),
         param_space={"index": tune.grid_search(list(range(trials)))},
         tune_config=tune.TuneConfig(reuse_actors=True, trial_dirname_creator=lambda trial: str(trial.trial_id)),
         run_config=tune.RunConfig(
@@ -94,14 +103,22 @@ def bare(trials: int, folder: Path) -> dict[str, float]:
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     ).fit()
-    return {"seconds": time.perf_counter() - began, "processor": time.process_time() - processor}
+    found = {"seconds": time.perf_counter() - began, "processor": time.process_time() - processor}
+    return {**found, "peak_mb": peak()}
 
 
-def sweep(trials: int, folder: Path, *, live: bool) -> dict[str, float]:
-    """The same trials as a sweep, with every sink."""
-    import sweeper.executor
+def peak() -> float:
+    """Return the most memory that this process has held so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -> dict[str, float]:
+    """The same trials as a sweep, with every sink; `together` puts several into a Tune trial."""
+    import sweeper.driver
     from sweeper.driver import Driver
+    from sweeper.executor import execute
     from sweeper.journal import Journal
+    from sweeper.mirror import SharedFolder
     from sweeper.runner import _open_tables
     from sweeper.scheduler import Rungs
     from sweeper.sinks.follower import MlflowFollower
@@ -111,14 +128,15 @@ def sweep(trials: int, folder: Path, *, live: bool) -> dict[str, float]:
     from sweeper.sweep import create_sweep
 
     space = folder / "no-op.yaml"
-    space.write_text(SPACE % trials)
+    space.write_text(SPACE % (last, last, trials))
+    if not together:
+        sweeper.driver.BATCH_LIMIT = 1
     spec = load_spec(space)
     made = create_sweep(spec, "no-op", None, folder / "results", {})
     uri = f"sqlite:///{folder / 'mlflow.db'}"
-    sweeper.executor.SweepTrainable = no_op_trainable()  # type: ignore[misc, assignment]
     cores = len(os.sched_getaffinity(0))
     began, processor = time.perf_counter(), time.process_time()
-    tables = _open_tables(made, 10)
+    tables = _open_tables(made, 10, SharedFolder(made.paths))
     driver = Driver(
         made.paths,
         made.configurations,
@@ -133,17 +151,18 @@ def sweep(trials: int, folder: Path, *, live: bool) -> dict[str, float]:
     )
     with MlflowFollower(made.paths, uri if live else None) as follower:
         driver.begin()
-        sweeper.executor.execute(driver, {}, resources={"cpu": 1, "gpu": 0}, pending=cores)
+        execute(driver, {}, resources={"cpu": 1, "gpu": 0}, pending=cores, trainable=no_op_trainable(last))
         assert driver.finish() == "finished"
         tables.close()
         seconds, spent = time.perf_counter() - began, time.process_time() - processor
+        most = peak()
         follower.wait(600)
     whole = time.perf_counter() - began
     report = sync(made.paths.root, uri)
-    return {"seconds": seconds, "processor": spent, "with_mlflow": whole, "sync": report.seconds}
+    return {"seconds": seconds, "processor": spent, "peak_mb": most, "with_mlflow": whole, "sync": report.seconds}
 
 
-def child(kind: str, trials: int) -> None:
+def child(kind: str, trials: int, last: int) -> None:
     """Measure one thing in this process and print it."""
     prepare(None)
     import ray
@@ -152,16 +171,19 @@ def child(kind: str, trials: int) -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
-            found = bare(trials, path) if kind == "bare" else sweep(trials, path, live=kind == "live")
+            if kind == "bare":
+                found = bare(trials, path, last)
+            else:
+                found = sweep(trials, path, last, live=kind == "live", together=kind == "together")
     finally:
         ray.shutdown()
-    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print("\n" + json.dumps(found))
 
 
-def measure(kind: str, trials: int) -> dict[str, float]:
+def measure(kind: str, trials: int, last: int = 1) -> dict[str, float]:
     """Measure one thing in a process of its own."""
-    command = [sys.executable, "-m", "tests.benchmarks.bench_trials", "--child", kind, "--trials", str(trials)]
+    numbers = ["--trials", str(trials), "--reports", str(last)]
+    command = [sys.executable, "-m", "tests.benchmarks.bench_trials", "--child", kind, *numbers]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(done.stdout + done.stderr)
@@ -173,25 +195,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--reports", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.trials)
+        child(options.child, options.trials, options.reports)
         return
     from sweeper.manifest import hardware
 
-    found = {kind: measure(kind, options.trials) for kind in ("bare", "sweep", "live")}
+    found = {kind: measure(kind, options.trials) for kind in ("bare", "sweep", "live", "together")}
     base = found["bare"]
     for kind, label in (
         ("bare", "bare Ray Tune"),
         ("sweep", "sweep, MLflow afterwards"),
         ("live", "sweep, MLflow live"),
+        ("together", "sweep, several together"),
     ):
         values = found[kind]
         times = [f"{values[key]:8.1f} s ({values[key] / base[key] - 1:+.0%})" for key in ("seconds", "processor")]
         print(f"{label:26s} {times[0]}, driver's processor time {times[1]}, peak {values['peak_mb']:.0f} MB")
     print(f"MLflow afterwards: {found['sweep']['sync']:.1f} s; live, complete {found['live']['with_mlflow']:.1f} s")
+    fewer = max(1, options.trials // 10)
+    for kind, label in (("bare", "bare Ray Tune"), ("sweep", "sweep")):
+        few, many = (measure(kind, fewer, reports) for reports in (1, MANY_REPORTS))
+        sizes = f"{few['peak_mb']:.0f} MB with one report a trial, {many['peak_mb']:.0f} MB with {MANY_REPORTS}"
+        print(f"{label}, {fewer} trials: peak {sizes}; {many['seconds']:.1f} s with {MANY_REPORTS}")
     machine = hardware()
-    print(f"{options.trials} no-op trials, n = 1; {len(os.sched_getaffinity(0))} cores, {machine['processor']}")
+    print(
+        f"{options.trials} no-op trials, n = 1; {len(os.sched_getaffinity(0))} cores, {machine['processor']}, "
+        f"load average {os.getloadavg()[1]:.1f}"
+    )
 
 
 if __name__ == "__main__":

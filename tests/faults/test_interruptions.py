@@ -28,7 +28,7 @@ def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
     draw = random.Random(seed)
     with Poller(paths.tables) as poller:
         with started("run", write_space(tmp_path), cwd=tmp_path) as process:
-            wait_for_records(paths, draw.randint(6, 20), process)
+            wait_for_records(paths, draw.randint(4, 14), process)
             time.sleep(draw.random() * 0.3)
             kill(process)
         finished_before = {r.body["configuration"] for r in reports(paths) if r.body["status"] != "running"}
@@ -48,7 +48,7 @@ def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
 def test_interrupt_leaves_a_resumable_sweep(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
     with started("run", write_space(tmp_path), "--no-mlflow", cwd=tmp_path) as process:
-        wait_for_records(paths, 6, process)
+        wait_for_records(paths, 4, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(90) == 1
     printed = (tmp_path / "driver.out").read_text()
@@ -63,7 +63,7 @@ def test_interrupt_leaves_a_resumable_sweep(tmp_path: Path) -> None:
 def test_stop_is_obeyed(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
     with started("run", write_space(tmp_path), "--no-mlflow", cwd=tmp_path) as process:
-        wait_for_records(paths, 5, process)
+        wait_for_records(paths, 3, process)
         asked = sweeper("stop", "small", cwd=tmp_path)
         assert asked.returncode == 0, asked.stderr
         second = sweeper("resume", "small", cwd=tmp_path)

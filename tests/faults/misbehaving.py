@@ -1,0 +1,112 @@
+"""Runs a sweep some of whose trials misbehave: `python -m tests.faults.misbehaving KIND SPACE [CPUS]`.
+
+The whole service runs as by `sweeper run`; only the trials' class is a child of its own, whose configuration 1 does in
+its second epoch what KIND says.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.ids import SweepPaths
+
+BAD = 1
+"""The configuration that misbehaves."""
+
+GREEDY_BYTES = 3 * 2**30
+
+
+def wait_for_ever(configuration: int) -> None:
+    """As a data loader's deadlock."""
+    import threading
+
+    threading.Event().wait()
+
+
+def lock_up(configuration: int) -> None:
+    """As a deadlock inside a library: nothing in Python can interrupt it."""
+    import ctypes
+
+    lock, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+    for _ in range(2):
+        library.pthread_mutex_lock(lock)
+
+
+def devour(configuration: int) -> None:
+    """Take memory, a little at a time, and keep it."""
+    import time
+
+    held = []
+    for _ in range(GREEDY_BYTES // 2**25):
+        held.append(bytearray(b"x") * 2**25)
+        time.sleep(0.01)
+    time.sleep(60)
+
+
+KINDS = {"wait_for_ever": wait_for_ever, "lock_up": lock_up, "devour": devour}
+
+
+def misbehaving(kind: str) -> type:
+    """Return the trials' class; a class made in a function travels to the workers as it is."""
+    from trainables.trainable import SweepTrainable
+
+    do = KINDS[kind]
+
+    class Misbehaving(SweepTrainable):
+        def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
+            from trainables import watchdog
+            from trainables.trial import Trial
+
+            watchdog.INTERRUPT_SECONDS = 1.0
+            train = Trial._train_epoch
+
+            def train_or_misbehave(trial: Trial) -> Any:
+                if trial.assignment.configuration == BAD and trial.epoch == 1:
+                    do(BAD)
+                return train(trial)
+
+            Trial._train_epoch = train_or_misbehave  # type: ignore[method-assign]
+            super().setup(config, settings)
+
+    return Misbehaving
+
+
+def misbehave(
+    kind: str, space: Path, folder: Path, *, cpus: int, environment: Mapping[str, str] | None = None
+) -> SweepPaths:
+    """Run a sweep with one trial that misbehaves, in a process of its own, to its end; return its paths."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.misbehaving", kind, str(space), str(cpus)],
+        cwd=folder,
+        env={**os.environ, **(environment or {}), "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split()[-1] == "finished", done.stdout
+    return SweepPaths(folder / "results" / "s")
+
+
+def main() -> None:
+    """Run the sweep."""
+    kind, space, cpus = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    from sweeper.ray_environment import prepare
+    from sweeper.runner import RunOptions, run_sweep
+
+    prepare(None)
+    from sweeper import executor
+
+    executor.execute = functools.partial(executor.execute, trainable=misbehaving(kind))
+    print(run_sweep(space, [], "s", RunOptions(Path("results"), cpus=cpus)).outcome)
+
+
+if __name__ == "__main__":
+    main()
