@@ -126,7 +126,8 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
         split = getattr(dataset, name)
         count = max(1, int(len(split) * share))
         parts[name] = replace(split, inputs=split.inputs[:count], targets=split.targets[:count])
-    return replace(dataset, **parts)
+    known = dataset.posterior  # a row for each test sample
+    return replace(dataset, **parts, posterior=None if known is None else known[: len(parts["test"])])
 
 
 @contextmanager

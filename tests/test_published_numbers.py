@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import functools
 from collections import Counter
 
 import pytest
 
+from search_spaces import packaged_files
 from search_spaces.published_numbers import COLUMNS, FIGURE_QUANTITIES, published_tables, read_published
+from sweeper.space import configurations
+from sweeper.spec import load_spec
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.metrics import METRIC_NAMES
@@ -190,3 +194,73 @@ def test_contradictions_of_the_selective_tables_are_marked() -> None:
     for n in main:
         for name in {"gamma", "coverage", "nu"} & set(n.options):
             assert chosen[(*_key(n)[:3], name)] == float(n.options[name])
+
+
+WITHOUT_TRAINING = {"properness-fig2", "properness-fig3", "properness-fig6", "posterior-fig2"}
+"""Figures of the focal map alone: `sweeper focal-map`."""
+
+PAPER_FILES = sorted(
+    name
+    for name in packaged_files()
+    if name.startswith(("curvature_fig", "properness_", "mukhoti_", "posterior_", "selective_"))
+)
+
+
+def test_every_published_table_has_a_search_space() -> None:
+    named = {table for name in PAPER_FILES for table in _space(name)[0].header.tables}
+    assert set(published_tables()) - WITHOUT_TRAINING == named
+
+
+@pytest.mark.parametrize("name", PAPER_FILES)
+def test_a_papers_search_space_says_whose_and_fills_cells(name: str) -> None:
+    spec, _ = _space(name)
+    assert spec.header.paper == name.split("_")[0]
+    assert spec.header.tables and spec.header.expected and name in spec.header.command
+    for table in spec.header.tables:
+        assert any(_trains(name, n) for n in read_published(table)), table
+
+
+@pytest.mark.parametrize("table", sorted(set(published_tables()) - WITHOUT_TRAINING))
+def test_every_cell_of_a_table_is_trained_by_a_search_space_that_names_it(table: str) -> None:
+    """Every printed number has a configuration of its data set, network, loss and options, and its post-hoc method."""
+    named = [name for name in PAPER_FILES if table in _space(name)[0].header.tables]
+    for n in read_published(table):
+        fitting = [name for name in named if _trains(name, n)]
+        assert fitting, n
+        if n.posthoc and not n.metric.startswith("spearman"):  # TS_FL is a recalibration, for every gamma its own
+            assert any(n.posthoc in {m["name"] for m in _space(f)[0].evaluation.posthoc} for f in fitting), n
+
+
+@functools.cache
+def _space(name: str) -> tuple:
+    """Return a file's spec and its configurations."""
+    spec = load_spec(packaged_files()[name])
+    drawn = configurations(spec)
+    return spec, [drawn[i] for i in range(len(drawn))]
+
+
+def _trains(name: str, number) -> bool:
+    spec, drawn = _space(name)
+    fraction = float(number.options.get("dataset.class_fraction", 1))
+    if (number.dataset, fraction) != (spec.dataset["name"], float(spec.dataset.get("class_fraction", 1))):
+        return False
+    return any(_fits(number, configuration) for configuration in drawn)
+
+
+def _fits(number, configuration: dict) -> bool:
+    """Tell whether a configuration trains what a number was measured on; gamma 0 is cross-entropy."""
+    if configuration["architecture"]["name"] != number.architecture:
+        return False
+    loss = configuration["loss"]
+    if loss["name"] != number.loss:
+        return False
+    options = {key: value for key, value in number.options.items() if not key.startswith(("dataset.", "posthoc."))}
+    options.pop("epoch", None)
+    if number.metric in ("gamma", "coverage", "nu") and number.table.startswith("selective-a"):
+        options[number.metric] = str(number.value)
+    for key, value in options.items():
+        owner, _, name = key.rpartition(".")
+        found = (configuration["architecture"] if owner else loss).get(name)
+        if found is None or (found != value if isinstance(found, str) else float(found) != float(value)):
+            return False
+    return True

@@ -126,6 +126,14 @@ def test_large_data_sets_are_cut_and_scaled(monkeypatch):
     assert 0 < cost.evaluation_seconds < 60
 
 
+def test_known_class_probabilities_are_cut_with_the_test_split(monkeypatch):
+    monkeypatch.setattr("sweeper.plan_costs.MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.plan_costs.MEASURED_SAMPLES", 128)
+    changes = ["dataset.train_samples=512", "dataset.test_samples=512", "space.optimizer.batch_size=64"]
+    cost = measure_costs(load_spec("posterior_figure_3", changes))["mlp"]
+    assert 0 < cost.evaluation_seconds < 60
+
+
 def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
     monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
     found = measured_plan(load_spec("quickstart", ["dataset.name=cifar10"]), workers=2)
