@@ -9,6 +9,7 @@ from typing import Any
 from sweeper.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.space import Configuration, configurations
 from sweeper.spec_models import SweepSpec
+from trainables.acceleration import TrainingSettings, acceleration_fault, compiler_fault
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
 from trainables.models import fit_fault
@@ -28,6 +29,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     """
     dataset = _load(spec.dataset)
     drawn = configurations(spec)[:LOOKED_AT]
+    training = TrainingSettings(**spec.training.model_dump())
     faults = [
         *_faults("space.architecture", (c["architecture"] for c in drawn), lambda a: fit_fault(dataset, a)),
         *_faults(
@@ -38,8 +40,14 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
         *_faults(
             "replicates.packing",
             (c["architecture"]["name"] for c in drawn),
-            lambda name: packing_fault(name, spec.replicates.packing),
+            lambda name: packing_fault(name, spec.replicates.packing, training),
         ),
+        *_faults(
+            "training",
+            ({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn),
+            lambda names: acceleration_fault(names, training),
+        ),
+        *_faults("training.compile", [training], compiler_fault),
     ]
     if faults:
         raise InvalidSearchSpace(faults)

@@ -45,8 +45,10 @@ from sweeper.spec_models import Resources
 from sweeper.state import ReplicateState, SweepState
 from sweeper.sweep import Sweep, create_sweep, open_sweep
 from sweeper.tables import epoch_columns, evaluation_columns, table_schemas
+from trainables.acceleration import TrainingSettings
 from trainables.checkpoints import checkpoint_epochs, checkpoint_file
 from trainables.datasets.base import DataSet
+from trainables.datasets.sharing import share
 from trainables.packing import TRIALS
 
 
@@ -156,7 +158,7 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
         with progress, follower:
             outcome = "finished"
             if state.unfinished(failed_too=options.failed_too) or not state.attempt:
-                driver = _Parts(sweep, state, rungs, tables, progress, lease, mirror, len(dataset.train)).run(options)
+                driver = _Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset).run(options)
                 outcome = driver.finish()
                 notes += [f"stopped: {driver.stop_requested}"] if driver.stop_requested else []
             progress.stage("writing tables and report")
@@ -208,7 +210,7 @@ class _Parts:
     progress: Progress
     lease: Lease
     mirror: Mirror | SharedFolder
-    train_samples: int
+    dataset: DataSet
 
     def run(self, options: RunOptions) -> Driver:
         """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
@@ -235,6 +237,7 @@ class _Parts:
                 watch.see(cluster)
             with _stopped_by_signal(driver):
                 settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
+            settings["data_key"] = share(self.dataset)
                 execute(driver, settings, resources=resources, pending=slots)
             if options.address:
                 metrics.publish(running=False)
@@ -246,7 +249,7 @@ class _Parts:
             self.state,
             self.sweep.spec.halving,
             publish,
-            samples_per_epoch=self.train_samples * self.sweep.spec.replicates.count,
+            samples_per_epoch=len(self.dataset.train) * self.sweep.spec.replicates.count,
             gpu=resources["gpu"],
             gpu_hour_price=price_from(os.environ),
         )
@@ -327,7 +330,14 @@ def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> P
     more = epoch_columns(spec.evaluation.trajectory and spec.evaluation.trajectory.model_dump())
     return ParquetSink(
         sweep.paths,
-        table_schemas(column_types(spec.space), classes, columns, epoch_columns=more, rehearsal=spec.is_rehearsal),
+        table_schemas(
+            column_types(spec.space),
+            classes,
+            columns,
+            epoch_columns=more,
+            rehearsal=spec.is_rehearsal,
+            arithmetic=TrainingSettings(**spec.training.model_dump()).described,
+        ),
         sweep.configurations,
         replicates=spec.replicates.count,
         sweep_seed=spec.seed,
@@ -350,6 +360,8 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "device": "cuda" if resources["gpu"] else "cpu",
         "gpu": resources["gpu"],
         "packing": spec.replicates.packing,
+        "training": spec.training.model_dump(mode="json"),
+        "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,
         "hang_seconds": spec.hang_timeout,
     }

@@ -110,7 +110,7 @@ def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
     scheduler = written.get("scheduler")
     if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
         written["scheduler"] = {**scheduler, "name": "none"}
-    for key in ("header", "objective", "resources", "evaluation", "replicates"):
+    for key in ("header", "objective", "resources", "evaluation", "replicates", "training"):
         if key in written and written[key] is None:  # a key with nothing below it
             del written[key]
     return written

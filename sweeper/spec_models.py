@@ -117,6 +117,19 @@ class Trajectory(_Part):
     gradient_norms: list[Annotated[int, Field(ge=1)]] = []
 
 
+class Training(_Part):
+    """How training steps are computed, see `trainables.acceleration`; evaluations always are in float32.
+
+    The defaults are what every result repeats under. The others pay on a card's tensor cores, and `bfloat16` hardly
+    ever on a CPU; `make bench-training` measures them.
+    """
+
+    precision: Literal["float32", "bfloat16"] = "float32"
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    compile: bool = False
+    data: Literal["auto", "device", "host"] = "auto"
+
+
 class Evaluation(_Part):
     """What an evaluation measures.
 
@@ -159,6 +172,7 @@ class SweepSpec(_Part):
     seed: int = Field(default=0, ge=0)
     space: dict[str, Any]
     resources: Resources = Resources()
+    training: Training = Training()
     evaluation: Evaluation = Evaluation()
     retries: int = Field(default=2, ge=0, le=100)
     trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)

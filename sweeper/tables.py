@@ -16,6 +16,9 @@ from trainables.trial_tables import RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predicti
 REHEARSAL = "rehearsal"
 """The column that tells a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
 
+ARITHMETIC = "arithmetic"
+"""The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`; constant."""
+
 HESSIAN_LOSSES = ("cross_entropy", "training")
 """The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
 
@@ -94,6 +97,7 @@ def table_schemas(
     *,
     epoch_columns: Mapping[str, type] | None = None,
     rehearsal: bool = False,
+    arithmetic: str = "float32",
 ) -> dict[str, pa.Schema]:
     """Return the schema of every table by name.
 
@@ -103,12 +107,14 @@ def table_schemas(
         evaluation_columns: what `evaluation_columns` gives for the sweep's post-hoc methods.
         epoch_columns: what `epoch_columns` gives for the sweep's trajectory.
         rehearsal: whether the sweep is one; said in every row of the tables that the driver writes.
+        arithmetic: how training steps are computed, in words; said in every row of `trials`.
     """
+    computed = pa.field(ARITHMETIC, pa.string(), metadata={_CONSTANT: arithmetic.encode()})
     mark = pa.field(REHEARSAL, pa.bool_(), metadata={_CONSTANT: b"true" if rehearsal else b"false"})
     configuration = [(name, _ARROW_TYPES[kind]) for name, kind in configuration_types.items()]
     more = [(name, _ARROW_TYPES[kind]) for name, kind in (epoch_columns or {}).items()]
     return {
-        "trials": pa.schema([*TRIAL_COLUMNS, mark, *configuration]),
+        "trials": pa.schema([*TRIAL_COLUMNS, computed, mark, *configuration]),
         "epochs": pa.schema([*EPOCHS_SCHEMA, *more, mark]),
         "evaluations": _evaluations_schema(evaluation_columns).append(mark),
         "reliability": RELIABILITY_SCHEMA,
@@ -173,7 +179,8 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]
     for field in schema:
         name = field.name
         if field.metadata and _CONSTANT in field.metadata:
-            value = field.metadata[_CONSTANT] == b"true"
+            text = field.metadata[_CONSTANT].decode()
+            value = text == "true" if pa.types.is_boolean(field.type) else text
             columns.append(pa.repeat(pa.scalar(value, field.type), len(rows)))
             continue
         try:

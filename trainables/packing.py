@@ -11,11 +11,14 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from trainables.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
 from trainables.datasets.base import DataSet, Split
+from trainables.kept_choices import kept_choice
 from trainables.lanes import Lanes
 from trainables.training import Replicate
 
@@ -66,11 +69,18 @@ def pack(replicates: Sequence[Replicate], packing: str) -> Packed:
     return Lanes(replicates) if packing == FUSED else Sequential(replicates)
 
 
-def packing_fault(architecture: str, packing: str) -> str | None:
+def packing_fault(architecture: str, packing: str, training: TrainingSettings = PLAIN) -> str | None:
     """Return why an architecture's replicates cannot be packed as asked, or `None`."""
-    if packing != FUSED or architecture not in UNPACKABLE:
+    reason = _unpackable(architecture, training)
+    if packing != FUSED or reason is None:
         return None
-    return f"{architecture} cannot be trained with packing = fused: {UNPACKABLE[architecture]}; choose sequential"
+    return f"{architecture} cannot be trained with packing = fused: {reason}; choose sequential"
+
+
+def _unpackable(architecture: str, training: TrainingSettings) -> str | None:
+    if training.memory_format == CHANNELS_LAST:
+        return "lanes are channels of one network, whose layout cannot be channels_last"
+    return UNPACKABLE.get(architecture)
 
 
 def chosen_packing(
@@ -80,14 +90,17 @@ def chosen_packing(
     seeds: Sequence[int],
     dataset: DataSet,
     device: str,
+    training: TrainingSettings = PLAIN,
+    choices: Path | None = None,
 ) -> str:
     """Return `fused`, `sequential` or `trials`: the one asked for, or for `auto` the faster of the first two here.
 
     `auto` never chooses `trials`, which pays where one network fills a card: a process sees only its own share of
     the machine, so what replicates would gain from processes of their own cannot be measured in one.
 
-    The answer is kept in this process for each network, loss, optimiser, batch size, number of replicates, shape of
-    the data and device. Measuring trains replicates that are thrown away, and draws from their generators alone.
+    The answer is kept for each network, loss, optimiser, batch size, number of replicates, shape of the data, device
+    and arithmetic: in this process, and in `choices` for all processes of the sweep, where the first one to have
+    measured decides. Measuring trains replicates that are thrown away, and draws from their generators alone.
 
     Args:
         packing: `fused`, `sequential`, `trials` or `auto`.
@@ -96,23 +109,29 @@ def chosen_packing(
         seeds: of the replicates.
         dataset: on the device.
         device: `cpu` or `cuda`.
+        training: how training steps are computed.
+        choices: the sweep's folder of answers, or `None` where no folder is shared.
 
     Raises:
         ValueError: the architecture cannot be packed as asked.
     """
     name = configuration["architecture"]["name"]
-    fault = packing_fault(name, packing)
+    fault = packing_fault(name, packing, training)
     if fault is not None:
         raise ValueError(fault)
     if packing != AUTO:
         return packing
-    if len(seeds) == 1 or name in UNPACKABLE:
+    if len(seeds) == 1 or _unpackable(name, training):
         return SEQUENTIAL
-    key = _key(configuration, len(seeds), dataset, device)
-    if key not in _choices:
+    key = _key(configuration, len(seeds), dataset, device, training)
+
+    def measure() -> str:
         few = _few_batches(dataset, configuration["optimizer"]["batch_size"])
         fused, sequential = measured_seconds(lambda: [build(seed, few) for seed in seeds], device)
-        _choices[key] = FUSED if fused < sequential else SEQUENTIAL
+        return FUSED if fused < sequential else SEQUENTIAL
+
+    if key not in _choices:
+        _choices[key] = measure() if choices is None else kept_choice(choices, key, measure)
     return _choices[key]
 
 
@@ -120,11 +139,14 @@ def measured_seconds(build: Callable[[], list[Replicate]], device: str) -> tuple
     """Return the seconds of a short epoch of all replicates fused, and one after the other.
 
     The two alternate; each counts with its fastest round, the first round being a warm-up unless it is clear
-    already. A network that cannot run in lanes takes for ever.
+    already. A network that cannot run in lanes takes for ever. What is compiled is so in a round that does not count.
     """
-    groups: list[Packed] = [Sequential(build())]
+    groups: list[Packed] = [Sequential(first := build())]
     try:
         groups.insert(0, Lanes(build()))
+        if first[0].training.compile:
+            for group in groups:
+                group.train_epoch()
         times = [_timed(group, device) for group in groups]
     except (RuntimeError, NotImplementedError):
         # torch.func names what it cannot map over lanes in many ways; out of memory counts as well.
@@ -158,7 +180,9 @@ def _first(split: Split, samples: int) -> Split:
     return replace(split, inputs=split.inputs[:samples], targets=split.targets[:samples])
 
 
-def _key(configuration: Mapping[str, Any], count: int, dataset: DataSet, device: str) -> str:
+def _key(
+    configuration: Mapping[str, Any], count: int, dataset: DataSet, device: str, training: TrainingSettings
+) -> str:
     parts = (
         configuration["architecture"],
         configuration["loss"]["name"],
@@ -167,7 +191,8 @@ def _key(configuration: Mapping[str, Any], count: int, dataset: DataSet, device:
         count,
         dataset.input_shape,
         dataset.classes,
-        device,
+        device if device == "cpu" else torch.cuda.get_device_name(),
+        training.described,
         torch.get_num_threads(),
     )
     return json.dumps(parts, sort_keys=True, default=str)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainables.acceleration import PLAIN, TrainingSettings, laid_out, lay_out, training_forward
 from trainables.binning import calibration_error
 from trainables.datasets.base import DataSet, batches
 from trainables.evaluation import Evaluation, EvaluationSettings, evaluate, predict
@@ -45,6 +46,7 @@ class Replicate:
         dataset: DataSet,
         max_epochs: int,
         device: torch.device | str = "cpu",
+        training: TrainingSettings = PLAIN,
     ) -> None:
         """Build the network, its loss and its optimiser.
 
@@ -54,8 +56,10 @@ class Replicate:
             dataset: on `device` already.
             max_epochs: the epoch that schedules run to.
             device: where the network lives.
+            training: how training steps are computed.
         """
         self.dataset = dataset
+        self.training = training
         self.seed = seed
         self.max_epochs = max_epochs
         self.epoch = 0
@@ -64,11 +68,12 @@ class Replicate:
         self._global_state = _seeded_global_state(seed)
         self._order = torch.Generator().manual_seed(seed)
         with self.own_randomness():
-            self.model = build_for(dataset, configuration["architecture"]).to(self.device)
+            self.model = lay_out(build_for(dataset, configuration["architecture"]).to(self.device), training)
             self.loss = build_loss(**configuration["loss"])
         if hasattr(self.loss, "reseed"):
             self.loss.reseed(seed)
         self.optimizer = build_optimizer(self.model, self.recipe)
+        self._forward = training_forward(self.model, training, self.device)
         self._kept: dict[str, Tensor] | None = None
         self._kept_value: float | None = None
 
@@ -98,7 +103,8 @@ class Replicate:
 
     def training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the next epoch's batches, in this replicate's order and with its augmentation."""
-        return batches(self.dataset.train, self.recipe["batch_size"], self._order)
+        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order):
+            yield laid_out(inputs, self.training), targets
 
     def end_epoch(self, train_loss: float, logits: Tensor, lr: float) -> dict[str, Any]:
         """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took."""
@@ -157,7 +163,7 @@ class Replicate:
     def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
         if getattr(self.loss, "needs_model", False):
             return self.loss(self.model, inputs, targets)  # type: ignore[call-arg, arg-type]
-        return self.loss(self.model(inputs), targets)
+        return self.loss(self._forward(inputs), targets)
 
     @contextmanager
     def own_randomness(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from trainables.acceleration import HOST, PLAIN, TrainingSettings, data_place
 from trainables.checkpoints import (
     load_newest_checkpoint,
     replicate_folder,
@@ -24,6 +25,7 @@ from trainables.checkpoints import (
 )
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
+from trainables.datasets.sharing import shared_dataset
 from trainables.evaluation import Evaluation, EvaluationSettings
 from trainables.packing import SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training import Replicate
@@ -57,6 +59,9 @@ class TrialSettings:
         device: `cpu` or `cuda`.
         gpu: the share of a card that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
         packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own.
+        training: how training steps are computed.
+        choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
+        data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
         timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
         hang_seconds: a process that does no work for so long is ended, see `trainables.watchdog`; `None` for never.
     """
@@ -75,6 +80,9 @@ class TrialSettings:
     device: str = "cpu"
     gpu: float = 0.0
     packing: str = SEQUENTIAL
+    training: TrainingSettings = PLAIN
+    choices: Path | None = None
+    data_key: str | None = None
     timeout_seconds: float | None = None
     hang_seconds: float | None = None
 
@@ -84,14 +92,21 @@ class TrialSettings:
         fields = dict(settings)
         fields["evaluation"] = EvaluationSettings.from_mapping(fields["evaluation"])
         fields["rungs"] = tuple(fields["rungs"])
-        for folder in ("tables", "checkpoints"):
+        fields["training"] = TrainingSettings(**fields.get("training", {}))
+        for folder in ("tables", "checkpoints", "choices"):
             fields[folder] = Path(fields[folder]) if fields.get(folder) else None
         return TrialSettings(**fields)
 
     def load_dataset(self) -> DataSet:
-        """Return the data set, on the trial's device."""
-        options = dict(self.dataset)
-        return load_dataset(options.pop("name"), **options).to(self.device)
+        """Return the data set, on the trial's device or streamed to it: the node's one copy where it has a key."""
+
+        def load() -> DataSet:
+            options = dict(self.dataset)
+            return load_dataset(options.pop("name"), **options)
+
+        dataset = load() if self.data_key is None else shared_dataset(self.data_key, load)
+        place = data_place(self.training, dataset.nbytes, self.device, self.gpu)
+        return dataset.to(self.device, streamed=place == HOST)
 
 
 @dataclass(frozen=True)
@@ -144,7 +159,14 @@ class Trial:
         self._restore()
         if self._packing is None:
             self._packing = chosen_packing(
-                settings.packing, self._build, assignment.values, assignment.seeds, dataset, settings.device
+                settings.packing,
+                self._build,
+                assignment.values,
+                assignment.seeds,
+                dataset,
+                settings.device,
+                settings.training,
+                settings.choices,
             )
         self._group: Packed = pack([*self.replicates.values()], self._packing)
 
@@ -201,6 +223,7 @@ class Trial:
             dataset=dataset,
             max_epochs=self.settings.max_epochs,
             device=self.settings.device,
+            training=self.settings.training,
         )
 
     def _train_epoch(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sweeper.ids import config_hash, flatten_configuration, replicate_seed, trial_name
 from sweeper.state import FAILED, ReplicateState, SweepState, TrialState
-from sweeper.tables import REHEARSAL, record_batch
+from sweeper.tables import ARITHMETIC, REHEARSAL, record_batch
 
 _STATE_COLUMNS = {
     "stop_kind": "stop_kind",
@@ -53,6 +53,7 @@ class TrialsTable:
             "sweep",
             "trial",
             "config_hash",
+            ARITHMETIC,
             REHEARSAL,
             *(name for name in schema.names if name.startswith("config_")),
         ]

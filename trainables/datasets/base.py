@@ -11,6 +11,7 @@ from torch import Tensor
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.streaming import ahead, sent
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,22 @@ class Split:
         targets: classes, int64 [N].
         preprocessing: stored inputs to network inputs, applied to each batch on the device; `None`: nothing to do.
         augmentation: random changes of training batches; `None` for validation and test.
+        streamed: whether inputs stay on the host, from where batches go to the targets' device ahead of their use.
     """
 
     inputs: Tensor
     targets: Tensor
     preprocessing: ImagePreprocessing | None = None
     augmentation: CropAndFlip | None = None
+    streamed: bool = False
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def to(self, device: torch.device | str) -> Split:
-        """Return the split with its tensors on `device`."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+    def to(self, device: torch.device | str, streamed: bool = False) -> Split:
+        """Return the split with its tensors on `device`; where batches are `streamed`, with its targets there alone."""
+        inputs = self.inputs if streamed else self.inputs.to(device)
+        return replace(self, inputs=inputs, targets=self.targets.to(device), streamed=streamed)
 
     def select(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return network inputs [B, ...] and targets [B] of the samples at `indices` (int64 [B], same device).
@@ -43,10 +47,15 @@ class Split:
             indices: which samples.
             draws: rows of `augmentation.draw`, [B, ...], to augment; `None` for the samples as they are.
         """
-        return self.prepare(self.inputs.index_select(0, indices), draws), self.targets.index_select(0, indices)
+        stored = self.inputs.index_select(0, indices.to(self.inputs.device))
+        return self.prepare(stored, draws), self.targets.index_select(0, indices)
 
     def prepare(self, stored: Tensor, draws: Tensor | None = None) -> Tensor:
-        """Turn stored inputs [B, ...] into network inputs: augmentation when `draws` are given, preprocessing."""
+        """Turn stored inputs [B, ...] into network inputs, on the targets' device.
+
+        Augmentation when `draws` are given, then preprocessing.
+        """
+        stored = stored.to(self.targets.device)
         if draws is not None and self.augmentation is not None:
             stored = self.augmentation(stored, draws)
         return stored if self.preprocessing is None else self.preprocessing(stored)
@@ -80,9 +89,15 @@ class DataSet:
     posterior: Tensor | None = None
     word_vectors: Tensor | None = None
 
-    def to(self, device: torch.device | str) -> DataSet:
-        """Return the data set with all splits on `device`."""
-        return replace(self, train=self.train.to(device), val=self.val.to(device), test=self.test.to(device))
+    @property
+    def nbytes(self) -> int:
+        """The size of all splits as they are stored."""
+        return sum(split.inputs.nbytes + split.targets.nbytes for split in (self.train, self.val, self.test))
+
+    def to(self, device: torch.device | str, streamed: bool = False) -> DataSet:
+        """Return the data set with all splits on `device`, or on their way there batch by batch; see `Split.to`."""
+        train, val, test = (split.to(device, streamed) for split in (self.train, self.val, self.test))
+        return replace(self, train=train, val=val, test=test)
 
 
 __all__ = ["DataSet", "DataSetUnavailableError", "Split", "batch_fault", "batches", "evaluation_batches"]
@@ -110,18 +125,24 @@ def batches(
     """
     samples = len(split)
     check_batch_size(batch_size, samples, drop_last)
-    order = torch.randperm(samples, generator=generator).to(split.targets.device)
+    chosen = torch.randperm(samples, generator=generator)
+    order = chosen.to(split.targets.device)
     draws = None
     if split.augmentation is not None:
-        draws = split.augmentation.draw(samples, generator).to(split.inputs.device)
+        draws = split.augmentation.draw(samples, generator).to(split.targets.device)
     end = samples - samples % batch_size if drop_last else samples
+    parts = [slice(start, min(start + batch_size, end)) for start in range(0, end, batch_size)]
+    if split.streamed:
+        stored = ahead(lambda rows: sent(split.inputs, chosen[rows], split.targets.device), parts)
+        for rows, gathered in zip(parts, stored, strict=True):
+            yield split.prepare(gathered, None if draws is None else draws[rows]), split.targets[order[rows]]
+        return
     if draws is None and split.inputs.nbytes <= WHOLE_COPY_BYTES:
         inputs, targets = split.inputs.index_select(0, order), split.targets.index_select(0, order)
-        for start in range(0, end, batch_size):
-            yield split.prepare(inputs[start : start + batch_size]), targets[start : start + batch_size]
+        for rows in parts:
+            yield split.prepare(inputs[rows]), targets[rows]
         return
-    for start in range(0, end, batch_size):
-        rows = slice(start, start + batch_size)
+    for rows in parts:
         yield split.select(order[rows], None if draws is None else draws[rows])
 
 

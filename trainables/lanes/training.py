@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainables.acceleration import CannotCompileError, training_forward
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.lanes.forward import lane_forward
+from trainables.lanes.functions import needs_lane_functions
 from trainables.lanes.losses import LaneLosses
 from trainables.lanes.stack import Stack
 from trainables.losses.composed_normalisation import ComposedNormalisation
@@ -36,14 +38,23 @@ class Lanes:
     packing = "fused"
 
     def __init__(self, replicates: Sequence[Replicate]) -> None:
-        """Take up replicates of one configuration at the same epoch."""
+        """Take up replicates of one configuration at the same epoch.
+
+        Raises CannotCompileError where they are to be compiled and each lane draws its own random numbers.
+        """
         self._replicates = replicates
         first = replicates[0]
+        if first.training.compile and needs_lane_functions(first.model):
+            raise CannotCompileError(
+                "compile = true cannot translate lanes that draw dropout or stochastic depth each in its turn, or have "
+                "padded embeddings; choose packing: sequential, or compile: false"
+            )
         self._shell = first.model
         self._recipe = first.recipe
         self._stack = Stack([r.model for r in replicates], [r.optimizer for r in replicates], first.recipe)
         self._losses = LaneLosses([r.loss for r in replicates])
         self._forward = lane_forward(first.model, [r.own_randomness for r in replicates])
+        self._training_forward = training_forward(self._forward, first.training, first.device)
 
     def settle(self) -> None:
         """Bring everything that training keeps here back into the replicates."""
@@ -84,7 +95,7 @@ class Lanes:
         """Take one step on inputs [L, B, ...] and targets [L, B]; return the losses [L]."""
         stack = self._stack
         with ComposedNormalisation() if self._losses.regularises else nullcontext():
-            logits = self._forward(stack.weights, inputs, True)
+            logits = self._training_forward(stack.weights, inputs, True)
         values = self._losses.regularised(self._losses.values(logits, targets), stack.parameters)
         stack.optimizer.zero_grad(set_to_none=True)
         values.sum().backward()

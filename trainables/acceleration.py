@@ -1,0 +1,144 @@
+"""How training is computed: in which precision, memory layout and by which compiler. Measurements stay as they are.
+
+These options change the arithmetic of training steps alone. Validation, evaluation and curvature always run in
+float32 on the plain network, so that what is compared between sweeps is measured alike.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
+AUTO, DEVICE, HOST = "auto", "device", "host"
+
+DEVICE_SHARE = 0.5  # of a process's memory on a card for its data set; the rest is the network's. Our choice
+
+
+class CannotCompileError(RuntimeError):
+    """The compiler refused a network or is not there; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The `training` part of a search space.
+
+    Attributes:
+        precision: `float32`, or `bfloat16` for matrix products and convolutions of training steps (autocast; weights,
+            losses and optimiser stay float32). bfloat16 has float32's range, so that gradients need no scaling
+            (Kalamkar et al. 2019, arXiv:1905.12322, section 3).
+        memory_format: layout of images and convolution weights; `channels_last` is what tensor cores read.
+        compile: whether `torch.compile` translates the network's training pass; it takes tens of seconds a network.
+        data: `device` keeps the whole data set beside the network, `host` sends each batch there while the one before
+            trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
+    """
+
+    precision: str = FLOAT32
+    memory_format: str = CONTIGUOUS
+    compile: bool = False
+    data: str = AUTO
+
+    @property
+    def described(self) -> str:
+        """The arithmetic in words, as the trials table has it, e.g. `bfloat16, channels_last, compiled`."""
+        layout = [self.memory_format] if self.memory_format != CONTIGUOUS else []
+        return ", ".join([self.precision, *layout, *(["compiled"] if self.compile else [])])
+
+
+PLAIN = TrainingSettings()
+
+
+def training_forward(
+    forward: Callable[..., Tensor], settings: TrainingSettings, device: torch.device
+) -> Callable[..., Tensor]:
+    """Return `forward`, a pass in training mode whose logits are float32, computed as `settings` say.
+
+    Args:
+        forward: a network, or a function of several.
+        settings: how to compute.
+        device: where.
+    """
+    if settings.compile:
+        forward = partial(_compiled, torch.compile(forward))
+    if settings.precision == BFLOAT16:
+        forward = partial(_rounded, forward, device.type)
+    return forward
+
+
+def laid_out(inputs: Tensor, settings: TrainingSettings) -> Tensor:
+    """Return images [N, C, H, W] in the layout that is asked for; everything else as it is."""
+    if settings.memory_format != CHANNELS_LAST or inputs.dim() != 4:
+        return inputs
+    return inputs.contiguous(memory_format=torch.channels_last)
+
+
+def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
+    """Return `model` with its convolutions' weights in the layout that is asked for."""
+    return model.to(memory_format=torch.channels_last) if settings.memory_format == CHANNELS_LAST else model
+
+
+def acceleration_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -> str | None:
+    """Return why a configuration cannot be trained as `settings` say, or `None`; for use before a run."""
+    plain = settings.precision == FLOAT32 and not settings.compile
+    if configuration["loss"]["name"] == "hessian_trace" and not plain:
+        asked = "compile = true" if settings.compile else f"precision = {settings.precision}"
+        return (
+            f"{asked} cannot train hessian_trace, which differentiates the network three times; "
+            "choose precision: float32 and compile: false, or another loss"
+        )
+    if settings.compile and configuration["architecture"]["name"] == "tree_lstm":
+        return "compile = true cannot train tree_lstm, whose computation follows each sentence; choose compile: false"
+    return None
+
+
+def compiler_fault(settings: TrainingSettings) -> str | None:
+    """Return why nothing can be compiled on this machine, or `None`."""
+    named = os.environ.get("CXX")
+    if not settings.compile or any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"])):
+        return None
+    return (
+        f"compile = true needs a C++ compiler, and {named or 'none of g++, clang++ and c++'} is not on this machine's "
+        "path; install one (apt-get install g++), or choose compile: false"
+    )
+
+
+def data_place(settings: TrainingSettings, size: int, device: str, share: float) -> str:
+    """Return where a data set of `size` bytes is kept: `device` or `host`.
+
+    Args:
+        settings: what is asked for.
+        size: of all splits as they are stored.
+        device: `cpu`, where all data are beside the network, or `cuda`.
+        share: of the card's memory that is this process's; 0 for all of it.
+    """
+    if settings.data != AUTO or device == "cpu":
+        return DEVICE if settings.data == AUTO else settings.data
+    memory = torch.cuda.get_device_properties(torch.device(device)).total_memory
+    return DEVICE if size <= DEVICE_SHARE * memory * (share if 0 < share < 1 else 1.0) else HOST
+
+
+def _rounded(forward: Callable[..., Tensor], device: str, *inputs: Any) -> Tensor:
+    with torch.autocast(device, dtype=torch.bfloat16):
+        logits = forward(*inputs)
+    return logits.float()
+
+
+def _compiled(forward: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        return forward(*inputs)
+    except TorchDynamoException as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise CannotCompileError(
+            f"torch.compile could not translate the network ({type(error).__name__}: {reason}); set training.compile: "
+            "false, or see that each node has a C++ compiler (g++)"
+        ) from error
