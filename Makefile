@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-.PHONY: sweep test test-slow test-faults bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates clean
+.PHONY: sweep test test-slow test-faults bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-mlflow-faults clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -61,6 +61,11 @@ bench-scheduler: $(DEVELOPMENT)
 
 bench-trials: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_trials
+
+# A broken MLflow server beside a healthy one; once on each kind of store.
+bench-mlflow-faults: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_mlflow_faults --backend sqlite
+	$(BIN)/python -m tests.benchmarks.bench_mlflow_faults --backend postgresql
 
 bench-replicates: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_replicates

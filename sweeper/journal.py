@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -199,7 +198,11 @@ def set_aside_damaged(folder: Path) -> list[str]:
     return []
 
 
-def first_set_aside(folder: Path) -> int:
-    """Return the lowest sequence that was ever set aside as damaged, `sys.maxsize` when none was."""
-    names = (name.removesuffix(".damaged") for name in os.listdir(folder) if name.endswith(".damaged"))
-    return min((int(name[:10]) for name in names if _NAME.fullmatch(name)), default=sys.maxsize)
+def generation(folder: Path) -> str:
+    """Return a short text that is another each time that records were set aside, and empty if none ever was.
+
+    The numbers of such records are given again: what knows a record by its number alone must begin anew.
+    """
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".damaged"))
+    content = b"".join(name.encode() + b"\0" + (folder / name).read_bytes() for name in names)
+    return hashlib.sha256(content).hexdigest()[:8] if names else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.sinks.mlflow_runs import SWEEP_RUN, RunUpdate
+from sweeper.sinks.mlflow_runs import GENERATION_TAG, SWEEP_RUN, RunUpdate
 
 SEQUENCE_TAG = "journal_sequence"
 """The tag with the newest journal record that a run holds."""
@@ -48,6 +48,11 @@ class FoundRun:
         return SWEEP_RUN if configuration == "sweep" else int(configuration)
 
     @property
+    def generation(self) -> str:
+        """The generation of the journal that the run was made from."""
+        return self.tags.get(GENERATION_TAG, "")
+
+    @property
     def sequence(self) -> int:
         """The newest journal record that the run holds."""
         return int(self.tags.get(SEQUENCE_TAG, -1))
@@ -67,7 +72,7 @@ class ClientStore:
         self._uri, self._experiment, self._artifact_location = uri, experiment, artifact_location
         self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN
         self.answered: Callable[[], None] = lambda: None
-        self._sweep_id = ""
+        self._sweep_id = self._generation = ""
         self._run_ids: dict[int, str] = {}
         self._statuses: dict[int, str] = {}
         self._tags: dict[str, str] = {}
@@ -79,12 +84,15 @@ class ClientStore:
         self._client = MlflowClient(tracking_uri=self._uri)
         self._experiment_id = self._open_experiment()
 
-    def connect(self, sweep_id: str) -> dict[int, int]:
-        """Find the runs of sweep `sweep_id`; return the newest record that each place's run holds."""
-        self._sweep_id, self._run_ids, self._statuses = sweep_id, {}, {}
+    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
+        """Find the runs of sweep `sweep_id`; return the newest record that each place's run holds.
+
+        Runs of another generation of its journal are deleted, as MLflow deletes: they can be restored.
+        """
+        self._sweep_id, self._generation, self._run_ids, self._statuses = sweep_id, generation, {}, {}
         known: dict[int, int] = {}
         for run in sorted(self._find_runs(), key=_preference):
-            if run.place in known:
+            if run.place in known or run.generation != generation:
                 if run.active:
                     self._client.delete_run(run.run_id)
                 continue

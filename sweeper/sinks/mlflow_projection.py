@@ -20,7 +20,7 @@ import yaml
 
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths
-from sweeper.journal import Record, first_set_aside, record_names
+from sweeper.journal import Record, generation, record_names
 from sweeper.recalibration_table import recalibration_parts, state_of_recalibrations
 from sweeper.redaction import redact
 from sweeper.sinks.mlflow_artifacts import artifacts
@@ -107,11 +107,8 @@ class Projection:
         spec = SweepSpec.model_validate(yaml.safe_load(self.paths.sweep_file.read_text()))
         self._mode = spec.objective.mode
         description = _describe(self.paths, spec)
-        # Numbers of records that were set aside are given again: what a run holds from there on is not known.
-        sound = first_set_aside(self.paths.journal) - 1
         with self._asking():
-            held = self._store.connect(description.identity)
-        known = {place: min(newest, sound) for place, newest in held.items()}
+            known = self._store.connect(description.identity, description.generation)
         self._runs = RunProjection(description, known)
         self._tail = JournalTail(self.paths.journal)
         return True
@@ -220,6 +217,7 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         name=paths.name,
         # The first record names host, process and time, so sweeps of one name on one server stay apart.
         identity=hashlib.sha256(first.read_bytes()).hexdigest()[:16],
+        generation=generation(paths.journal),
         configurations=configurations(spec),
         varying=frozenset(varying_columns(spec.space)),
         tags={key: str(value) for key, value in facts.items() if value not in (None, "")},

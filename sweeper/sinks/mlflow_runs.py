@@ -17,6 +17,9 @@ from sweeper.sinks.rows import JournalRows
 from sweeper.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables import EPOCHS_SCHEMA, REHEARSAL
 
+GENERATION_TAG = "journal_generation"
+"""The tag that tells runs of a journal some of whose records were set aside from those made before."""
+
 SWEEP_RUN = -1
 """The place of the parent run, where a child has its configuration's index."""
 
@@ -83,6 +86,7 @@ class SweepDescription:
     Attributes:
         name: the sweep's, which is also the experiment's.
         identity: of this sweep among all of its name, on any server.
+        generation: of its journal, see `sweeper.journal.generation`: runs of another hold what is no longer true.
         configurations: nested values by index.
         varying: the hyperparameter columns that become params; the others become tags.
         tags: of the parent run.
@@ -90,6 +94,7 @@ class SweepDescription:
 
     name: str
     identity: str
+    generation: str
     configurations: Sequence[Mapping[str, Any]]
     varying: frozenset[str]
     tags: Mapping[str, str]
@@ -222,6 +227,7 @@ class RunProjection:
             "sweep": self._description.name,
             "sweep_id": self._description.identity,
             "configuration": str(configuration),
+            **({GENERATION_TAG: self._description.generation} if self._description.generation else {}),
         }
 
 

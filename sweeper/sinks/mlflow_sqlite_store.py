@@ -103,7 +103,8 @@ class SqliteStore(ClientStore):
 
     def _run_id_of(self, update: RunUpdate) -> str:
         # The same run gets the same identifier whoever creates it, so the key itself forbids a second one.
-        return uuid.uuid5(uuid.NAMESPACE_URL, f"{self._sweep_id}/{update.place}").hex
+        name = f"{self._sweep_id}/{update.place}" + (f"/{self._generation}" if self._generation else "")
+        return uuid.uuid5(uuid.NAMESPACE_URL, name).hex
 
     def _run_row(self, update: RunUpdate, ids: dict[int, str]) -> dict[str, Any]:
         run_id = ids[update.place]
