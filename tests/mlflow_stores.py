@@ -33,7 +33,7 @@ class Server:
 
     def __init__(self, backend: str, folder: Path) -> None:
         self.port, self._backend, self._folder = free_port(), backend, folder
-        self.uri = f"http://127.0.0.1:{self.port}"
+        self.uri, self.log = f"http://127.0.0.1:{self.port}", folder / "server.log"
 
     def start(self) -> None:
         """Start it and wait until it takes connections; a second time, at the same address."""
@@ -41,7 +41,7 @@ class Server:
                    "--host", "127.0.0.1", "--port", str(self.port),
                    "--artifacts-destination", str(self._folder / "served")]  # fmt: skip
         environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-        with (self._folder / "server.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
         until = time.monotonic() + 90
         while time.monotonic() < until and self.process.poll() is None:
@@ -49,7 +49,7 @@ class Server:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.1)
-        raise TimeoutError((self._folder / "server.log").read_text())
+        raise TimeoutError(self.log.read_text())
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -58,7 +58,7 @@ class Server:
             self.process.wait()
 
 
-def expected_points(records: list[Any], expected: Any) -> dict[int, dict[str, set[tuple[int, int, float]]]]:
+def expected_points(records: list[Any]) -> dict[int, dict[str, set[tuple[int, int, float]]]]:
     """Return configuration → metric → {(step, timestamp, value)}, the plain way."""
     groups: dict[tuple[int, str, int, int], list[float]] = {}
     seen: set[tuple[Any, ...]] = set()

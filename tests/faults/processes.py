@@ -54,14 +54,16 @@ def kill_ids(*pids: int) -> None:
 class Moments:
     """Draws moments of a sweep by its progress, and waits for them: `draw` returns what was waited for, in words."""
 
-    def __init__(self, paths: SweepPaths, seed: int) -> None:
-        self._paths, self._random = paths, random.Random(seed)
+    def __init__(self, paths: SweepPaths, seed: int, mlflow: Path | None = None) -> None:
+        """Draw moments of the sweep in `paths`; `mlflow` is a file that changes whenever MLflow was written to."""
+        self._paths, self._random, self._mlflow = paths, random.Random(seed), mlflow
 
     def draw(self, process: subprocess.Popen[str], timeout: float = 120) -> str | None:
         """Wait for a random moment; `None` when the process ends before it comes."""
-        kind, wait = self._random.choice(
-            [("records", self._records), ("checkpoint written", self._checkpoint), ("table written", self._table)]
-        )
+        kinds = [("records", self._records), ("checkpoint written", self._checkpoint), ("table written", self._table)]
+        if self._mlflow is not None:
+            kinds += [("MLflow written", self._written)]
+        kind, wait = self._random.choice(kinds)
         if kind == "records":
             count = self._random.randint(1, 6)
             reached = self._records(count)
@@ -85,6 +87,16 @@ class Moments:
     def _table(self, count: int) -> Callable[[], bool]:
         """Between an evaluation's predictions and its record."""
         return self._new_file(self._paths.generations, "incoming/predictions/c*.parquet", count)
+
+    def _written(self, count: int) -> Callable[[], bool]:
+        """Between two writes to MLflow, or in the middle of one."""
+        before = self._size()
+        return lambda: self._size() != before
+
+    def _size(self) -> tuple[int, int]:
+        assert self._mlflow is not None
+        found = self._mlflow.stat() if self._mlflow.exists() else None
+        return (found.st_size, found.st_mtime_ns) if found else (0, 0)
 
     def _new_file(self, folder: Path, pattern: str, count: int) -> Callable[[], bool]:
         before = set(folder.glob(pattern))

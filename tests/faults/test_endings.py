@@ -1,22 +1,19 @@
-"""A trial that takes too long or whose loss is not finite ends as failed, with kind and sentence; MLflow catches up."""
+"""A trial that takes too long or whose loss is not finite ends as failed, with kind and sentence."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import signal
 from pathlib import Path
 
 import pytest
 
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.results import load
-from sweeper.sinks.mlflow import sync
 from sweeper.space import configurations
 from sweeper.spec import load_spec
-from tests.faults.reference import SMALL, check_survived, undisturbed
-from tests.running import started, sweeper, wait_for_records, write_space
-from tests.sweeper.sinks.test_mlflow import Server
+from tests.faults.reference import SMALL
+from tests.running import sweeper, write_space
 from trainables.trial import Assignment, Trial, TrialSettings
 
 
@@ -66,35 +63,3 @@ def test_a_loss_that_is_not_finite_ends_a_trial_at_once(space: Path, tmp_path: P
     for row in rows:
         assert (row["status"], row["stop_kind"]) == ("failed", "non_finite")
         assert row["epochs"] == 1 and "in epoch 1" in row["stop_reason"] and "in epoch 1" in row["error"]
-
-
-@pytest.mark.slow
-def test_a_server_killed_paused_and_restarted_under_a_real_sweep(space: Path, tmp_path: Path) -> None:
-    from mlflow.tracking import MlflowClient
-
-    server = Server(f"sqlite:///{tmp_path / 'served.db'}", tmp_path)
-    server.start()
-    paths = SweepPaths(tmp_path / "results" / "s")
-    try:
-        with started("run", space, "--name", "s", "--tracking-uri", server.uri, "--cpus", "1", cwd=tmp_path) as process:
-            wait_for_records(paths, 3, process)
-            server.signal(signal.SIGSTOP)
-            wait_for_records(paths, 6, process)
-            server.signal(signal.SIGCONT)
-            wait_for_records(paths, 8, process)
-            server.signal(signal.SIGKILL)
-            assert process.wait(240) == 0, (tmp_path / "driver.err").read_text()
-        server.start()
-        sync(paths.root, server.uri)
-        client = MlflowClient(server.uri)
-        runs = client.search_runs([client.get_experiment_by_name("s").experiment_id])
-        assert sorted(run.data.tags["configuration"] for run in runs) == ["0", "1", "2", "3", "4", "5", "sweep"]
-        assert {run.info.status for run in runs} == {"FINISHED"}
-        for run in runs:
-            if run.data.tags["configuration"] != "sweep":
-                steps = [point.step for point in client.get_metric_history(run.info.run_id, "val_nll")]
-                assert sorted(steps) == list(range(1, int(run.data.tags["epochs"]) + 1))
-        assert sync(paths.root, server.uri).points == 0
-    finally:
-        server.signal(signal.SIGKILL)
-    check_survived(paths, undisturbed(space), one_at_a_time=True)

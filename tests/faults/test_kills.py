@@ -7,26 +7,22 @@ throughout. The short forms run by default, the full ones, 20 kills each, by `ma
 
 from __future__ import annotations
 
-import itertools
-import os
 import random
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sweeper.ids import SweepPaths
 from sweeper.journal import read_journal
-from tests.faults.cluster import QUICK_DEATHS, local_cluster
-from tests.faults.processes import Moments, below, kill_ids, trial_processes
-from tests.faults.reference import SMALL, check_survived, undisturbed
-from tests.polling import Poller
-from tests.running import kill, started, write_space
+from tests.faults.cluster import local_cluster
+from tests.faults.disturbed import Disturbed, here
+from tests.faults.processes import below, kill_ids, trial_processes
+from tests.faults.reference import SMALL
+from tests.running import kill, write_space
 
 FULL = pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
-
-Strike = Callable[[subprocess.Popen[str]], None]
 
 
 @pytest.fixture(scope="module")
@@ -39,79 +35,6 @@ def seed() -> int:
     drawn = random.randrange(2**32)
     print(f"kill moments drawn with seed {drawn}")
     return drawn
-
-
-class Disturbed:
-    """Sweeps that are disturbed one after the other until `kills` blows have fallen, each checked at its end."""
-
-    def __init__(self, space: Path, folder: Path, seed: int, *options: str | Path) -> None:
-        self.folder, self.random = folder, random.Random(seed)
-        self._space, self._options, self._expected = space, options, undisturbed(space)
-        self.fallen: list[str] = []
-
-    def paths(self, number: int) -> SweepPaths:
-        return SweepPaths(self.folder / "results" / f"s{number}")
-
-    def command(self, paths: SweepPaths) -> list[str | Path]:
-        begun = (paths.root / "sweep.yaml").exists()
-        start: list[str | Path] = ["resume", paths.name] if begun else ["run", self._space, "--name", paths.name]
-        return [*start, "--no-mlflow", *self._options]
-
-    def fatal(self, kills: int, strike: Strike, environment: Callable[[], Iterator[dict[str, str]]]) -> None:
-        """Blows that end the driver: strike, resume, strike again."""
-        for number in itertools.count():
-            paths, over = self.paths(number), False
-            with Poller(paths.tables) as poller:
-                while not over:
-                    for environ in environment():
-                        over = self._once(paths, kills, strike, environ)
-            self._check(paths, poller, number)
-            if len(self.fallen) >= kills:
-                return
-
-    def _once(self, paths: SweepPaths, kills: int, strike: Strike, environ: dict[str, str]) -> bool:
-        """Run until a blow or to the end; return whether it was the end."""
-        with started(*self.command(paths), cwd=self.folder, environment=environ) as process:
-            moments = Moments(paths, self.random.getrandbits(32))
-            moment = moments.draw(process) if len(self.fallen) < kills else None
-            if moment is None:
-                assert process.wait(200) == 0, self._said()
-                return True
-            strike(process)
-            self.fallen.append(moment)
-        return False
-
-    def survivable(self, kills: int, strike: Strike, environ: dict[str, str] | None = None) -> None:
-        """Blows that the driver must survive."""
-        for number in itertools.count():
-            paths = self.paths(number)
-            with (
-                Poller(paths.tables) as poller,
-                started(*self.command(paths), cwd=self.folder, environment=environ) as process,
-            ):
-                moments = Moments(paths, self.random.getrandbits(32))
-                while len(self.fallen) < kills and (moment := moments.draw(process)) is not None:
-                    strike(process)
-                    self.fallen.append(moment)
-                assert process.wait(200) == 0, self._said()
-            self._check(paths, poller, number)
-            if len(self.fallen) >= kills:
-                return
-
-    def _check(self, paths: SweepPaths, poller: Poller, number: int) -> None:
-        assert not poller.faults, poller.faults[:5]
-        check_survived(paths, self._expected, one_at_a_time="1" in self._options)
-        print(f"sweep {number + 1}: {len(self.fallen)} blows so far, {poller.reads} reads, equal to the undisturbed")
-        if number == 0:
-            print("moments: " + ", ".join(self.fallen))
-
-    def _said(self) -> str:
-        return (self.folder / "driver.out").read_text() + (self.folder / "driver.err").read_text()
-
-
-def here() -> Iterator[dict[str, str]]:
-    """The environment of a driver that starts a cluster of its own."""
-    yield {**os.environ, **QUICK_DEATHS}
 
 
 @pytest.mark.parametrize(("cpus", "kills"), [("1", 2), *(pytest.param(cpus, 20, marks=FULL.marks) for cpus in "12")])
