@@ -1,0 +1,132 @@
+"""The Dockerfiles, linted, and the compose file, against its specification; what they name must be there."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.deploy.misspelling import fields, misspelt
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILES = sorted((DEPLOY / "images").glob("*ockerfile"))
+COMPOSE = DEPLOY / "compose.yaml"
+MISSPELLINGS = 25
+HADOLINT = Path(sys.executable).with_name("hadolint")
+
+
+def _lint(text: str) -> list[str]:
+    done = subprocess.run([HADOLINT, "--format", "json", "-"], input=text, capture_output=True, text=True, timeout=60)
+    return [f"line {fault['line']}: {fault['code']} {fault['message']}" for fault in json.loads(done.stdout or "[]")]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_images_are_linted(path: Path) -> None:
+    assert _lint(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_misspelt_instruction_is_noticed(path: Path) -> None:
+    text = path.read_text()
+    for word in sorted(set(re.findall(r"^[A-Z]{3,}(?= )", text, re.MULTILINE))):
+        assert _lint(re.sub(rf"^{word}(?= )", word[:-1], text, count=1, flags=re.MULTILINE)), word
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_images_are_pinned_small_and_not_root(path: Path) -> None:
+    text = path.read_text()
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert all(re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", base) for base in bases), bases
+    installs = re.findall(r"pip install (.*)", text)
+    assert installs
+    assert all("--no-cache-dir" in line and "-c " in line for line in installs), installs
+    last_user = re.findall(r"^USER (\S+)", text, re.MULTILINE)[-1]
+    assert int(last_user) >= 10_000
+    assert "HEALTHCHECK" in text
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_what_an_image_copies_is_there_and_not_ignored(path: Path) -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    taken = {line[1:] for line in ignored if line.startswith("!")}
+    for line in re.findall(r"^COPY (?!--from)(.*)", path.read_text(), re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert any(source == name or source.startswith(name + "/") for name in taken), f"{source} is ignored"
+
+
+def _specification() -> Any:
+    import check_jsonschema
+
+    folder = Path(check_jsonschema.__file__).parent / "builtin_schemas/vendor"
+    return json.loads((folder / "compose-spec.json").read_text())
+
+
+def _compose_faults(document: Any) -> list[str]:
+    """Return what is wrong: the specification's schema, then names that lead nowhere."""
+    found = [error.message for error in jsonschema.Draft202012Validator(_specification()).iter_errors(document)]
+    if found:
+        return found
+    for name, service in document["services"].items():
+        needed = set(service.get("depends_on", {})) | {link.partition(":")[0] for link in service.get("links", [])}
+        found += [f"{name}: there is no service {other}" for other in needed - set(document["services"])]
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            known = source in document["volumes"] if not source.startswith(".") else (DEPLOY / source).exists()
+            found += [] if known else [f"{name}: there is no {source}"]
+        if "build" in service:
+            file = DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]
+            found += [] if file.exists() else [f"{name}: there is no {file.name}"]
+        for other, wait in service.get("depends_on", {}).items():
+            healthy = wait["condition"] != "service_healthy" or "healthcheck" in document["services"].get(other, {})
+            image = document["services"].get(other, {}).get("image", "")
+            found += [] if healthy or "mlflow" in image else [f"{name} waits for {other}, which tells no health"]
+    return found
+
+
+def test_compose_is_valid() -> None:
+    assert _compose_faults(yaml.safe_load(COMPOSE.read_text())) == []
+
+
+def test_a_misspelt_field_of_compose_is_noticed() -> None:
+    seed = int(os.environ.get("MISSPELLING_SEED", random.randrange(2**32)))
+    print(f"MISSPELLING_SEED={seed}")
+    rng = random.Random(seed)
+    document = yaml.safe_load(COMPOSE.read_text())
+    document = {key: value for key, value in document.items() if not key.startswith("x-")}
+    own = {"environment", "services", "volumes", "options", "args"}
+    every = list(fields(document, lambda at: bool(at) and at[-1] in own))
+    for place in rng.sample(every, min(MISSPELLINGS, len(every))):
+        changed, what = misspelt(document, place, rng)
+        assert _compose_faults(changed), f"{what} went unnoticed"
+
+
+def test_compose_is_open_to_this_machine_alone_and_holds_no_password() -> None:
+    document = yaml.safe_load(COMPOSE.read_text())
+    for name, service in document["services"].items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        for key, value in service.get("environment", {}).items():
+            secret = any(word in key for word in ("PASSWORD", "TOKEN", "SECRET", "ACCESS_KEY"))
+            assert not secret or value.startswith("${"), f"{name}: {key}"
+    example = (DEPLOY / "compose.env.example").read_text()
+    asked = set(re.findall(r"\$\{(\w+):\?", COMPOSE.read_text()))
+    given = re.findall(r"^(\w+)=(.*)$", example, re.MULTILINE)
+    assert {name for name, _ in given} == asked
+    assert all(value == "" for _, value in given)
+
+
+def test_mlflow_starts_from_the_environment_and_says_what_is_missing() -> None:
+    script = DEPLOY / "images/mlflow_server.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, env={})
+    assert done.returncode == 1
+    assert done.stderr.strip() == ("not set: POSTGRES_HOST, POSTGRES_DB, POSTGRES_USER, POSTGRES_PASSWORD, ARTIFACTS")
