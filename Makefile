@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-.PHONY: sweep test test-slow test-faults bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-mlflow-faults clean
+.PHONY: sweep test test-slow rehearse test-faults check-gpu bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-mlflow-faults clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -17,6 +17,15 @@ test: $(DEVELOPMENT)
 
 test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+# What only a card can show: four trials sharing it, one of them made to run out of memory; measured shares.
+check-gpu: $(DEVELOPMENT)
+	@$(BIN)/python -c "import torch, sys; torch.cuda.is_available() or sys.exit('no CUDA device, or the torch of $(VENV) is a build without CUDA: install one that fits the driver (https://pytorch.org/get-started)')"
+	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 1800
+
+# Every search space that ships, scaled down to minutes: file, minutes, rows of each table. NAMES="a b" for some of them.
+rehearse: $(DEVELOPMENT)
+	$(BIN)/python -m tests.rehearsals $(NAMES)
 
 # The full fault suite: twenty random kills each of driver, trial processes, nodes and head; half an hour on two cores.
 test-faults: $(DEVELOPMENT)

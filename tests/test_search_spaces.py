@@ -7,6 +7,8 @@ import math
 import pytest
 
 from search_spaces import packaged_files
+from search_spaces.published_numbers import published_tables
+from sweeper.claims import CLAIMS
 from sweeper.plan import plan
 from sweeper.space import configurations
 from sweeper.spec import load_spec
@@ -19,6 +21,34 @@ def test_it_has_a_header_and_a_plan(name: str) -> None:
     spec = load_spec(packaged_files()[name])
     assert spec.header.question and spec.header.source and spec.header.cost and spec.header.command
     assert plan(spec).to_dict()
+
+
+@pytest.mark.parametrize("name", sorted(packaged_files()))
+def test_its_tables_are_published_and_its_claims_exist(name: str) -> None:
+    header = load_spec(packaged_files()[name]).header
+    assert set(header.tables) <= set(published_tables())
+    assert set(header.claims) <= set(CLAIMS)
+    assert header.paper or not header.tables
+
+
+def test_the_sweep_over_everything_is_of_clusters_scale() -> None:
+    spec = load_spec("gamma_tau_nu")
+    assert len(configurations(spec)) >= 1000 and spec.replicates.count == 5
+    drawn = configurations(spec)[:]
+    assert len({c["architecture"]["name"] for c in drawn}) >= 8
+    assert {c["loss"]["name"] for c in drawn} >= {
+        "cross_entropy",
+        "focal",
+        "inverse_focal",
+        "dual_focal",
+        "selective_risk",
+    }
+
+
+def test_curvature_of_every_loss_names_every_family_of_constant_gamma() -> None:
+    """All but `focal_lambert`, which is focal loss at one γ."""
+    drawn = configurations(load_spec("curvature_of_every_loss"))[:]
+    assert {c["loss"]["name"] for c in drawn} == set(LOSSES) - {"focal_lambert"}
 
 
 def test_loss_families_names_every_loss_and_all_of_them_train() -> None:
