@@ -237,7 +237,7 @@ class _Parts:
                 watch.see(cluster)
             with _stopped_by_signal(driver):
                 settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
-            settings["data_key"] = share(self.dataset)
+                settings["data_key"] = share(self.dataset)
                 execute(driver, settings, resources=resources, pending=slots)
             if options.address:
                 metrics.publish(running=False)
