@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from typing import Any
 
 import ray
 from ray import cloudpickle, tune
+from ray.air.execution._internal import RayActorManager
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.tune import Callback, Stopper
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -28,9 +30,13 @@ from ray.tune.search import Searcher
 from sweeper.driver import Driver
 from sweeper.failures import Failure, classify
 from trainables.trainable import SweepTrainable
+from trainables.card_memory import CardProbe
 
 _DRIVERS: dict[str, Driver] = {}
 
+
+PROBE_PATIENCE_SECONDS = 120.0
+"""How long a card for measuring may take to come, and a measurement: some steps and one evaluation take seconds."""
 
 @contextmanager
 def _driver(token: str) -> Iterator[Driver]:
@@ -66,6 +72,43 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
 
 
 def execute(
+@contextmanager
+def card_probe(
+    settings: Mapping[str, Any], cpus: float, measurer: type = CardProbe
+) -> Iterator[Callable[[Sequence[Any]], dict[str, Any] | None]]:
+    """Give what measures an assignment's memory in a process that has a card to itself; it ends with this.
+
+    What is given returns `None` where no card could be had within `PROBE_PATIENCE_SECONDS`, or the measurement failed:
+    whatever is the matter, trials will meet it themselves and tell.
+
+    Args:
+        settings: `trainables.trial.TrialSettings` as plain values.
+        cpus: for the process.
+        measurer: what runs in it.
+    """
+    processes: list[Any] = []
+    in_vain = False
+
+    def probe(assignment: Sequence[Any]) -> dict[str, Any] | None:
+        nonlocal in_vain
+        if in_vain:
+            return None
+        try:
+            if not processes:
+                processes.append(ray.remote(num_gpus=1, num_cpus=cpus)(measurer).remote(dict(settings)))
+                ray.get(processes[0].__ray_ready__.remote(), timeout=PROBE_PATIENCE_SECONDS)
+            return dict(ray.get(processes[0].measure.remote(list(assignment)), timeout=PROBE_PATIENCE_SECONDS))
+        except RayError as error:
+            in_vain = isinstance(error, GetTimeoutError)
+            return None
+
+    try:
+        yield probe
+    finally:
+        for process in processes:
+            ray.kill(process)
+
+
     driver: Driver,
     settings: Mapping[str, Any],
     *,

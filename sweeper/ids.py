@@ -134,6 +134,11 @@ class SweepPaths:
         return self.root / "data"
 
     @property
+    def card_memory(self) -> Path:
+        """How much of a card each kind of configuration was measured to take, a file a kind."""
+        return self.root / "card_memory"
+
+    @property
     def report(self) -> Path:
         """The self-contained report page."""
         return self.root / "report.html"

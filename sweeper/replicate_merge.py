@@ -37,7 +37,7 @@ def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> d
     evaluations = _in_order((row for r in replicates.values() for row in r.evaluations), epoch, "replicate")
     failure = last_failure(replicates) if over else None
     sound = [row for row in rows if row["replicate"] not in out]
-    report = {
+    report: dict[str, Any] = {
         "configuration": trial.configuration,
         "epoch": epoch,
         "objective": math.nan if failure else mean_objective(metric, sound, evaluations),

@@ -10,13 +10,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sweeper.capacity import PATIENCE_SECONDS, PENDING_TRIALS, CapacityWatch, ClusterView
+from sweeper.card_shares import CardShares
 from sweeper.driver import Driver, Sink
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths, flatten_configuration
@@ -34,8 +35,8 @@ from sweeper.rehearsal import rehearsal_name
 from sweeper.replicate_driver import ReplicateDriver
 from sweeper.report import write_report
 from sweeper.reuse import MANIFEST_KEY, choose_sources, reusable_trials
-from sweeper.reuse import MANIFEST_KEY, choose_sources, reusable_trials
 from sweeper.scheduler import Rungs
+from sweeper.sharing import shares_of
 from sweeper.sinks.follower import MlflowFollower, patience
 from sweeper.sinks.metrics import METRICS, MetricsSink, Publish, price_from
 from sweeper.sinks.parquet import ParquetSink
@@ -64,8 +65,6 @@ class RunOptions:
         failed_too: on resume, run failed trials again.
         rehearse: scale the sweep down to minutes, see `sweeper.rehearsal`.
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
-        reuse: take over trials that other sweeps of this output have trained already.
-        reuse_from: take them over from these sweeps.
         reuse: take over trials that other sweeps of this output have trained already.
         reuse_from: take them over from these sweeps.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
@@ -216,13 +215,22 @@ class _Parts:
         """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
         prepare(options.address)
         # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
-        from sweeper.executor import execute, ray_session
+        from sweeper.executor import card_probe, execute, ray_session
         from sweeper.ray_view import gauges, look_at_cluster
 
         self.progress.stage(f"{self.sweep.name}: starting Ray")
         with ray_session(options.address, options.cpus):
             cluster = replace(look_at_cluster(), autoscales=False) if options.address is None else look_at_cluster()
             resources, slots = share_out(self.sweep.spec.resources, cluster)
+            settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
+            settings["data_key"] = share(self.dataset)
+            if self.sweep.spec.resources.gpu == "auto" and resources["gpu"]:
+                self.progress.stage("measuring how much of a card the networks take")
+            with card_probe(settings, resources["cpu"]) as probe:
+                shares = shares_of(self.sweep, resources["gpu"], probe)
+            if isinstance(shares, CardShares):
+                resources["gpu"] = shares.smallest
+                slots = cluster.trials_at_once(resources)
             # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait.
             least = PENDING_TRIALS if cluster.autoscales else 1
             watch = CapacityWatch(
@@ -230,14 +238,12 @@ class _Parts:
             )
             slots = max(slots, least)
             metrics = self._metrics(gauges(METRICS), resources)
-            watch.driver = driver = self._driver(slots, options, [watch, metrics] if options.address else [])
+            watch.driver = driver = self._driver(slots, shares, options, [watch, metrics] if options.address else [])
             driver.begin(reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming))
             self.progress.stage("running")
             if cluster.autoscales:
                 watch.see(cluster)
             with _stopped_by_signal(driver):
-                settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
-                settings["data_key"] = share(self.dataset)
                 execute(driver, settings, resources=resources, pending=slots)
             if options.address:
                 metrics.publish(running=False)
@@ -254,7 +260,9 @@ class _Parts:
             gpu_hour_price=price_from(os.environ),
         )
 
-    def _driver(self, slots: int, options: RunOptions, more_sinks: Sequence[Sink]) -> Driver:
+    def _driver(
+        self, slots: int, shares: Callable[[int], float] | None, options: RunOptions, more_sinks: Sequence[Sink]
+    ) -> Driver:
         spec, paths = self.sweep.spec, self.sweep.paths
         kind = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
         return kind(
@@ -265,6 +273,7 @@ class _Parts:
             halving=spec.halving,
             journal=self.mirror.journal(),
             keeper=self.mirror,
+            shares=shares,
             state=self.state,
             rungs=self.rungs,
             sinks=[self.tables, self.progress, _Heart(self.lease), *more_sinks],
@@ -303,7 +312,7 @@ class _Heart:
 def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
     """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
 
-    Where the space says `gpu: auto`, a trial takes a quarter of a card if there is one.
+    Where the space says `gpu: auto`, a trial takes a quarter of a card if there is one, until it is measured.
     Raises SweeperError when not even one trial fits and no autoscaler could change that.
     """
     if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):

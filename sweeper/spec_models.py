@@ -97,7 +97,11 @@ def _gpu(value: Any) -> Any:
 
 
 class Resources(_Part):
-    """What one trial needs. `gpu: auto` takes a card where there is one; `gpu: 0.25` packs four trials on a card."""
+    """What one process of a trial needs.
+
+    `gpu: 0.25` packs four on a card, `gpu: auto` takes, where there is a card, the share that its memory was measured
+    to need. Either way a trial that runs out of a card's memory is tried again on twice its share.
+    """
 
     cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
     gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"

@@ -1,0 +1,108 @@
+"""A small sweep whose trials share one card, one of them hungry: who ran beside whom, on which share."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.driver import Driver
+from sweeper.ids import SweepPaths
+from sweeper.journal import Journal, read_journal
+from sweeper.scheduler import Rungs, audit
+from sweeper.space import configurations
+from sweeper.spec import build_spec
+from sweeper.state import SweepState, fold
+
+SPACE = {
+    "dataset": "digits",
+    "scheduler": {"name": "asha", "max_epochs": 4, "grace_epochs": 2, "reduction_factor": 2},
+    "samples": 6,
+    "space": {
+        "loss": "cross_entropy",
+        "architecture": {"name": "mlp", "width": 8},
+        "optimizer": {"name": "sgd", "lr": {"loguniform": [0.01, 0.1]}, "batch_size": 64},
+    },
+    "evaluation": {"posthoc": [], "curvature": False, "bootstrap": 0},
+}
+HUNGRY = 1
+
+
+def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slots: int) -> list[dict[str, Any]]:
+    """Run the sweep with a quarter of a card a trial and return its failures' records.
+
+    Ray must be running. Checks that every other trial ends well, and that nobody runs beside a whole card.
+
+    Args:
+        folder: for results and notes.
+        device: `cuda`, or `cpu` where Ray counts a card that is not there.
+        eat: is given the share of the hungry trial's process in each of its steps, and raises when that is too little.
+        slots: trials at a time.
+    """
+    from sweeper.executor import execute
+
+    spec, paths = build_spec(SPACE), SweepPaths(folder / "sweep")
+    driver = Driver(
+        paths, configurations(spec), seed=0, replicates=1, halving=spec.halving, journal=Journal(paths.journal),
+        state=SweepState(spec.samples), rungs=Rungs(spec.halving), retries=0, slots=slots, shares=lambda index: 0.25,
+    )  # fmt: skip
+    driver.begin()
+    settings = {
+        "dataset": spec.dataset, "max_epochs": 4, "rungs": list(spec.halving.rungs), "objective": "val_nll",
+        "evaluation": spec.evaluation.model_dump(mode="json"), "checkpoints": str(paths.checkpoints), "device": device,
+    }  # fmt: skip
+    notes = folder / "notes"
+    notes.mkdir()
+    resources = {"cpu": 1.0, "gpu": 0.25}
+    execute(driver, settings, resources=resources, pending=slots, trainable=_noting(notes, eat))
+    assert driver.finish() == "finished"
+    records = list(read_journal(paths.journal))
+    trials = fold(records, spec.samples).trials
+    assert {trial.status for trial in trials.values()} <= {"completed", "early_stopped"}
+    assert {trial.device for trial in trials.values()} == {device}
+    assert audit(spec.halving, records)[1] == []
+    _check_neighbours([json.loads(path.read_text()) for path in sorted(notes.iterdir())])
+    return [record.body for record in records if record.kind == "failed"]
+
+
+def _noting(folder: Path, eat: Callable[[float], None]) -> type:
+    import ray
+
+    from trainables.trainable import SweepTrainable
+
+    class Noting(SweepTrainable):
+        """Notes from when to when a configuration ran on which share."""
+
+        def step(self) -> dict[str, Any]:
+            share = ray.get_runtime_context().get_assigned_resources().get("GPU")
+            assert share == self._settings.gpu, "what Ray reserves is what the process is capped at"
+            trial = self._trial.assignment if self._trial is not None else self._assignments[0]
+            began = time.time()
+            time.sleep(0.3)
+            try:
+                if trial.configuration == HUNGRY:
+                    eat(share)
+                return super().step()
+            finally:
+                note = {"configuration": trial.configuration, "share": share, "from": began, "to": time.time()}
+                (folder / f"{time.time_ns()}.json").write_text(json.dumps(note))
+
+    return Noting
+
+
+def _check_neighbours(steps: list[Mapping[str, Any]]) -> None:
+    others = [step for step in steps if step["configuration"] != HUNGRY]
+    assert {step["share"] for step in others} == {0.25}
+    begins = [(step["from"], step["share"]) for step in steps]
+    events = sorted([*begins, *((step["to"], -step["share"]) for step in steps)])
+    taken = [sum(change for _, change in events[: i + 1]) for i in range(len(events))]
+    assert max(taken) <= 1.0 + 1e-9, "never more than the card"
+    assert any(_overlap(one, other) for one in others for other in others if one is not other), "they share the card"
+    whole = [step for step in steps if step["share"] == 1.0]
+    assert not any(_overlap(one, other) for one in whole for other in others), "a whole card is a whole card"
+
+
+def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(one["from"] < other["to"] and other["from"] < one["to"])
