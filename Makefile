@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-.PHONY: sweep test test-slow rehearse test-faults check-gpu bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-mlflow-faults clean
+.PHONY: sweep test test-slow rehearse test-faults check-gpu bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-lanes-gpu bench-lane-memory bench-lane-evaluation bench-training bench-mlflow-faults clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -78,6 +78,19 @@ bench-mlflow-faults: $(DEVELOPMENT)
 
 bench-replicates: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_replicates
+
+# Lanes, replicates in turn and fractions of a card, for K = 1, 2, 5, 10, 20: on any machine with a CUDA card.
+bench-lanes-gpu: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_lanes_gpu
+
+bench-lane-memory: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_lane_memory
+
+bench-lane-evaluation: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_lane_evaluation
+
+bench-training: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_training
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
