@@ -84,6 +84,7 @@ def other_settings(row: Mapping[str, Any], besides: Sequence[str]) -> Hashable:
 
     `besides` are columns, or prefixes ending in `_`.
     """
+    besides = (*besides, "config_hash")
     prefixes = tuple(name for name in besides if name.endswith("_"))
     return tuple(
         (key, value)

@@ -24,6 +24,7 @@ def final_rows(
                 "trial": f"c{index:05d}",
                 "replicate": replicate,
                 "stage": "end",
+                "config_hash": f"{index:016x}",
                 "config_architecture_name": "mlp",
                 **{f"config_{key}": value for key, value in configuration.items()},
             }
