@@ -6,6 +6,8 @@ is in its results. The token goes into a header of each request and nowhere else
 
 from __future__ import annotations
 
+import itertools
+import logging
 import shlex
 import socket
 import time
@@ -30,6 +32,8 @@ STOP_SECONDS = 300
 """After a request to stop, a driver has this long to end in good order: trials, tables, report, MLflow."""
 
 FOLLOW_SECONDS = 1.0
+
+AGENT_SECONDS = 60.0
 
 ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
 
@@ -83,6 +87,9 @@ class Cluster:
     def __init__(self, address: str) -> None:
         """Connect. Raises SweeperError: no such address, no cluster there, no token or the wrong one."""
         self.address = _checked_address(address)
+        for chatty in ("modules.dashboard_sdk", "modules.job.sdk"):
+            logging.getLogger(f"ray.dashboard.{chatty}").setLevel(logging.WARNING)
+        logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.WARNING)
         token = find_token()
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         with self._errors():
@@ -107,14 +114,9 @@ class Cluster:
         if modules:
             environment["py_modules"] = [str(module) for module in modules]
         taken = {sweep.job for sweep in self.sweeps()}
-        number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
+        job = next(job for n in itertools.count(1) if (job := f"{name}.{n}") not in taken)
         with self._errors():
-            return self._client.submit_job(
-                entrypoint=shlex.join(command),
-                submission_id=f"{name}.{number}",
-                runtime_env=environment,
-                metadata=dict(metadata),
-            )
+            return self._submit(job, shlex.join(command), environment, dict(metadata))
 
     def sweeps(self) -> list[RemoteSweep]:
         """Return the cluster's sweeps, the one submitted last first; a resumed sweep is there once a driver."""
@@ -155,6 +157,19 @@ class Cluster:
         """Ask a driver to end in good order; it is killed when it has not after `STOP_SECONDS`."""
         with self._errors():
             self._client.stop_job(job)
+
+    def _submit(self, job: str, entrypoint: str, environment: dict[str, Any], metadata: dict[str, str]) -> str:
+        began = time.monotonic()
+        while True:
+            try:
+                return self._client.submit_job(
+                    entrypoint=entrypoint, submission_id=job, runtime_env=environment, metadata=metadata
+                )
+            except RuntimeError as error:
+                # A head takes jobs some seconds after its dashboard answers.
+                if "No available agent" not in str(error) or time.monotonic() - began > AGENT_SECONDS:
+                    raise
+                time.sleep(1.0)
 
     def _status(self, job: str) -> JobStatus:
         with self._errors():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import platform
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -29,12 +31,21 @@ def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, 
         **rehearsal,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": redact_arguments(sys.argv),
+        "submitter": os.environ.get("SWEEPER_SUBMITTER", f"{user_name()}@{socket.gethostname()}"),
         "seed": spec.seed,
         "dataset": {**spec.dataset, **dataset_facts},
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "git": _git_commit(),
         "hardware": hardware(),
     }
+
+
+def user_name() -> str:
+    """Return who runs this process, `unknown` in a container whose user has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def hardware() -> dict[str, Any]:

@@ -6,7 +6,6 @@ depends on. Ray keeps one copy of each version, whoever submits it.
 
 from __future__ import annotations
 
-import getpass
 import shutil
 import socket
 import tempfile
@@ -20,6 +19,7 @@ import sweeper
 import trainables
 from sweeper.errors import SweeperError
 from sweeper.ids import is_sweep_name
+from sweeper.manifest import user_name
 from sweeper.places import READING, place_of
 from sweeper.redaction import redact
 from sweeper.spec import load_spec
@@ -112,11 +112,7 @@ def submit_resume(jobs: Jobs, name: str, request: Request, *, failed: bool = Fal
 
 def submitter() -> str:
     """Return who submits, as `user@host`."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    return f"{user_name()}@{socket.gethostname()}"
 
 
 def _metadata(name: str, request: Request) -> dict[str, str]:

@@ -1,0 +1,155 @@
+"""From outside to results: a sweep submitted to a cluster of several addresses, with store, database and tracking.
+
+Every part is real: Ray nodes with token authentication, MLflow's server on PostgreSQL, an S3 server. The test knows
+the cluster as a user does, through the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from tests.mlflow_stores import Server, postgresql
+from tests.remote.services import BUCKET, RayNodes, job_list, ray_nodes, s3_server, wait_until
+from tests.running import SPACE, write_space
+from trainables.storage import Store
+
+TRIALS = 6
+FIRST, SECOND, THIRD = "127.0.0.3", "127.0.0.4", "127.0.0.5"
+
+
+@dataclass
+class Site:
+    """A cluster with its services, and somebody outside who may use them."""
+
+    nodes: RayNodes
+    environment: dict[str, str]
+    token: str
+    tracking: str
+    folder: Path
+
+    def sweeper(self, *arguments: str, status: int = 0, **environment: str) -> str:
+        """Run a command as the user outside; return both of its outputs."""
+        done = subprocess.run(
+            [sys.executable, "-m", "sweeper", *arguments],
+            cwd=self.folder, env={**self.environment, **environment}, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder, services = tmp_path_factory.mktemp("outside"), tmp_path_factory.mktemp("services")
+    path = folder / "secret" / "token"
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "AWS_", "MLFLOW_"))}
+    made = subprocess.run(
+        [sys.executable, "-m", "sweeper", "token", str(path)], capture_output=True, text=True, env=plain
+    )
+    token = path.read_text()
+    assert made.returncode == 0 and len(token) == 64 and token not in made.stdout + made.stderr
+    assert path.stat().st_mode & 0o777 == 0o600
+    access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+    with s3_server(services) as store, postgresql() as database:
+        tracking = Server(database, services)
+        starting = {**plain, **store, **access}
+        with ray_nodes(services, starting) as nodes:
+            nodes.start_head()
+            for host in (FIRST, SECOND):
+                nodes.add(host)
+            tracking.start()
+            outside = {**plain, **store, "RAY_AUTH_TOKEN_PATH": str(path), "SWEEPER_CACHE": str(folder / "cache")}
+            try:
+                with pytest.MonkeyPatch.context() as patch:
+                    for key, value in store.items():
+                        patch.setenv(key, value)
+                    yield Site(nodes, outside, token, tracking.uri, folder)
+            finally:
+                tracking.signal(signal.SIGKILL)
+
+
+@pytest.mark.timeout(600)
+def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None:
+    output, address = f"s3://{BUCKET}/team", site.nodes.dashboard
+    text = SPACE.replace("max_epochs: 9, grace_epochs: 1", "max_epochs: 27, grace_epochs: 3")
+    space = write_space(site.folder, text.replace("samples: 10", f"samples: {TRIALS}"), "remote")
+    said = site.sweeper("submit", str(space), "--address", address, "--output", output, "--tracking-uri", site.tracking)
+    assert f"sweeper logs remote --follow --address {address}" in said
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "sweeper", "logs", "remote", "--follow", "--address", address],
+        env=site.environment, cwd=site.folder, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    store = Store(f"{output}/remote")
+    wait_until(lambda: _reports(store) >= 2, 180, "two reports in the store")
+    listed = site.sweeper("status", "--address", address)
+    assert re.search(r"remote +running +\S+@\S+ .*(waiting|running)", listed), listed
+    assert site.nodes.kill(FIRST) > 2
+    site.nodes.add(THIRD)
+
+    printed, _ = follower.communicate(timeout=300)
+    assert follower.returncode == 0, printed
+    assert f"{TRIALS} trials" in printed
+    _assert_results(site, output, address)
+    _assert_tracked(site, store)
+    _assert_nothing_leaked(site, store, printed)
+
+
+def _reports(store: Store) -> int:
+    return sum("-report-" in name for name in store.list("journal"))
+
+
+def _assert_results(site: Site, output: str, address: str) -> None:
+    """Every trial is complete, however one reads it: by the store's address, or by the cluster's."""
+    query = "select status, count(*) n, count(distinct trial) trials from trials group by all order by all"
+    for where in ([f"{output}/remote"], ["remote", "--output", output], ["remote", "--address", address]):
+        rows = site.sweeper("results", *where, "--sql", query, "--format", "csv").splitlines()[1:]
+        counts = {status: (int(n), int(trials)) for status, n, trials in (row.split(",") for row in rows)}
+        assert counts.keys() <= {"completed", "early_stopped"}, counts
+        assert sum(n for n, _ in counts.values()) == 2 * TRIALS
+        assert sum(trials for _, trials in counts.values()) == TRIALS
+    query = (
+        "select (select count(*) from predictions) p, (select sum(epochs) from trials) - (select count(*) from epochs)"
+    )
+    predictions, missing = (
+        site.sweeper("results", f"{output}/remote", "--sql", query, "-f", "csv").splitlines()[1].split(",")
+    )
+    assert int(predictions) > 0 and float(missing) == 0
+    assert "finished" in site.sweeper("status", f"{output}/remote")
+    assert re.search(r"remote +finished ", site.sweeper("status", "--address", address))
+    assert Path(site.sweeper("report", "remote", "--address", address).strip()).stat().st_size > 100_000
+
+
+def _assert_tracked(site: Site, store: Store) -> None:
+    """MLflow, on PostgreSQL, has one finished run a trial, each with all its epochs."""
+    client = MlflowClient(site.tracking)
+    experiment = client.get_experiment_by_name("remote")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    children = {run.data.tags["trial"]: run for run in runs if "trial" in run.data.tags}
+    assert len(children) == TRIALS and len(runs) == TRIALS + 1
+    for name in store.list("journal"):
+        found = re.search(r"-report-(c\d+)-e(\d+)", name)
+        if found:
+            steps = {point.step for point in client.get_metric_history(children[found[1]].info.run_id, "val_nll")}
+            assert int(found[2]) in steps
+
+
+def _assert_nothing_leaked(site: Site, store: Store, printed: str) -> None:
+    """The token is in no log, manifest, job list or result; the driver's folder holds nothing a trial wrote there."""
+    jobs = job_list(site.nodes.dashboard, site.token)
+    texts = {name: store.get(name) or b"" for name in store.list() if not name.startswith(("tables/", "checkpoints/"))}
+    assert {"manifest.json", "sweep.yaml", "sweeper.log"} <= texts.keys()
+    for text in (printed, repr(jobs), *(repr(content) for content in texts.values())):
+        assert site.token not in text
+    assert jobs[0]["metadata"]["submitter"] in texts["manifest.json"].decode()  # type: ignore[index]
+    assert not list(site.nodes.cache.rglob("*.pt"))
