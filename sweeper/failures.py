@@ -45,6 +45,8 @@ def classify(type_name: str, message: str) -> Failure:
     lowered = text.lower()
     if "TrialHungError" in type_name:
         return Failure(HUNG, cause.partition("TrialHungError: ")[2] or cause)
+    if "NodeLeavingError" in type_name:
+        return Failure(PREEMPTED, cause.partition("NodeLeavingError: ")[2] or cause, counts=False)
     if "preempt" in lowered or "node was terminated" in lowered or "node has been drained" in lowered:
         return Failure(PREEMPTED, f"its node was taken away: {_first_line(text)}", counts=False)
     if "cuda out of memory" in lowered or "outofmemoryerror: cuda" in lowered:

@@ -7,15 +7,42 @@ own costs seconds. One Tune trial carries one configuration, or several where no
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import ray
 from ray import tune
+from ray._private.state import state as ray_state
 
 from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
 from trainables.watchdog import Watchdog
+
+
+DRAIN_LOOK_SECONDS = 2.0
+"""A process asks this often whether its node is to leave: clouds warn 30 s (spot, GCP) to 120 s (AWS) ahead. Of 1,000
+processes that is 500 small requests a second to the head's control store."""
+
+
+class NodeLeavingError(RuntimeError):
+    """This process's node is about to be taken away; its trial has a checkpoint and goes on elsewhere."""
+
+
+class LeavingNode:
+    """Whether this process's node is being drained: by a cloud's warning, an autoscaler, or `ray drain-node`."""
+
+    def __init__(self) -> None:
+        self._node = ray.get_runtime_context().get_node_id()
+        self._looked, self._leaving = -math.inf, False
+
+    def __call__(self) -> bool:
+        """Return whether the node is to leave, as of the last time it was asked."""
+        if not self._leaving and time.monotonic() - self._looked >= DRAIN_LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._leaving = self._node in ray_state.get_draining_nodes()
+        return self._leaving
 
 
 class SweepTrainable(tune.Trainable):
@@ -37,10 +64,14 @@ class SweepTrainable(tune.Trainable):
             self._dataset = self._settings.load_dataset()
         self._assignments: list[Assignment] = []
         self._trial: Trial | None = None
+        self._leaving = LeavingNode()
         self._take(config)
 
     def step(self) -> dict[str, Any]:
         """Return the reports of at least one configuration; of several when they are short."""
+        if self._leaving():
+            # The trial's last report, and with it a checkpoint, went out at the end of the step before.
+            raise NodeLeavingError("its node is about to be taken away: it goes on from its checkpoint on another")
         started, reports = time.monotonic(), []
         while self._assignments or self._trial is not None:
             reports.append(self._advance())
@@ -48,7 +79,7 @@ class SweepTrainable(tune.Trainable):
             if not self._trial.finished and not reports[-1]["failure"]:
                 break
             self._trial = None
-            if time.monotonic() - started >= self._settings.batch_seconds:
+            if time.monotonic() - started >= self._settings.batch_seconds or self._leaving():
                 break
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
         return {"reports": reports, "exhausted": not self._assignments and self._trial is None}
@@ -67,7 +98,7 @@ class SweepTrainable(tune.Trainable):
         with self._watchdog.watching(folder):
             if self._trial is None:
                 self._trial = Trial(self._assignments.pop(0), self._settings, self._dataset)
-            return self._trial.advance()
+            return self._trial.advance(leaving=self._leaving)
 
     def _take(self, config: Mapping[str, Any]) -> None:
         self._assignments = [Assignment(*fields) for fields in json.loads(config["assignment"])]

@@ -180,8 +180,13 @@ class Trial:
         """Whether the last epoch is done and reported."""
         return self.epoch >= self.settings.max_epochs and self._repeat is None
 
-    def advance(self, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-        """Train to the next rung, or for about `report_seconds`, and return the report."""
+    def advance(
+        self, clock: Callable[[], float] = time.monotonic, leaving: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
+        """Train to the next rung, for about `report_seconds`, or until `leaving` says so, and return the report.
+
+        Each of the three is looked at after an epoch: at most one epoch's work is lost with a machine.
+        """
         if self._repeat is not None:
             report, self._repeat = self._repeat, None
             return report
@@ -193,7 +198,7 @@ class Trial:
             rows = self._train_epoch()
             epoch_rows += rows
             failure = self._all_diverged(rows) or self._timed_out(clock() - started)
-            if self.epoch in self.settings.rungs or clock() - started >= self.settings.report_seconds:
+            if self.epoch in self.settings.rungs or clock() - started >= self.settings.report_seconds or leaving():
                 break
         evaluations = self._evaluate() if failure is None and self.epoch in self.settings.rungs else []
         self._wall_seconds += clock() - started
