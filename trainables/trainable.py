@@ -20,7 +20,6 @@ from ray._private.state import state as ray_state
 from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
 from trainables.watchdog import Watchdog
 
-
 DRAIN_LOOK_SECONDS = 2.0
 """A process asks this often whether its node is to leave: clouds warn 30 s (spot, GCP) to 120 s (AWS) ahead. Of 1,000
 processes that is 500 small requests a second to the head's control store."""
