@@ -49,7 +49,7 @@ from sweeper.tables import epoch_columns, evaluation_columns, table_schemas
 from trainables.acceleration import TrainingSettings
 from trainables.checkpoints import checkpoint_epochs, checkpoint_file
 from trainables.datasets.base import DataSet
-from trainables.datasets.sharing import share
+from trainables.datasets.sharing import content_key, node_copy
 from trainables.packing import TRIALS
 
 
@@ -111,7 +111,7 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
     stem = Path(space).stem
     if spec.is_rehearsal:
         stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
-    facts = dataset_facts(dataset)
+    dataset, facts = node_copy(dataset), dataset_facts(dataset)
     sources = choose_sources(spec, facts, options.output, every=options.reuse, named=options.reuse_from)
     manifest = {**build_manifest(spec, facts), **({MANIFEST_KEY: sources.names} if sources.names else {})}
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
@@ -129,7 +129,7 @@ def resume_sweep(name: str, options: RunOptions) -> Outcome:
     place = place_of(output, DRIVING)
     with mirror_of(place.find(name), place) as mirror:
         sweep = open_sweep(name, place.folder)
-        return _drive(sweep, prepare_dataset(sweep.spec), options, mirror)
+        return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror)
 
 
 def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror | SharedFolder) -> Outcome:
@@ -223,7 +223,7 @@ class _Parts:
             cluster = replace(look_at_cluster(), autoscales=False) if options.address is None else look_at_cluster()
             resources, slots = share_out(self.sweep.spec.resources, cluster)
             settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
-            settings["data_key"] = share(self.dataset)
+            settings["data_key"] = content_key(self.dataset)
             if self.sweep.spec.resources.gpu == "auto" and resources["gpu"]:
                 self.progress.stage("measuring how much of a card the networks take")
             with card_probe(settings, resources["cpu"]) as probe:

@@ -76,7 +76,7 @@ class Replicates(_Part):
     """How many seeds each configuration is trained with, and how they share a processor.
 
     `sequential` trains one after the other, `fused` all at once as lanes of one network; `auto` measures both for a
-    few steps in each process and keeps the faster. `trials`, for networks that fill a card, gives each replicate a
+    few steps and keeps the faster for the sweep. `trials`, for networks that fill a card, gives each replicate a
     process of its own from one rung to the next, with all of `resources`; the scheduler still judges their mean. Lanes
     round otherwise than a network alone, and a measurement may choose differently on another machine; so `sequential`,
     whose numbers repeat everywhere, is the default.

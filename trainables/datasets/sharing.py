@@ -78,11 +78,9 @@ def shared_dataset(key: str, load: Callable[[], DataSet]) -> DataSet:
     return _mapped(folder) or dataset
 
 
-def share(dataset: DataSet) -> str:
-    """Write this node's copy of a loaded data set for the processes to come; return its key."""
-    key = content_key(dataset)
-    shared_dataset(key, lambda: dataset)
-    return key
+def node_copy(dataset: DataSet) -> DataSet:
+    """Return a loaded data set as this node's one copy, which is written for the processes to come."""
+    return shared_dataset(content_key(dataset), lambda: dataset)
 
 
 def _leaves(dataset: DataSet) -> dict[str, Any]:
