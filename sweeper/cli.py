@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from sweeper import cli_remote
+from sweeper import cli_focal_map, cli_remote
 from sweeper.cli_places import all_here, here, local_tracking, tracking
 from sweeper.cli_remote import ClusterAddress
 from sweeper.errors import SweeperError
@@ -31,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(cli_remote.commands)
+app.add_typer(cli_focal_map.commands)
 
 Output = Annotated[
     str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders, s3://… or gs://….")
@@ -169,16 +170,35 @@ def plan(
     settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. samples=96.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
     rehearse: Rehearse = False,
+    cluster: Annotated[
+        Path | None, typer.Option(help="A Ray launcher file or KubeRay manifest: nodes, hours and price there, too.")
+    ] = None,
+    prices: Annotated[Path | None, typer.Option(help="A price table, with --cluster; examples ship.")] = None,
 ) -> None:
     """Say what a search space will cost, before any training: trials, rungs, epochs, time."""
     from sweeper.plan_costs import measured_plan
     from sweeper.spec import load_spec
 
-    planned = measured_plan(load_spec(space, settings or [], rehearse=rehearse))
+    spec = load_spec(space, settings or [], rehearse=rehearse)
+    if cluster is not None:
+        _plan_on_cluster(spec, cluster, prices, as_json)
+        return
+    planned = measured_plan(spec)
     if as_json:
         typer.echo(json.dumps(planned.to_dict(), indent=2))
     else:
         _show(planned)
+
+
+def _plan_on_cluster(spec: Any, cluster: Path, prices: Path | None, as_json: bool) -> None:
+    from sweeper.plan_cluster import cluster_plan
+
+    planned, there = cluster_plan(spec, cluster, prices)
+    if as_json:
+        typer.echo(json.dumps({**planned.to_dict(), "cluster": there.to_dict()}, indent=2))
+    else:
+        _show(planned)
+        _show(there)
 
 
 @app.command()
