@@ -7,6 +7,7 @@ keep their order from rung to rung; where they change places, fewer go on, so th
 from __future__ import annotations
 
 import heapq
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -21,13 +22,21 @@ from sweeper.plan_estimate import Estimate, estimate
 from sweeper.rehearsal import notice
 from sweeper.scheduler import Halving, Rungs, decide
 from sweeper.space import configurations
-from sweeper.spec_models import SweepSpec
+from sweeper.spec_models import Resources, SweepSpec
 
 SIMULATED_TRIALS = 2000
 """Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens."""
 
 START_SECONDS = 10.0
 """From the command to the first step: Ray's start (3 to 4 s) and the workers' import of torch (4 to 5 s)."""
+
+PACKINGS = {
+    "sequential": "sequential: a process trains a trial's replicates one after the other",
+    "fused": "fused: a process trains a trial's replicates as lanes of one network",
+    "auto": "auto: fused or sequential, whichever is faster where it runs",
+    "trials": "trials: a process trains one replicate up to the next rung",
+}
+"""How replicates share processes, in words."""
 
 REPORT_SECONDS = 0.05
 """What the driver and the tables cost for each evaluation of a replicate."""
@@ -72,12 +81,14 @@ class Plan:
         reaching: rung (epochs) → how many trials reach it.
         epochs: training epochs over all replicates.
         evaluations: evaluations over all replicates.
-        workers: trials that run at once.
+        workers: processes that run at once, each with a trial or, where replicates are trained apart, with one of them.
         seconds: how long it takes; `None` when costs were not measured.
         costs: architecture → measured cost.
         note: why there is no time, or how it was estimated.
         estimate: GPU-hours on named cards, reckoned without training; `None` where the data's size is not known.
         rehearsed: what a rehearsal changes, a sentence each; empty for the real thing.
+        packing: how replicates share processes.
+        takes: what each process takes of a machine, in words.
     """
 
     trials: int
@@ -91,6 +102,8 @@ class Plan:
     note: str
     estimate: Estimate | None = None
     rehearsed: tuple[str, ...] = ()
+    packing: str = "sequential"
+    takes: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""
@@ -101,7 +114,11 @@ class Plan:
         table = Table(show_header=False, box=None, pad_edge=False)
         table.add_column(style="bold")
         table.add_column()
-        table.add_row("trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} at a time")
+        unit = "replicates " if self.packing == "trials" else ""
+        table.add_row("trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time")
+        if self.replicates > 1:
+            table.add_row("packing", PACKINGS[self.packing])
+        table.add_row("a process takes", self.takes)
         last = max(self.reaching)
         for rung, count in self.reaching.items():
             kind = "the end" if rung == last else "rung"
@@ -140,14 +157,15 @@ def plan(
     Args:
         spec: the checked search space.
         costs: architecture → cost, as `sweeper.plan_costs.measure_costs` gives; without it there is no time.
-        workers: trials that run at once; by default this machine's cores over `resources.cpu`.
+        workers: processes that run at once; by default this machine's cores over `resources.cpu`.
         note: shown with the plan.
         estimated: reckon GPU-hours, too, for which every network of the space is built once without weights.
     """
     space = configurations(spec)
     trials, replicates = len(space), spec.replicates.count
-    workers = min(workers or local_workers(spec), trials)
-    simulated = simulate(spec.halving, trials, workers)
+    apart = replicates if spec.replicates.packing == "trials" else 1
+    workers = min(workers or local_workers(spec), trials * apart)
+    simulated = simulate(spec.halving, trials, math.ceil(workers / apart))
     rungs = spec.halving.rungs
     lengths = np.diff([0, *rungs])
     epochs = simulated @ lengths * replicates
@@ -161,10 +179,23 @@ def plan(
         seconds = Range.of(START_SECONDS + work / workers)
     reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
     counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
-    planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed))
+    sharing = {"packing": spec.replicates.packing, "takes": takes(spec.resources)}
+    planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), **sharing)
     if not estimated:
         return planned
     return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean))
+
+
+def takes(resources: Resources) -> str:
+    """Return in words what each process takes of a machine, and what happens when that is too little of a card."""
+    cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
+    if resources.gpu == "auto":
+        return f"{cores}; of a card, where there is one, what its memory is measured to need before the first trial"
+    if not 0 < resources.gpu < 1:
+        cards = f"{resources.gpu:g} card{'' if resources.gpu == 1 else 's'}"
+        return f"{cores} and {cards}" if resources.gpu else f"{cores}, no card"
+    most = int(1 / resources.gpu + 1e-9)
+    return f"{cores} and {resources.gpu:g} of a card, {most} to a card; twice as much after running out of its memory"
 
 
 def simulate(halving: Halving, trials: int, workers: int, repetitions: int | None = None, seed: int = 0) -> np.ndarray:

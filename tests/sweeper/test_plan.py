@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from sweeper.plan import Cost, Range, architecture_shares, plan, simulate
+from sweeper.plan import Cost, Range, architecture_shares, plan, simulate, takes
 from sweeper.plan_costs import measure_costs, measured_plan, representatives
 from sweeper.scheduler import Halving
 from sweeper.spec import build_spec, load_spec
+from sweeper.spec_models import Resources
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 QUICKSTART_HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -140,3 +142,34 @@ def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
     assert found.seconds is None
     assert "the file is missing" in found.note
     assert "download: true" in found.note
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"cpu": 1, "gpu": 0}, "1 core, no card"),
+        ({"cpu": 2, "gpu": 1}, "2 cores and 1 card"),
+        ({"gpu": 0.25}, "1 core and 0.25 of a card, 4 to a card; twice as much after running out of its memory"),
+        ({"gpu": 1 / 3}, "1 core and 0.333333 of a card, 3 to a card; twice as much after running out of its memory"),
+        ({}, "1 core; of a card, where there is one, what its memory is measured to need before the first trial"),
+    ],
+)
+def test_the_plan_says_what_a_process_takes(resources, said):
+    assert takes(Resources(**resources)) == said
+    assert plan(_spec(resources=resources), workers=1).takes == said
+
+
+def test_replicates_apart_take_places_of_their_own():
+    together = _spec(samples=4, replicates={"count": 5, "packing": "sequential"})
+    apart = _spec(samples=4, replicates={"count": 5, "packing": "trials"})
+    costs = {"mlp": Cost(2.0, 1.0)}
+    assert (plan(together, costs, workers=16).workers, plan(apart, costs, workers=16).workers) == (4, 16)
+    assert plan(apart, costs, workers=5).reaching == plan(together, costs, workers=1).reaching
+    assert "16 replicates at a time" in _shown(plan(apart, costs, workers=16))
+    assert "trials: a process trains one replicate" in _shown(plan(apart, costs, workers=16))
+
+
+def _shown(found):
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(found)
+    return console.export_text()
