@@ -80,14 +80,19 @@ def region_shares(probabilities: Any, gamma: float) -> dict[str, float]:
     }
 
 
-def binary_focal_map(margin: Any, gamma: float) -> Floats:
-    """Return FC_γ(s): the first class's probability after Ψ^γ on (σ(s), 1 − σ(s)), for logit differences `margin`."""
+def binary_focal_margin(margin: Any, gamma: float) -> Floats:
+    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for differences `margin`."""
     s = np.asarray(margin, dtype=np.float64)
     flat = s.ravel()
     log_first, log_second = -np.logaddexp(0.0, -flat), -np.logaddexp(0.0, flat)
     first = log_first - log_phi(log_first, log_second, gamma)
     second = log_second - log_phi(log_second, log_first, gamma)
-    return _sigmoid(first - second).reshape(s.shape)
+    return np.asarray((first - second).reshape(s.shape))
+
+
+def binary_focal_map(margin: Any, gamma: float) -> Floats:
+    """Return FC_γ(s): the first class's probability after Ψ^γ on (σ(s), 1 − σ(s)), for logit differences `margin`."""
+    return _sigmoid(binary_focal_margin(margin, gamma))
 
 
 def binary_focal_bounds(margin: Any, gamma: float) -> tuple[Floats, Floats]:
