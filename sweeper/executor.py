@@ -71,7 +71,6 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
         ray.shutdown()
 
 
-def execute(
 @contextmanager
 def card_probe(
     settings: Mapping[str, Any], cpus: float, measurer: type = CardProbe
@@ -109,6 +108,7 @@ def card_probe(
             ray.kill(process)
 
 
+def execute(
     driver: Driver,
     settings: Mapping[str, Any],
     *,
