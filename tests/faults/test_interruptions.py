@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sweeper.ids import SweepPaths
 from sweeper.journal import read_journal
 from sweeper.results import load
 from tests.polling import Poller
-from tests.running import kill, metrics_by_key, reports, started, sweeper, wait_for_records, write_space
+from tests.running import command, kill, metrics_by_key, reports, started, sweeper, wait_for_records, write_space
 
 
 def ended_once(paths: SweepPaths, configurations: int) -> None:
@@ -60,14 +61,37 @@ def test_interrupt_leaves_a_resumable_sweep(tmp_path: Path) -> None:
     ended_once(paths, 10)
 
 
+def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
+    """Both are started at the same moment; the one that comes second, and one that would resume, are told."""
+    words = command("run", write_space(tmp_path), "--name", "s", "--no-mlflow", "--cpus", "1")
+    paths = SweepPaths(tmp_path / "results" / "s")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    drivers = [subprocess.Popen(words, cwd=tmp_path, **pipes) for _ in range(2)]
+    try:
+        while all(driver.poll() is None for driver in drivers):
+            time.sleep(0.01)
+        refused, driving = sorted(drivers, key=lambda driver: driver.poll() is None)
+        _, said = refused.communicate()
+        assert refused.returncode == 2 and "the name 's' is taken" in said and "sweeper resume s" in said, said
+        wait_for_records(paths, 1, driving)
+        third = sweeper("resume", "s", "--no-mlflow", cwd=tmp_path)
+        assert third.returncode == 2 and "Traceback" not in third.stderr
+        assert f"is being driven already, by process {driving.pid} on " in third.stderr, third.stderr
+        out, err = driving.communicate(timeout=200)
+        assert driving.returncode == 0, out + err
+    finally:
+        for driver in drivers:
+            driver.kill()
+            driver.wait(30)
+    ended_once(paths, 10)
+    assert [r.body["pid"] for r in read_journal(paths.journal) if r.kind == "attempt"] == [driving.pid]
+
+
 def test_stop_is_obeyed(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
     with started("run", write_space(tmp_path), "--no-mlflow", cwd=tmp_path) as process:
         wait_for_records(paths, 3, process)
         asked = sweeper("stop", "small", cwd=tmp_path)
         assert asked.returncode == 0, asked.stderr
-        second = sweeper("resume", "small", cwd=tmp_path)
         assert process.wait(90) == 1
-    if second.returncode == 2:
-        assert f"process {process.pid}" in second.stderr, "a second driver is told who holds the sweep"
     assert "stopped" in (tmp_path / "driver.out").read_text()

@@ -28,7 +28,7 @@ from tests.faults.disturbed import Disturbed
 from tests.faults.processes import Moments, below, kill_ids
 from tests.faults.reference import SMALL, check_survived, undisturbed
 from tests.mlflow_stores import Server, expected_points, postgresql, rounded
-from tests.running import kill, started, write_space
+from tests.running import kill, started, wait_for_records, write_space
 
 FULL = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -143,3 +143,27 @@ def test_drivers_and_followers_killed_around_writes_to_mlflow(space: Path, tmp_p
     disturbed.fatal(20, strike, lambda: iter([{**os.environ}]))
     for root in sorted(path.parent for path in database.parent.glob("*/sweep.yaml")):
         check_mlflow(SweepPaths(root), f"sqlite:///{database}")
+
+
+CLOCK = """
+import os, time
+_real = time.time
+time.time = lambda: _real() - (3600 if os.path.exists({marker!r}) else 0)
+"""
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_back_by_an_hour_in_the_middle(space: Path, tmp_path: Path, draw: random.Random) -> None:
+    paths, marker = SweepPaths(tmp_path / "results" / "s"), tmp_path / "back"
+    (tmp_path / "clock").mkdir()
+    (tmp_path / "clock" / "sitecustomize.py").write_text(CLOCK.format(marker=str(marker)))
+    python_path = os.pathsep.join(filter(None, [str(tmp_path / "clock"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": python_path}
+    with started("run", space, "--name", "s", "--cpus", "1", cwd=tmp_path, environment=environment) as process:
+        wait_for_records(paths, draw.randint(2, 9), process)
+        marker.touch()
+        assert process.wait(240) == 0, (tmp_path / "driver.err").read_text()
+    times = [record.time for record in read_journal(paths.journal)]
+    assert times != sorted(times)
+    check_survived(paths, undisturbed(space), one_at_a_time=True)
+    check_mlflow(paths, f"sqlite:///{tmp_path / 'results' / 'mlflow.db'}")

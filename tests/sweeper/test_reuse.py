@@ -149,11 +149,11 @@ def inline_trained(sweep: Sweep) -> set[int]:
     ("override", "reason"),
     [
         ("seed=4", "its seed differs"),
-        ("scheduler.max_epochs=27", "the epochs at which it evaluates differs"),
-        ("evaluation.bins=10", "what its evaluations measure differs"),
+        ("scheduler.max_epochs=27", "its scheduler differs"),
+        ("evaluation.bins=10", "its evaluation differs"),
         ("replicates.count=1", "its replicates differs"),
         ("objective.metric=val_accuracy", "its objective differs"),
-        ("resources.cpu=2", "the resources of its trials differs"),
+        ("resources.cpu=2", "its resources differs"),
     ],
 )
 def test_what_would_change_a_number_is_named_and_nothing_is_taken_over(
@@ -173,7 +173,7 @@ def test_other_code_other_data_and_sweeps_that_do_not_exist_are_refused(
     inline, _ = source
     spec, facts = load_spec(inline._space), dataset_facts(inline.dataset)
     assert choose_sources(spec, facts, inline.output, every=True, named=[]).names == ["first"]
-    with pytest.raises(SweeperError, match="its data set differs"):
+    with pytest.raises(SweeperError, match="its dataset differs"):
         choose_sources(spec, {**facts, "split_hash": "0" * 64}, inline.output, every=False, named=["first"])
     with pytest.raises(SweeperError, match=r"there is no sweep 'frist'.*\n.*'first'"):
         choose_sources(spec, facts, inline.output, every=False, named=["frist"])

@@ -206,7 +206,7 @@ def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
     assert_complete(sweep, server.uri)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_server_that_is_gone_is_not_waited_for(
     random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
