@@ -22,8 +22,10 @@ from typing import Any
 import ray
 from ray import cloudpickle, tune
 from ray.air.execution._internal import RayActorManager
+from ray.air.execution._internal import RayActorManager
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.tune import Callback, Stopper
+from ray.tune.execution import tune_controller
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
@@ -131,7 +133,7 @@ def execute(
     prepared = tune.with_resources(
         tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources))
     )
-    with tempfile.TemporaryDirectory(prefix="sweeper-tune-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="sweeper-tune-") as scratch, _memory_kills_end_trials():
         try:
             tune.Tuner(
                 prepared,
@@ -160,6 +162,33 @@ def execute(
             del _DRIVERS[token]
     if driver.broken is not None:
         raise driver.broken
+
+
+class OutOfMemoryActorError(RayActorError):
+    """A trial's process was killed because its node ran out of memory."""
+
+
+class _ActorManager(RayActorManager):
+    """Tune's, for which a process that Ray's memory monitor killed is a dead one like others.
+
+    Ray 2.60 gives its tasks an OutOfMemoryError, which is no RayActorError: Tune takes it for a fault of its own and
+    ends the whole run.
+    """
+
+    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, OutOfMemoryError):
+            exception = OutOfMemoryActorError(error_msg=str(exception))
+        super()._actor_task_failed(tracked_actor_task, exception)
+
+
+@contextmanager
+def _memory_kills_end_trials() -> Iterator[None]:
+    """Let Tune go on after Ray's memory monitor has killed a trial's process."""
+    tune_controller.RayActorManager = _ActorManager
+    try:
+        yield
+    finally:
+        tune_controller.RayActorManager = RayActorManager
 
 
 class AssignmentSearcher(Searcher):

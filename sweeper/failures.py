@@ -15,6 +15,9 @@ PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE, HUNG, CRASH, ERROR = (
 )
 
 
+_MEMORY_KILLS = ("memory monitor", "low on memory")
+"""What Ray says when it kills a process for its node's memory, in the first line of a page of advice."""
+
 _STORAGE_ERRORS = ("no space left on device", "read-only file system", "disk quota exceeded")
 
 
@@ -51,8 +54,11 @@ def classify(type_name: str, message: str) -> Failure:
         return Failure(PREEMPTED, f"its node was taken away: {_first_line(text)}", counts=False)
     if "cuda out of memory" in lowered or "outofmemoryerror: cuda" in lowered:
         return Failure(GPU_OUT_OF_MEMORY, f"the card's memory ran out: {cause}")
-    if "OutOfMemory" in type_name or "memory monitor" in lowered or cause.startswith("MemoryError"):
+    if cause.startswith("MemoryError"):
         return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {cause}")
+    if "OutOfMemory" in type_name or any(words in lowered for words in _MEMORY_KILLS):
+        told = (line.strip() for line in text.splitlines() if any(words in line.lower() for words in _MEMORY_KILLS))
+        return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {next(told, _first_line(text))}")
     if any(error in lowered for error in _STORAGE_ERRORS):
         return Failure(STORAGE, f"the results folder cannot be written to: {cause}", counts=False)
     if type_name in {"ActorDiedError", "RayActorError", "ActorUnavailableError", "NodeDiedError", "WorkerCrashedError"}:

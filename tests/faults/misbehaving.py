@@ -19,7 +19,7 @@ from sweeper.ids import SweepPaths
 BAD = 1
 """The configuration that misbehaves."""
 
-GREEDY_BYTES = 3 * 2**30
+GREEDY_BYTES = 5 * 2**30
 
 
 def wait_for_ever(configuration: int) -> None:
@@ -45,7 +45,7 @@ def devour(configuration: int) -> None:
     held = []
     for _ in range(GREEDY_BYTES // 2**25):
         held.append(bytearray(b"x") * 2**25)
-        time.sleep(0.01)
+        time.sleep(0.04)
     time.sleep(60)
 
 

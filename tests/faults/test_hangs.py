@@ -1,4 +1,4 @@
-"""Trials that hang inside an epoch, in real processes of a real cluster: ended, counted, their neighbours unhurt."""
+"""Trials that hang, or take all memory, in processes of a real cluster: ended with their reason, neighbours unhurt."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ COUNT = 4
 SPACE = SMALL.replace("grace_epochs: 1", "grace_epochs: 3") % {"samples": COUNT}
 
 
-def check_neighbours(paths: SweepPaths, space: Path) -> None:
-    """All others ended well, with the metrics of a sweep in which nothing hangs."""
+def check_neighbours(paths: SweepPaths, space: Path, *, unhurt: bool = True) -> None:
+    """All others ended well, with the metrics of a sweep in which nothing misbehaves; `unhurt`: at the first try."""
     expected = undisturbed(space).metrics
     trials = fold(read_journal(paths.journal), COUNT).trials
     assert all(trial.status in ENDED for trial in trials.values())
     for number, trial in trials.items():
         assert (trial.status == "failed") == (number == BAD)
-        assert number == BAD or trial.failures == 0
+        assert number == BAD or trial.failures == 0 or not unhurt
     measured = metrics_by_key(reports(paths))
     for key in measured.keys() & expected.keys():
         assert all(same(value, expected[key][name]) for name, value in measured[key].items()), key
@@ -53,3 +53,32 @@ def test_a_trial_that_hangs_inside_an_epoch_is_ended(tmp_path: Path, kind: str, 
     rows = load(paths.root).rows(f"SELECT * FROM trials WHERE trial LIKE '%{BAD}'")
     assert {(row["status"], row["stop_kind"]) for row in rows} == {("failed", "hung")}
     check_neighbours(paths, space)
+
+
+def memory() -> dict[str, int]:
+    """Return the machine's memory as the kernel tells it, in bytes."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return {fields[0].rstrip(":"): int(fields[1]) * 1024 for fields in lines}
+
+
+@pytest.mark.slow
+def test_a_greedy_trial_runs_out_of_the_nodes_memory(tmp_path: Path) -> None:
+    """Ray's monitor kills it once it has taken 3 GiB; what it lets die of its neighbours is tried again."""
+    space = write_space(tmp_path, SPACE.replace("retries: 100", "retries: 1"))
+    now = memory()
+    used = now["MemTotal"] - now["MemAvailable"] + 3 * 2**30
+    assert now["MemAvailable"] > 6 * 2**30, "this test takes up to 5 GiB"
+    limits = {
+        "RAY_memory_usage_threshold": f"{used / now['MemTotal']:.4f}",
+        "RAY_memory_monitor_refresh_ms": "100",
+        "RAY_min_memory_free_bytes": "-1",
+    }
+    paths = misbehave("devour", space, tmp_path, cpus=2, environment=limits)
+    failed = [record.body for record in read_journal(paths.journal) if record.kind == "failed"]
+    assert {body["kind"] for body in failed} == {"out_of_memory"}
+    greedy = [body for body in failed if body["configuration"] == BAD]
+    assert len(greedy) == 2 and all(body["counts"] for body in greedy)
+    assert [body["final"] for body in greedy] == [False, True]
+    assert greedy[-1]["reason"].startswith("the node's memory ran out") and "after 2 tries" in greedy[-1]["reason"]
+    check_neighbours(paths, space, unhurt=False)
+    print({body["configuration"]: body["reason"] for body in failed})

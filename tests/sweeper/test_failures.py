@@ -10,6 +10,13 @@ CASES = [
     ("RayTaskError(ValueError)", "ray::step()\n  File x\nValueError: bad value", "error", True),
     ("RayTaskError(MemoryError)", "trace\nMemoryError: 8 GiB", "out_of_memory", True),
     ("OutOfMemoryError", "Task was killed due to the node running low on memory.", "out_of_memory", True),
+    (
+        "TuneError",
+        "Traceback\n1 worker(s) were killed due to the node running low on memory.\nRefer to",
+        "out_of_memory",
+        True,
+    ),
+    ("OutOfMemoryActorError", "1 worker(s) were killed: memory ran low.\nRefer to the docs", "out_of_memory", True),
     ("ActorDiedError", "The actor was killed by the memory monitor.", "out_of_memory", True),
     (
         "RayTaskError(OutOfMemoryError)",
@@ -55,3 +62,9 @@ def test_a_tasks_error_is_named_by_its_last_line():
 
 def test_a_users_error_that_mentions_a_node_is_still_an_error():
     assert classify("ValueError", "ValueError: node 3 of the tree is dead").kind == "error"
+
+
+def test_a_page_of_advice_about_memory_becomes_its_first_line():
+    message = "1 worker(s) were killed due to the node running low on memory (0.6)\nTop 10 users:\nRefer to the docs"
+    reason = classify("OutOfMemoryActorError", message).reason
+    assert reason == f"the node's memory ran out: {message.splitlines()[0]}"
