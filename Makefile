@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-.PHONY: sweep test test-slow rehearse test-faults check-gpu bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-lanes-gpu bench-lane-memory bench-lane-evaluation bench-training bench-mlflow-faults clean
+.PHONY: sweep test test-slow rehearse test-faults check-gpu bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-lanes-gpu bench-lane-memory bench-lane-evaluation bench-training bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -91,6 +91,10 @@ bench-lane-evaluation: $(DEVELOPMENT)
 
 bench-training: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_training
+
+# 100,000 trials on 1,000 GPUs with an injected clock: what reaches driver, journal, MLflow, tables and head.
+simulate-cluster: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.simulate_cluster
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
