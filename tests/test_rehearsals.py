@@ -40,16 +40,16 @@ def rehearsed(output: Path, names: tuple[str, ...], timeout: float) -> Finished:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    return rehearsed(tmp_path_factory.mktemp("rehearsals"), SHORT, 280)
+    return rehearsed(tmp_path_factory.mktemp("rehearsals"), SHORT, 560)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_short_rehearsals_fill_their_tables_and_are_marked(finished: Finished) -> None:
     assert [summary["name"] for summary in finished.summaries] == list(SHORT)
     assert [summary["faults"] for summary in finished.summaries] == [[]] * len(SHORT)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_its_mlflow_runs_are_tagged_and_its_experiment_is_named(finished: Finished) -> None:
     with closing(sqlite3.connect(finished.output / "mlflow.db")) as store:
         experiments = {name for (name,) in store.execute("SELECT name FROM experiments")}
@@ -59,7 +59,7 @@ def test_its_mlflow_runs_are_tagged_and_its_experiment_is_named(finished: Finish
     assert runs == tagged > len(SHORT)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_its_verdicts_its_status_and_its_summary_say_what_they_are(finished: Finished) -> None:
     results = load("claim_flipped_labels-rehearsal", finished.output)
     lines = verdict_lines(judge_claims(results), rehearsal=True)
