@@ -81,6 +81,7 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
         keeper: CheckpointKeeper | None = None,
         shares: Callable[[int], float] | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
@@ -96,6 +97,7 @@ class Driver:
             sinks: take every record after it was journaled.
             keeper: removes checkpoints; by default in the sweep's folder.
             shares: the share of a card that a configuration needs; `None` where trials take none, or whole cards.
+            max_concurrent: assignments outstanding at once; `None` for no limit.
             retries: how often a trial may fail in a way that counts before it has failed for good.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
@@ -106,6 +108,9 @@ class Driver:
         self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
         self.state, self.rungs = state, rungs
         self.stop_requested: str | None = None
+        self.winding_down: str | None = None
+        self.yields_to: str | None = None
+        self.alone = True
         self.broken: Exception | None = None
         self._seed, self._replicates = seed, replicates
         self._journal, self._sinks = journal, sinks
@@ -114,7 +119,8 @@ class Driver:
         self._alone: set[int] = set()
         self._outstanding: set[tuple[int, ...]] = set()
         self._starting: dict[int, float] = {}
-        self._shares = shares
+        self._shares, self._max_concurrent = shares, max_concurrent
+        self._begun: set[tuple[int, ...]] = set()
         self._polled = -math.inf
         ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
         self._best = max((rank for rank in ranks if rank), default=None)
@@ -141,7 +147,7 @@ class Driver:
 
     def next_assignment(self) -> list[int] | None:
         """Return the configurations of the next assignment; `None` when there is none to give now."""
-        if not self._queue or self.stop_requested:
+        if not self._queue or self.closing or not self._has_room:
             return None
         size = 1
         if len(self.halving.rungs) == 1:
@@ -164,9 +170,34 @@ class Driver:
         return max(self.state.trials[index].share or self._shares(index) for index in assignment)
 
     @property
+    def closing(self) -> str | None:
+        """Why no trial starts any more: the sweep was asked to stop, or its budget is spent."""
+        return self.stop_requested or self.winding_down
+
+    @property
     def exhausted(self) -> bool:
         """Whether nothing is left to give out and nothing given out can come back."""
-        return not self._outstanding and (not self._queue or self.stop_requested is not None)
+        return not self._outstanding and (not self._waiting or self.closing is not None)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it has trials that it would start if the cluster had room."""
+        ahead = bool(self._outstanding - self._begun)
+        limited = self._max_concurrent is not None and len(self._outstanding) >= self._max_concurrent
+        return self.closing is None and (ahead or (self._waiting > 0 and not limited))
+
+    @property
+    def _waiting(self) -> int:
+        """How many assignments there are to give out, at least."""
+        return len(self._queue)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another assignment may be given out: by this sweep's limit, and among the sweeps on the cluster."""
+        if self._max_concurrent is not None and len(self._outstanding) >= self._max_concurrent:
+            return False
+        # What was asked of the cluster cannot be taken back: beside other sweeps, one assignment ahead is enough.
+        return self.yields_to is None and (self.alone or len(self._outstanding - self._begun) < 1)
 
     def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
@@ -182,6 +213,7 @@ class Driver:
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Take note that an assignment's process has begun; it is recorded when the first report takes its time."""
+        self._begun.add(tuple(assignment))
         self._starting.update(dict.fromkeys(assignment, self._clock()))
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
@@ -195,8 +227,10 @@ class Driver:
             self._on_report(report)
         self.flush()
         over = all(self.state.trials[index].status in ENDED for index in assignment)
+        # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
+        over = over or (self.winding_down is not None and any(report["evaluations"] for report in reports))
         if over:
-            self._outstanding.discard(tuple(assignment))
+            self._retire(assignment)
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
@@ -206,7 +240,7 @@ class Driver:
         if tuple(assignment) not in self._outstanding:
             # Its process died after its last report: nothing is lost.
             return
-        self._outstanding.discard(tuple(assignment))
+        self._retire(assignment)
         failure = self._hung(assignment) or failure if failure.kind == CRASH else failure
         left = [index for index in assignment if self.state.trials[index].status not in ENDED]
         if len(left) > 1:
@@ -220,6 +254,11 @@ class Driver:
         if left:
             self._fail(left[0], failure)
         self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)
+
+    def _retire(self, assignment: Sequence[int]) -> None:
+        """Take an assignment off the list of those that are given out."""
+        self._outstanding.discard(tuple(assignment))
+        self._begun.discard(tuple(assignment))
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
         """Return what a process left behind that its watchdog had to kill; `None` where there is nothing."""
@@ -247,8 +286,8 @@ class Driver:
     def finish(self) -> str:
         """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""
         unfinished = self.state.unfinished()
-        outcome = "finished" if not unfinished else "stopped" if self.stop_requested else "interrupted"
-        reason = self.stop_requested or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
+        outcome = "finished" if not unfinished else "stopped" if self.closing else "interrupted"
+        reason = self.closing or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
         self._record("ended", {"attempt": self.state.attempt, "outcome": outcome, "reason": reason})
         self._journal.settle()
         return outcome

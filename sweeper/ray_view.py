@@ -13,7 +13,12 @@ from typing import Any
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
-from ray.experimental.internal_kv import _internal_kv_get
+from ray.experimental.internal_kv import (
+    _internal_kv_del,
+    _internal_kv_get,
+    _internal_kv_list,
+    _internal_kv_put,
+)
 from ray.util.metrics import Gauge
 
 from sweeper.capacity import ClusterView, view_of_first_autoscaler
@@ -35,6 +40,26 @@ def look_at_cluster() -> ClusterView:
         return _view_of_second_autoscaler(nodes, reply)
     status = _internal_kv_get(b"__autoscaling_status")
     return view_of_first_autoscaler(nodes, json.loads(status) if status else {})
+
+
+class KeyValueBoard:
+    """Where the drivers of a cluster's sweeps leave word for each other: the head's key-value store."""
+
+    PREFIX = "sweeper/"
+
+    def write(self, name: str, text: str) -> None:
+        """Leave `text` under `name`."""
+        _internal_kv_put(f"{self.PREFIX}{name}".encode(), text.encode(), overwrite=True)
+
+    def read(self) -> dict[str, str]:
+        """Return all texts by name."""
+        keys = [key.decode() for key in _internal_kv_list(self.PREFIX.encode())]
+        found = {key.removeprefix(self.PREFIX): _internal_kv_get(key.encode()) for key in keys}
+        return {name: text.decode() for name, text in found.items() if text is not None}
+
+    def remove(self, name: str) -> None:
+        """Take the text under `name` away."""
+        _internal_kv_del(f"{self.PREFIX}{name}".encode())
 
 
 def _view_of_second_autoscaler(nodes: tuple[Mapping[str, float], ...], reply: Any) -> ClusterView:

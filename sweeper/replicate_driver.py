@@ -47,7 +47,7 @@ class ReplicateDriver(Driver):
 
     def next_assignment(self) -> list[int] | None:
         """Return the next replicate as `[configuration, replicate]`; `None` when there is none to give now."""
-        while self._pieces and not self.stop_requested:
+        while self._pieces and not self.closing and self._has_room:
             piece = self._pieces.popleft()
             if self.state.trials[piece[0]].status not in ENDED:
                 self._outstanding.add(piece)
@@ -55,9 +55,9 @@ class ReplicateDriver(Driver):
         return None
 
     @property
-    def exhausted(self) -> bool:
-        """Whether nothing is left to give out and nothing given out can come back."""
-        return not self._outstanding and (not self._pieces or self.stop_requested is not None)
+    def _waiting(self) -> int:
+        """How many replicates there are to give out."""
+        return len(self._pieces)
 
     def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""
@@ -74,6 +74,7 @@ class ReplicateDriver(Driver):
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Record that a replicate's process has begun."""
+        self._begun.add(tuple(assignment))
         configuration, number = assignment
         body = {"configuration": configuration, "replicate": number, "attempt": self.state.attempt}
         self._record("started", body)
@@ -93,7 +94,7 @@ class ReplicateDriver(Driver):
         self.flush()
         over = self._state_of(configuration, number).status != RUNNING
         if over:
-            self._outstanding.discard((configuration, number))
+            self._retire(assignment)
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
@@ -103,7 +104,7 @@ class ReplicateDriver(Driver):
         configuration, number = assignment
         if (configuration, number) not in self._outstanding:
             return
-        self._outstanding.discard((configuration, number))
+        self._retire(assignment)
         failure = self._hung(assignment) or failure if failure.kind == CRASH else failure
         if failure.kind == STORAGE:
             self.stop_requested = self.stop_requested or failure.reason

@@ -16,17 +16,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sweeper.budget import BudgetWatch, WorkingTime
 from sweeper.capacity import PATIENCE_SECONDS, PENDING_TRIALS, CapacityWatch, ClusterView
 from sweeper.card_shares import CardShares
+from sweeper.damage import discard_damaged, remove_checkpoints_ahead
 from sweeper.driver import Driver, Sink
 from sweeper.errors import SweeperError
-from sweeper.ids import SweepPaths, flatten_configuration
-from sweeper.journal import read_journal, set_aside_damaged
+from sweeper.ids import flatten_configuration
+from sweeper.journal import read_journal
 from sweeper.last_words import last_words
 from sweeper.lease import Lease
 from sweeper.manifest import build_manifest
 from sweeper.mirror import Mirror, SharedFolder, mirror_of
 from sweeper.output import chatter_to
+from sweeper.peers import Peers
 from sweeper.places import DRIVING, place_of, split_name
 from sweeper.preparation import dataset_facts, prepare_dataset
 from sweeper.progress import Progress
@@ -42,12 +45,11 @@ from sweeper.sinks.metrics import METRICS, MetricsSink, Publish, price_from
 from sweeper.sinks.parquet import ParquetSink
 from sweeper.space import column_types, varying_columns
 from sweeper.spec import load_spec
-from sweeper.spec_models import Resources
-from sweeper.state import ReplicateState, SweepState
+from sweeper.spec_models import Budget, Resources
+from sweeper.state import SweepState
 from sweeper.sweep import Sweep, create_sweep, open_sweep
 from sweeper.tables import epoch_columns, evaluation_columns, table_schemas
 from trainables.acceleration import TrainingSettings
-from trainables.checkpoints import checkpoint_epochs, checkpoint_file
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key, node_copy
 from trainables.packing import TRIALS
@@ -142,13 +144,15 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
     )
     with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
-        notes = _discard_damaged(paths, mirror) if options.discard_damaged else []
+        notes = discard_damaged(paths, mirror) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)
+        worked = WorkingTime()
         for record in read_journal(paths.journal):
             state.apply(record)
             rungs.apply(record)
+            worked.apply(record)
         if notes:
-            _remove_checkpoints_ahead(paths, state)
+            remove_checkpoints_ahead(paths, state)
         tables = _open_tables(sweep, dataset.classes, mirror)
         if state.attempt or notes or mirror.store is not None:
             tables.rebuild(read_journal(paths.journal))
@@ -157,9 +161,9 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
         with progress, follower:
             outcome = "finished"
             if state.unfinished(failed_too=options.failed_too) or not state.attempt:
-                driver = _Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset).run(options)
+                driver = _Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked).run(options)
                 outcome = driver.finish()
-                notes += [f"stopped: {driver.stop_requested}"] if driver.stop_requested else []
+                notes += [f"stopped: {driver.closing}"] if driver.closing else []
             progress.stage("writing tables and report")
             mirror.collect()
             tables.close()
@@ -168,34 +172,6 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
             progress.stage("MLflow: logging what is left")
             notes += tables.notes + follower.wait(patience(time.monotonic() - started))
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
-
-
-def _remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
-    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot go on from there.
-
-    Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
-    """
-    for index in state.unfinished():
-        trial, folder = state.trials[index], paths.trial_checkpoints(index)
-        known = {folder: trial.epochs}
-        for own in folder.glob("r*"):
-            known[own] = trial.replicates.get(int(own.name[1:]), ReplicateState()).epochs
-        for place, epochs in known.items():
-            for epoch in checkpoint_epochs(place):
-                if epoch > epochs:
-                    checkpoint_file(place, epoch).unlink(missing_ok=True)
-
-
-def _discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[str]:
-    """Cut the journal off before its first damaged record; return what was done, in a sentence, if anything."""
-    names = set_aside_damaged(paths.journal)
-    mirror.set_aside(names)
-    if not names:
-        return []
-    return [
-        f"{len(names)} journal records from {names[0]} on were set aside (as ….damaged in {paths.journal.name}/): "
-        "what they told was measured again"
-    ]
 
 
 @dataclass(frozen=True)
@@ -210,13 +186,14 @@ class _Parts:
     lease: Lease
     mirror: Mirror | SharedFolder
     dataset: DataSet
+    worked: WorkingTime
 
     def run(self, options: RunOptions) -> Driver:
         """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
         prepare(options.address)
         # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
         from sweeper.executor import card_probe, execute, ray_session
-        from sweeper.ray_view import gauges, look_at_cluster
+        from sweeper.ray_view import KeyValueBoard, gauges, look_at_cluster
 
         self.progress.stage(f"{self.sweep.name}: starting Ray")
         with ray_session(options.address, options.cpus):
@@ -238,7 +215,11 @@ class _Parts:
             )
             slots = max(slots, least)
             metrics = self._metrics(gauges(METRICS), resources)
-            watch.driver = driver = self._driver(slots, shares, options, [watch, metrics] if options.address else [])
+            peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
+            sinks = [watch, metrics, peers] if options.address else []
+            budget = BudgetWatch(self.sweep.spec.budget or Budget(), self.state, self.worked, resources, os.environ)
+            driver = self._driver(slots, shares, options, [budget, *sinks])
+            watch.driver = budget.driver = peers.driver = driver
             driver.begin(reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming))
             self.progress.stage("running")
             if cluster.autoscales:
@@ -247,9 +228,11 @@ class _Parts:
                 execute(driver, settings, resources=resources, pending=slots)
             if options.address:
                 metrics.publish(running=False)
+                peers.leave()
         return driver
 
     def _metrics(self, publish: Publish, resources: Mapping[str, float]) -> MetricsSink:
+        named = self.sweep.spec.budget.gpu_hour_price if self.sweep.spec.budget else None
         return MetricsSink(
             self.sweep.name,
             self.state,
@@ -257,7 +240,7 @@ class _Parts:
             publish,
             samples_per_epoch=len(self.dataset.train) * self.sweep.spec.replicates.count,
             gpu=resources["gpu"],
-            gpu_hour_price=price_from(os.environ),
+            gpu_hour_price=price_from(os.environ) if named is None else named,
         )
 
     def _driver(
@@ -280,6 +263,7 @@ class _Parts:
             retries=spec.retries,
             failed_too=options.failed_too,
             slots=slots,
+            max_concurrent=spec.max_concurrent,
         )
 
 

@@ -121,6 +121,24 @@ class Trajectory(_Part):
     gradient_norms: list[Annotated[int, Field(ge=1)]] = []
 
 
+class Budget(_Part):
+    """What a sweep may spend; see `sweeper.budget` for what happens when it is spent.
+
+    Attributes:
+        gpu_hours: hours of whole cards that trials take, as Σ trial's hours · its share of cards.
+        wall_hours: hours that drivers work, pauses between them left out.
+        cost: GPU-hours and core-hours at the two prices.
+        gpu_hour_price: of one whole card; `null` takes the environment's `SWEEPER_GPU_HOUR_PRICE`.
+        cpu_hour_price: of one core.
+    """
+
+    gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    wall_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    gpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+
 class Training(_Part):
     """How training steps are computed, see `trainables.acceleration`; evaluations always are in float32.
 
@@ -163,6 +181,9 @@ class SweepSpec(_Part):
         trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
         hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
             data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
+        budget: what may be spent; `null` for no limit.
+        max_concurrent: trials of this sweep at once; `null` for as many as fit.
+        priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
     """
@@ -181,6 +202,9 @@ class SweepSpec(_Part):
     retries: int = Field(default=2, ge=0, le=100)
     trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
+    budget: Budget | None = None
+    max_concurrent: int | None = Field(default=None, ge=1)
+    priority: int = Field(default=0, ge=-1000, le=1000)
     rehearsal: dict[str, Any] | None = None
     rehearsed: list[str] = Field(default_factory=list)
 
