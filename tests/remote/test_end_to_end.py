@@ -63,10 +63,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         tracking = Server(database, services)
         starting = {**plain, **store, **access}
         with ray_nodes(services, starting) as nodes:
+            tracking.start()
             nodes.start_head()
             for host in (FIRST, SECOND):
                 nodes.add(host)
-            tracking.start()
             outside = {**plain, **store, "RAY_AUTH_TOKEN_PATH": str(path), "SWEEPER_CACHE": str(folder / "cache")}
             try:
                 with pytest.MonkeyPatch.context() as patch:
