@@ -23,7 +23,7 @@ from sweeper.errors import SweeperError
 from sweeper.plan import Plan, plan
 from sweeper.plan_costs import measured_plan
 from sweeper.space import configurations
-from sweeper.spec_models import Resources, SweepSpec
+from sweeper.spec_models import MAXIMUM_CONFIGURATIONS, Resources, SweepSpec
 
 NODE_START_HOURS = (2 / 60, 10 / 60)
 """From a trial's waiting to its first step on a new node: 2 to 10 minutes for a machine, its packages or its image."""
@@ -162,17 +162,22 @@ def cluster_plan(spec: SweepSpec, cluster: Path, prices: Path | None) -> tuple[P
     """
     described, table = read_cluster(cluster), read_prices(prices)
     trial = trial_resources(spec.resources, described)
-    asked = nodes_asked(trial, len(configurations(spec)), described)
-    workers = sum(group.nodes * group.trials_each for group in asked)
+    # No more wait at once than may run at once, so no more nodes are asked for.
+    waiting = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
+    asked = nodes_asked(trial, waiting, described)
+    workers = min(waiting, sum(group.nodes * group.trials_each for group in asked))
     planned = plan(spec, workers=workers, estimated=True) if trial["gpu"] else measured_plan(spec, workers)
-    return planned, plan_on_cluster(planned, trial, described, table)
+    return planned, plan_on_cluster(planned, trial, described, table, waiting)
 
 
-def plan_on_cluster(planned: Plan, trial: Mapping[str, float], cluster: ClusterFile, prices: Prices) -> ClusterPlan:
-    """Return what a planned sweep asks of a cluster."""
-    nodes = nodes_asked(trial, planned.trials, cluster)
-    at_once = min(planned.trials, sum(asked.nodes * asked.trials_each for asked in nodes))
-    work, notes = _hours(planned, trial, nodes, prices)
+def plan_on_cluster(
+    planned: Plan, trial: Mapping[str, float], cluster: ClusterFile, prices: Prices, waiting: int | None = None
+) -> ClusterPlan:
+    """Return what a planned sweep asks of a cluster; `waiting` trials wait or run at once, all of them if `None`."""
+    waiting = planned.trials if waiting is None else waiting
+    nodes = nodes_asked(trial, waiting, cluster)
+    at_once = min(waiting, sum(asked.nodes * asked.trials_each for asked in nodes))
+    work, notes = _hours(planned, waiting, trial, nodes, prices)
     hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
     known = [prices.machines.get(machine) if machine else None for machine in (a.machine for a in nodes)]
     head = prices.machines.get(cluster.head.machine or "")
@@ -198,7 +203,7 @@ def _trials_on(group: NodeGroup, trial: Mapping[str, float]) -> int:
 
 
 def _hours(
-    planned: Plan, trial: Mapping[str, float], nodes: tuple[NodesAsked, ...], prices: Prices
+    planned: Plan, waiting: int, trial: Mapping[str, float], nodes: tuple[NodesAsked, ...], prices: Prices
 ) -> tuple[tuple[float, float] | None, list[str]]:
     """Return the hours of training, low and high, and notes on what they rest on."""
     if not trial["gpu"]:
@@ -213,6 +218,6 @@ def _hours(
         card = planned.estimate.gpu_hours.get(price.card or "") if price else None
         if card is None:
             return None, [f"no hours: which card {asked.machine or asked.group} has is not in the price table"]
-        busy = min(asked.cards, planned.trials * trial["gpu"])
+        busy = min(asked.cards, waiting * trial["gpu"])
         speed_low, speed_high = speed_low + busy / card[0], speed_high + busy / card[1]
     return (1 / speed_low, 1 / speed_high), [f"hours: {planned.estimate.assumption}; the last trials leave cards idle"]

@@ -149,3 +149,12 @@ def test_quantities() -> None:
     assert [quantity(q) for q in ("500m", "2", 3, "1.5Gi")] == [0.5, 2, 3, 1.5 * 2**30]
     with pytest.raises(ValueError, match="no quantity"):
         quantity("3 cores")
+
+
+def test_no_more_nodes_are_asked_for_than_a_sweep_may_use_at_once(tmp_path: Path) -> None:
+    from sweeper.plan_cluster import cluster_plan
+    from sweeper.spec import load_spec
+
+    spec = load_spec("quickstart", ["max_concurrent=6", "resources.gpu=0.5"])
+    planned, there = cluster_plan(spec, DEPLOY / "ray/aws.yaml", None)
+    assert (planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (6, 6, [3])
