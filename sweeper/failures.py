@@ -20,6 +20,9 @@ _MEMORY_KILLS = ("memory monitor", "low on memory")
 
 _STORAGE_ERRORS = ("no space left on device", "read-only file system", "disk quota exceeded")
 
+_CARD_MEMORY = ("cuda out of memory", "outofmemoryerror: cuda", "cuda error: out of memory", "status_alloc_failed")
+"""What torch's allocator, CUDA itself, and cuBLAS or cuDNN say when a card's memory runs out."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -52,7 +55,7 @@ def classify(type_name: str, message: str) -> Failure:
         return Failure(PREEMPTED, cause.partition("NodeLeavingError: ")[2] or cause, counts=False)
     if "preempt" in lowered or "node was terminated" in lowered or "node has been drained" in lowered:
         return Failure(PREEMPTED, f"its node was taken away: {_first_line(text)}", counts=False)
-    if "cuda out of memory" in lowered or "outofmemoryerror: cuda" in lowered:
+    if any(words in lowered for words in _CARD_MEMORY):
         return Failure(GPU_OUT_OF_MEMORY, f"the card's memory ran out: {cause}")
     if cause.startswith("MemoryError"):
         return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {cause}")

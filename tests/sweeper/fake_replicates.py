@@ -107,7 +107,7 @@ class Together(Worker):
             "failure": errors[str(rows[-1]["replicate"] if len(self.numbers) == 1 else self._last())] if dead else None,
             "failure_kind": "non_finite" if dead else None,
             "device": "cpu",
-            "packing": "sequential",
+            "packing": "sequential" if len(self.numbers) > 1 else "trials",
             "wall_seconds": float(self.epoch),
             "epochs": rows,
             "evaluations": [

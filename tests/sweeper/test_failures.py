@@ -24,6 +24,13 @@ CASES = [
         "gpu_out_of_memory",
         True,
     ),
+    ("RayTaskError(RuntimeError)", "trace\nRuntimeError: CUDA error: out of memory", "gpu_out_of_memory", True),
+    (
+        "RayTaskError(RuntimeError)",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "gpu_out_of_memory",
+        True,
+    ),
     ("ActorDiedError", "The actor died unexpectedly before finishing this task.\nmore", "crash", True),
     ("WorkerCrashedError", "The worker died unexpectedly while executing this task.", "crash", True),
     ("ActorDiedError", "The actor is dead because its node has died. Node Id: ab", "preempted", False),
