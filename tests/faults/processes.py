@@ -58,7 +58,7 @@ class Moments:
         """Draw moments of the sweep in `paths`; `mlflow` is a file that changes whenever MLflow was written to."""
         self._paths, self._random, self._mlflow = paths, random.Random(seed), mlflow
 
-    def draw(self, process: subprocess.Popen[str], timeout: float = 120) -> str | None:
+    def draw(self, process: subprocess.Popen[str], timeout: float = 300) -> str | None:
         """Wait for a random moment; `None` when the process ends before it comes."""
         kinds = [("records", self._records), ("checkpoint written", self._checkpoint), ("table written", self._table)]
         if self._mlflow is not None:
@@ -101,6 +101,14 @@ class Moments:
     def _new_file(self, folder: Path, pattern: str, count: int) -> Callable[[], bool]:
         before = set(folder.glob(pattern))
         return lambda: len(set(folder.glob(pattern)) - before) >= count
+
+
+def wait_until(reached: Callable[[], bool], timeout: float = 60) -> None:
+    """Wait for something that comes soon; fails when it does not."""
+    deadline = time.monotonic() + timeout
+    while not reached():
+        assert time.monotonic() < deadline, f"it did not come in {timeout} s"
+        time.sleep(POLL_SECONDS)
 
 
 def _until(reached: Callable[[], bool], process: subprocess.Popen[str], timeout: float) -> bool:
