@@ -172,7 +172,8 @@ def write_picture(figure: MapFigure, path: Path) -> None:
         template="plotly_white",
         xaxis_title=figure.axes[0],
         yaxis_title=figure.axes[1],
-        title={"text": "<br>".join(figure.remarks), "font": {"size": 12}, "automargin": True, "yref": "container"},
+        title={"text": "<br>".join(figure.remarks), "font": {"size": 12}, "y": 0.98, "yanchor": "top"},
+        margin={"t": 50 + 18 * len(figure.remarks)},
     )
     try:
         path.write_text(drawn.to_html(include_plotlyjs=True), encoding="utf-8")
