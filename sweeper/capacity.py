@@ -21,8 +21,9 @@ searchers (`_get_max_pending_trials`, Ray 2.60)."""
 LOOK_SECONDS = 2.0
 """How often the cluster is looked at; the autoscaler itself turns every five seconds."""
 
-INFEASIBLE_LOOKS = 5
-"""For how many looks in a row no node type may hold a trial before that is believed: node types can be changed."""
+INFEASIBLE_LOOKS = 15
+"""For how many looks in a row no node type may hold a trial before that is believed. Version 2 of the autoscaler says so,
+too, of trials beyond the most nodes it may start: it counts only when no node is there and none is starting."""
 
 PATIENCE_SECONDS = 1800.0
 """How long a sweep waits for a first node: GPU nodes take 2 to 10 minutes to start, spot capacity may take longer."""
@@ -144,7 +145,7 @@ class CapacityWatch:
         if slots:
             self._could_run = now
         wanted = {name.upper(): amount for name, amount in self._resources.items() if amount}
-        refused = not slots and any(dict(bundle) == wanted for bundle in view.infeasible)
+        refused = not slots and not view.starting and any(dict(bundle) == wanted for bundle in view.infeasible)
         self._infeasible = self._infeasible + 1 if refused else 0
         if self.driver is None or self.driver.stop_requested:
             return

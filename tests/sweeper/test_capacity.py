@@ -136,7 +136,9 @@ def test_what_no_node_type_holds_is_given_up_soon_but_not_at_the_first_look() ->
     bench.turn(1, infeasible=())
     bench.turn(INFEASIBLE_LOOKS, infeasible=({"CPU": 64.0},))
     assert bench.driver.stop_requested is None, "what others ask for is their business"
-    bench.turn(INFEASIBLE_LOOKS, infeasible=(wanted,))
+    bench.turn(3 * INFEASIBLE_LOOKS, infeasible=(wanted,), starting={"gpu-worker": 16})
+    assert bench.driver.stop_requested is None, "all that may be started are starting: the rest has no place yet"
+    bench.turn(INFEASIBLE_LOOKS, infeasible=(wanted,), starting={})
     assert bench.driver.stop_requested == ("no node type of the cluster can hold a trial: one needs 1 CPU, 0.5 GPU")
 
 
