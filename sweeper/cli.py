@@ -8,20 +8,32 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 
-from sweeper import cli_focal_map, cli_remote
+from sweeper import cli_analysis, cli_focal_map, cli_remote
+from sweeper.cli_common import (
+    DONE,
+    INCOMPLETE,
+    RESULTS,
+    Address,
+    Cpus,
+    Name,
+    NoMlflow,
+    Output,
+    Rehearse,
+    Tracking,
+    WaitForNodes,
+    finish,
+    show,
+)
 from sweeper.cli_places import all_here, here, local_tracking, tracking
 from sweeper.cli_remote import ClusterAddress
 from sweeper.errors import SweeperError
 from trainables.storage import StoreError
-
-DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
 
 app = typer.Typer(
     name="sweeper",
@@ -32,29 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_remote.commands)
 app.add_typer(cli_focal_map.commands)
-
-Output = Annotated[
-    str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders, s3://… or gs://….")
-]
-Name = Annotated[str, typer.Argument(help="A sweep's name, or the path of its results folder.")]
-Tracking = Annotated[
-    str | None,
-    typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's store; a local SQLite file if unset."),
-]
-NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Parquet only.")]
-Rehearse = Annotated[
-    bool, typer.Option("--rehearse", help="The same code on digits, small networks, a few epochs; marked as such.")
-]
-Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
-Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
-WaitForNodes = Annotated[
-    float, typer.Option(min=0, help="Minutes that a cluster's autoscaler has to start a first node for a trial.")
-]
-RESULTS = "results"
-AFTERWARDS_SQL = (
-    "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
-    "where split = 'test' group by all order by all"
-)
+app.add_typer(cli_analysis.commands)
 
 
 def main() -> None:
@@ -69,13 +59,6 @@ def main() -> None:
         # The reader of a pipe (head, less) has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(DONE) from None
-
-
-def _show(content: RenderableType) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 140
-    console.print(content)
 
 
 def _version(asked: bool) -> None:
@@ -126,13 +109,16 @@ def run(
         reuse_from=reuse_from or (),
         wait_for_nodes=60 * wait_for_nodes,
     )
-    _finish(run_sweep(space, settings or [], name, chosen), output)
+    finish(run_sweep(space, settings or [], name, chosen), output)
 
 
 @app.command()
 def resume(
     name: Name,
     failed: Annotated[bool, typer.Option("--failed", help="Run failed trials again, too.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A larger budget, other limits: budget.gpu_hours=20; repeatable.")
+    ] = None,
     discard_damaged: Annotated[
         bool, typer.Option("--discard-damaged", help="Set damaged journal records, and all after them, aside.")
     ] = False,
@@ -148,7 +134,7 @@ def resume(
     from sweeper.runner import RunOptions, resume_sweep
 
     if address is not None and address.startswith("http"):
-        cli_remote.resume_remotely(name, address, failed=failed, settings=[])
+        cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [])
         return
     name, output = split_name(name, output)
     uri = None if no_mlflow else tracking(tracking_uri, output, name)
@@ -159,9 +145,10 @@ def resume(
         uri,
         failed_too=failed,
         discard_damaged=discard_damaged,
+        settings=settings or (),
         wait_for_nodes=60 * wait_for_nodes,
     )
-    _finish(resume_sweep(name, chosen), output)
+    finish(resume_sweep(name, chosen), output)
 
 
 @app.command()
@@ -187,7 +174,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(planned.to_dict(), indent=2))
     else:
-        _show(planned)
+        show(planned)
 
 
 def _plan_on_cluster(spec: Any, cluster: Path, prices: Path | None, as_json: bool) -> None:
@@ -197,8 +184,8 @@ def _plan_on_cluster(spec: Any, cluster: Path, prices: Path | None, as_json: boo
     if as_json:
         typer.echo(json.dumps({**planned.to_dict(), "cluster": there.to_dict()}, indent=2))
     else:
-        _show(planned)
-        _show(there)
+        show(planned)
+        show(there)
 
 
 @app.command()
@@ -210,14 +197,14 @@ def status(
 ) -> None:
     """Show how far sweeps have come."""
     if address is not None and not audit:
-        _show(cli_remote.status_remotely(address, name))
+        show(cli_remote.status_remotely(address, name))
         return
     from sweeper.places import local_copies
     from sweeper.status import audit_sweep, status_table
 
     name, folder = here(name, output, tables=False) if name is not None else (None, local_copies(output))
     if name is None or not audit:
-        _show(status_table(folder, name))
+        show(status_table(folder, name))
         return
     checked, differences = audit_sweep(name, folder)
     typer.echo(f"{checked} decisions recomputed from the records before them, {len(differences)} differ")
@@ -260,45 +247,6 @@ def results(
 
 
 @app.command()
-def compare(
-    first: Name,
-    second: Annotated[str, typer.Argument(help="Another sweep's name or path.")],
-    output: Output = RESULTS,
-) -> None:
-    """Say what differs between two sweeps: what was asked, what it ran on, what came out, pair by pair."""
-    from sweeper.compare import compare as compare_sweeps
-    from sweeper.compare_view import view
-    from sweeper.results import load
-
-    (first, second), folder = all_here([first, second], output)
-    _show(view(compare_sweeps(load(first, folder), load(second, folder))))
-
-
-@app.command()
-def claims(
-    name: Annotated[str | None, typer.Argument(help="A sweep's name or path; every claim's rule if unset.")] = None,
-    claim: Annotated[
-        list[str] | None, typer.Option("--claim", help="A claim; those of the sweep's header if unset; repeatable.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-    output: Output = RESULTS,
-) -> None:
-    """Judge papers' claims on a sweep: holds, does not hold or undecided, by rules fixed beforehand."""
-    from sweeper.claims.sweeps import claims_table, judge_claims, verdict_lines
-    from sweeper.results import load
-
-    if name is None:
-        _show(claims_table())
-        return
-    found = load(*here(name, output))
-    verdicts = judge_claims(found, claim)
-    if as_json:
-        typer.echo(json.dumps([{**v.to_dict(), "rehearsal": bool(found.rehearsed)} for v in verdicts], indent=2))
-    else:
-        typer.echo("\n".join(verdict_lines(verdicts, rehearsal=bool(found.rehearsed))))
-
-
-@app.command()
 def report(
     name: Annotated[
         str | None, typer.Argument(help="A sweep's name or path; with --table all sweeps if unset.")
@@ -327,45 +275,6 @@ def report(
     copy, folder = here(name, output)
     typer.echo(write_report(find_sweep(copy, folder).root))
     publish(name, output)
-
-
-@app.command()
-def recalibrate(
-    name: Name,
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", "-m", help="A post-hoc method (sweeper spaces --posthoc); repeatable."),
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", help="key=value, or method.key=value for one method; repeatable.")
-    ] = None,
-    bins: Annotated[
-        list[int] | None, typer.Option(help="Bins of the calibration errors, the sweep's if unset; repeatable.")
-    ] = None,
-    output: Output = RESULTS,
-) -> None:
-    """Fit post-hoc methods, or count other bins, on stored predictions; nothing is trained again.
-
-    The answers are rows of the table `recalibrations`, beside the network's own probabilities (method `none`).
-    """
-    from sweeper.places import publish
-    from sweeper.recalibration import recalibrate as compute
-    from sweeper.recalibration_progress import RecalibrationProgress
-    from sweeper.recalibration_request import read_requests
-    from sweeper.sweep import open_sweep
-
-    sweep = open_sweep(*here(name, output))
-    if not method and not bins:
-        raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
-    requests = read_requests(method or [], option or [], bins or [sweep.spec.evaluation.bins])
-    with RecalibrationProgress(Console(stderr=True, highlight=False), sweep.name) as progress:
-        done = compute(sweep, requests, progress)
-    publish(name, output)
-    for line in done.lines():
-        typer.echo(line, err=True)
-    where = "" if output == RESULTS else f" --output {output}"
-    typer.echo(f'next\n  sweeper results {sweep.name}{where} --sql "{AFTERWARDS_SQL}"', err=True)
-    typer.echo(f"  sweeper report {sweep.name}{where}\n  sweeper sync {sweep.name}{where}", err=True)
 
 
 @app.command()
@@ -412,9 +321,9 @@ def spaces(
     }
     chosen = [kind for kind, wanted in asked.items() if wanted]
     for kind in chosen:
-        _show(catalogue.components_table(kind))
+        show(catalogue.components_table(kind))
     if not chosen:
-        _show(catalogue.spaces_table())
+        show(catalogue.spaces_table())
 
 
 @app.command()
@@ -428,46 +337,3 @@ def doctor() -> None:
         if not check.ok:
             typer.echo(f"     {check.remedy}")
     raise typer.Exit(DONE if all(check.ok for check in found) else INCOMPLETE)
-
-
-def _finish(outcome: Any, output: str) -> None:
-    """Print a run's summary, where its results are, and the next commands, ready to paste."""
-    from sweeper.places import DRIVING, place_of
-    from sweeper.results import load
-    from sweeper.summary import summary
-
-    sweep, paths = outcome.sweep, outcome.sweep.paths
-    _show(summary(load(paths.root)))
-    say: Callable[[str], None] = typer.echo
-    place = place_of(output, DRIVING)
-    root = _short(paths.root) if place.store is None else f"{place.address}/{sweep.name}"
-    say(f"\nresults  {root}")
-    say(f"report   {root}/{paths.report.name}")
-    for note in outcome.notes:
-        say(f"note     {note}")
-    where = "" if output == RESULTS else f" --output {output}"
-    next_commands = [
-        f'sweeper results {sweep.name}{where} --sql "select config_loss_name, avg(ece) from final '
-        "where split = 'test' group by all order by 2\"",
-        f"sweeper ui{where}",
-    ]
-    if outcome.outcome != "finished":
-        counts = outcome.state.count()
-        left = len(outcome.state.unfinished())
-        say(f"\n{outcome.outcome}: {left} of {sum(counts.values())} trials are unfinished")
-        next_commands.insert(0, f"sweeper resume {sweep.name}{where}")
-    elif outcome.state.count()["failed"]:
-        next_commands.insert(0, f"sweeper resume {sweep.name}{where} --failed")
-    say("\nnext")
-    for command in next_commands:
-        say(f"  {command}")
-    complete = outcome.outcome == "finished" and not outcome.state.count()["failed"]
-    raise typer.Exit(DONE if complete else INCOMPLETE)
-
-
-def _short(path: Path) -> str:
-    """Return a path relative to the current folder where that is shorter."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

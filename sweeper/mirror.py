@@ -112,6 +112,7 @@ class Mirror:
         remove_unsettled(self.store)
         self.store.delete([STOP])
         fetch(self.store, self._paths.root)
+        self._put = {name: _facts(path) for name, path in objects(self._paths).items()}
         self._thread.start()
         return self
 
@@ -221,14 +222,11 @@ class Mirror:
         began = time.monotonic()
         with self._lock:
             collected = {name for name in self._collected if not (self._paths.generations / name).exists()}
-        changed: dict[str, tuple[Path, tuple[int, int]]] = {}
         present = objects(self._paths)
-        for name, path in present.items():
-            found = path.stat()
-            if self._put.get(name) != (found.st_size, found.st_mtime_ns):
-                changed[name] = path, (found.st_size, found.st_mtime_ns)
-        self.store.put_all({name: path for name, (path, _) in changed.items()})
-        self._put.update({name: facts for name, (_, facts) in changed.items()})
+        facts = {name: _facts(path) for name, path in present.items()}
+        changed = [name for name, found in facts.items() if self._put.get(name) != found]
+        self.store.put_all({name: present[name] for name in changed})
+        self._put.update({name: facts[name] for name in changed})
         gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
         self.store.delete([*gone, *collected])
         with self._lock:
@@ -237,3 +235,9 @@ class Mirror:
             del self._put[name]
         self._pushed = time.monotonic()
         self._pause = max(PUSH_SECONDS, (self._pushed - began) / SHARE_OF_TIME)
+
+
+def _facts(path: Path) -> tuple[int, int]:
+    """Return a file's size and time, by which a change shows."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sweeper.amendments import amend
 from sweeper.budget import BudgetWatch, WorkingTime
 from sweeper.capacity import PATIENCE_SECONDS, PENDING_TRIALS, CapacityWatch, ClusterView
 from sweeper.card_shares import CardShares
@@ -69,6 +70,7 @@ class RunOptions:
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
         reuse: take over trials that other sweeps of this output have trained already.
         reuse_from: take them over from these sweeps.
+        settings: on resume, changes of what does not concern the measurements, see `sweeper.amendments`.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
     """
 
@@ -79,6 +81,7 @@ class RunOptions:
     rehearse: bool = False
     failed_too: bool = False
     discard_damaged: bool = False
+    settings: Sequence[str] = ()
     reuse: bool = False
     reuse_from: Sequence[str] = ()
     wait_for_nodes: float = PATIENCE_SECONDS
@@ -130,7 +133,7 @@ def resume_sweep(name: str, options: RunOptions) -> Outcome:
     name, output = split_name(name, options.output)
     place = place_of(output, DRIVING)
     with mirror_of(place.find(name), place) as mirror:
-        sweep = open_sweep(name, place.folder)
+        sweep = amend(open_sweep(name, place.folder), options.settings)
         return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror)
 
 

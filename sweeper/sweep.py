@@ -51,8 +51,8 @@ def create_sweep(
     """
     paths = SweepPaths(_claim_folder(stem, name, output, taken))
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
-    _write_whole(paths.sweep_file, text)
-    _write_whole(paths.manifest, json.dumps(manifest, indent=2) + "\n")
+    write_whole(paths.sweep_file, text)
+    write_whole(paths.manifest, json.dumps(manifest, indent=2) + "\n")
     return Sweep(paths, spec, configurations(spec))
 
 
@@ -132,7 +132,11 @@ def _name_of(stem: str) -> str:
     return name.lstrip("_.-")[:90] or "sweep"
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file under a temporary name and rename it, so that a reader finds it whole. Raises OSError."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

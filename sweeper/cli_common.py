@@ -1,0 +1,83 @@
+"""What commands have in common: their options, exit statuses, how they show a table, and how a run is summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
+
+Output = Annotated[
+    str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders, s3://… or gs://….")
+]
+Name = Annotated[str, typer.Argument(help="A sweep's name, or the path of its results folder.")]
+Tracking = Annotated[
+    str | None,
+    typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's store; a local SQLite file if unset."),
+]
+NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Parquet only.")]
+Rehearse = Annotated[
+    bool, typer.Option("--rehearse", help="The same code on digits, small networks, a few epochs; marked as such.")
+]
+Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
+WaitForNodes = Annotated[
+    float, typer.Option(min=0, help="Minutes that a cluster's autoscaler has to start a first node for a trial.")
+]
+RESULTS = "results"
+
+
+def show(content: RenderableType) -> None:
+    """Print a table or text, as wide as a terminal, or 140 columns elsewhere."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 140
+    console.print(content)
+
+
+def finish(outcome: Any, output: str) -> None:
+    """Print a run's summary, where its results are, and the next commands, ready to paste."""
+    from sweeper.places import DRIVING, place_of
+    from sweeper.results import load
+    from sweeper.summary import summary
+
+    sweep, paths = outcome.sweep, outcome.sweep.paths
+    show(summary(load(paths.root)))
+    say: Callable[[str], None] = typer.echo
+    place = place_of(output, DRIVING)
+    if place.store is None:
+        say(f"\nresults  {_short(paths.root)}\nreport   {_short(paths.report)}")
+    else:
+        say(f"\nresults  {place.store.child(sweep.name).uri}")
+    for note in outcome.notes:
+        say(f"note     {note}")
+    where = "" if output == RESULTS else f" --output {output}"
+    next_commands = [
+        f'sweeper results {sweep.name}{where} --sql "select config_loss_name, avg(ece) from final '
+        "where split = 'test' group by all order by 2\"",
+        f"sweeper ui{where}" if place.store is None else f"sweeper report {sweep.name}{where}",
+    ]
+    if outcome.outcome != "finished":
+        counts = outcome.state.count()
+        left = len(outcome.state.unfinished())
+        say(f"\n{outcome.outcome}: {left} of {sum(counts.values())} trials are unfinished")
+        next_commands.insert(0, f"sweeper resume {sweep.name}{where}")
+    elif outcome.state.count()["failed"]:
+        next_commands.insert(0, f"sweeper resume {sweep.name}{where} --failed")
+    say("\nnext")
+    for command in next_commands:
+        say(f"  {command}")
+    complete = outcome.outcome == "finished" and not outcome.state.count()["failed"]
+    raise typer.Exit(DONE if complete else INCOMPLETE)
+
+
+def _short(path: Path) -> str:
+    """Return a path relative to the current folder where that is shorter."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
