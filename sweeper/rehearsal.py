@@ -69,8 +69,10 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
         scaled["space"] = _thinned(scaled["space"])
         said.append("grids of numbers → their first and last")
     _scale_counts(scaled, said)
-    _scale_evaluation(scaled, said)
+    _scale_evaluation(scaled, lengths, said)
     scaled["resources"] = {"cpu": 1.0, "gpu": "auto"}
+    scaled["training"] = {**values["training"], "compile": False}  # compiling takes longer than a rehearsal
+    scaled |= {"budget": None, "max_concurrent": None}
     scaled = merged(scaled, changes)
     said += [f"the file's rehearsal sets {key}" for key in changes]
     return {**scaled, "rehearsed": said or ["nothing had to be made smaller"]}
@@ -177,7 +179,7 @@ def _scale_counts(values: dict[str, Any], said: list[str]) -> None:
     values["replicates"] = {**values["replicates"], "count": count, "packing": "sequential"}
 
 
-def _scale_evaluation(values: dict[str, Any], said: list[str]) -> None:
+def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> None:
     evaluation = dict(values["evaluation"])
     evaluation["bootstrap"] = min(evaluation["bootstrap"], BOOTSTRAP)
     curvature = evaluation["curvature"]
@@ -185,4 +187,13 @@ def _scale_evaluation(values: dict[str, Any], said: list[str]) -> None:
         limits = {k: min(v, curvature[k] if curvature.get(k) is not None else v) for k, v in CURVATURE.items()}
         evaluation["curvature"] = {**curvature, **limits, "trace_precision": None}
         said.append(f"curvature on {limits['samples']} samples")
+    if evaluation["trajectory"] is not None:
+        evaluation["trajectory"] = _scaled_trajectory(evaluation["trajectory"], epochs)
     values["evaluation"] = evaluation
+
+
+def _scaled_trajectory(trajectory: dict[str, Any], epochs: tuple[int, int]) -> dict[str, Any]:
+    """Return what is measured after each epoch, with the epochs named in it moved to those of the shorter run."""
+    before, after = epochs
+    moved = [max(1, min(after, round(point * after / before))) for point in trajectory["gradient_norms"]]
+    return {**trajectory, "every": 1, "gradient_norms": [*dict.fromkeys(moved)]}

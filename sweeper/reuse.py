@@ -29,13 +29,13 @@ from sweeper.spec_models import SweepSpec
 from sweeper.state import COMPLETED, EARLY_STOPPED, SweepState
 from sweeper.sweep import Sweep, list_sweeps, open_sweep
 from trainables.packing import TRIALS
+from trainables.storage import is_store_address
 
 MANIFEST_KEY = "reuse"
 """The manifest's list of sweeps that this one takes trials over from."""
 
 _OF_THIS_SWEEP = ("attempt", "status", "decision")
 """What a driver adds to a report; a driver that takes the report over adds its own."""
-
 
 _HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "rehearsal", "rehearsed"}
 """Parts of a search space that change no number of a trial. Configurations are compared one by one."""
@@ -105,6 +105,8 @@ def reusable_trials(
         incoming: where this sweep's trials leave their tables.
     """
     found: dict[int, Iterator[dict[str, Any]]] = {}
+    # A sweep may be resumed by its path, from anywhere.
+    output = output if is_store_address(output) else sweep.paths.root.parent
     for name in _manifest(sweep).get(MANIFEST_KEY, ()):
         try:
             source = _open(name, output, tables=True)
@@ -136,6 +138,8 @@ def _differences(spec: SweepSpec, facts: Mapping[str, Any], source: Sweep) -> li
     here = _what_numbers_follow_from(spec, {**spec.dataset, **facts})
     there = _what_numbers_follow_from(source.spec, _manifest(source).get("dataset"))
     reasons = [f"its {key} differs" for key in here if here[key] != there[key]]
+    if spec.is_rehearsal != source.spec.is_rehearsal:
+        reasons.append("one of the two is a rehearsal")
     if spec.replicates.packing == TRIALS:
         reasons.append("replicates with processes of their own (packing: trials) are not taken over")
     if not reasons and not _attempts_of_this_code(source):

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from search_spaces import packaged_files
-from sweeper.errors import InvalidSearchSpace
+from sweeper.errors import InvalidSearchSpace, SweeperError
 from sweeper.manifest import build_manifest
 from sweeper.rehearsal import CONFIGURATIONS, EPOCHS, GRID_POINTS, REPLICATES, merged, rehearsal_name
 from sweeper.rehearsal_parts import STAND_INS
+from sweeper.reuse import choose_sources
 from sweeper.space import configurations
 from sweeper.spec import build_spec, load_spec, rehearsal_of
 from sweeper.spec_models import SweepSpec
+from sweeper.sweep import create_sweep
 from sweeper.tables import record_batch, table_schemas
 from trainables.datasets import DATASETS, digits_stand_in
 from trainables.losses import LOSSES
@@ -39,7 +41,12 @@ space:
     batch_size: {choice: [128, 256]}
     checkpoint: best_val_nll
     checkpoint_after: 40
-evaluation: {posthoc: [temperature], curvature: {lanczos_steps: 32}}
+evaluation:
+  posthoc: [temperature]
+  curvature: {lanczos_steps: 32}
+  trajectory: {every: 10, gradient_norms: [10, 100, 200]}
+training: {compile: true}
+budget: {gpu_hours: 100}
 resources: {cpu: 8, gpu: 1}
 """
 
@@ -58,6 +65,8 @@ def test_everything_that_costs_time_is_scaled(tmp_path: Path) -> None:
     assert spec.replicates.count == REPLICATES and spec.resources.cpu == 1
     assert len(configurations(spec)) <= GRID_POINTS
     assert spec.evaluation.curvature and spec.evaluation.curvature["samples"] == 16
+    assert spec.evaluation.trajectory and spec.evaluation.trajectory.gradient_norms == [1, 2]
+    assert spec.budget is None and not spec.training.compile
     networks = {c["architecture"]["name"] for c in configurations(spec)}
     assert networks == {"resnet8", "densenet", "tree_lstm"}
     said = "; ".join(spec.rehearsed)
@@ -214,3 +223,14 @@ def test_manifest_and_name_say_so(tmp_path: Path) -> None:
     assert "rehearsal" not in build_manifest(spec_of(tmp_path), {})
     assert rehearsal_name("mine") == "mine-rehearsal" == rehearsal_name("mine-rehearsal")
     assert len(rehearsal_name("x" * 100)) == 100
+
+
+def test_a_rehearsals_trials_are_not_taken_over_by_the_real_thing(tmp_path: Path) -> None:
+    """Even where every number would be the same."""
+    real = load_spec(
+        "claim_flipped_labels", ["scheduler.max_epochs=2", "space.optimizer.batch_size=64", "replicates=2"]
+    )
+    twin = build_spec({**real.resolved(), "rehearsed": ["nothing had to be made smaller"]})
+    create_sweep(twin, "twin", "twin-rehearsal", tmp_path, build_manifest(twin, {}))
+    with pytest.raises(SweeperError, match="one of the two is a rehearsal"):
+        choose_sources(real, {}, tmp_path, every=False, named=["twin-rehearsal"])
