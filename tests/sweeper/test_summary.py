@@ -96,3 +96,8 @@ def test_the_query_behind_results_lists_every_evaluated_configuration(quickstart
     results = Results(quickstart_folder)
     table = results.sql(best_trials_sql(results))
     assert table["trial"].to_pylist() == [row["trial"] for row in leaderboard(results).rows]
+
+
+def test_the_summary_says_how_replicates_shared_processes(quickstart_folder: Path) -> None:
+    trials = {row["trial"] for row in rows_of(quickstart_folder, "trials") if row["packing"] is not None}
+    assert f"replicates trained sequential in {len(trials)} trials" in printed(quickstart_folder, 160)
