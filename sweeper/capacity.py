@@ -22,8 +22,11 @@ LOOK_SECONDS = 2.0
 """How often the cluster is looked at; the autoscaler itself turns every five seconds."""
 
 INFEASIBLE_LOOKS = 15
-"""For how many looks in a row no node type may hold a trial before that is believed. Version 2 of the autoscaler says so,
-too, of trials beyond the most nodes it may start: it counts only when no node is there and none is starting."""
+"""For how many looks in a row no node type may hold a trial before that is believed.
+
+Version 2 of the autoscaler says so, too, of trials beyond the most nodes it may start; so it counts only when no node
+is there and none is starting.
+"""
 
 PATIENCE_SECONDS = 1800.0
 """How long a sweep waits for a first node: GPU nodes take 2 to 10 minutes to start, spot capacity may take longer."""

@@ -113,7 +113,7 @@ def lines(traffic: Traffic, sizes: Sizes, trials: int, replicates: int) -> list[
         for table in sizes.rows
     }
     reached, busy = dict(sorted(traffic.reached.items())), 100 * peak * DRIVER_SECONDS
-    record, rate = sizes.record_bytes * replicates, points / traffic.seconds
+    record, rate, memory = sizes.record_bytes * replicates, points / traffic.seconds, trials * sizes.trial_bytes
     found = [
         f"wall time           {duration(traffic.seconds)}; trials at each rung {reached}",
         f"reports             {traffic.total_reports:,}: {mean:.1f} a second, {peak:.1f} in the busiest minute",
@@ -121,7 +121,7 @@ def lines(traffic: Traffic, sizes: Sizes, trials: int, replicates: int) -> list[
         f"journal             {records:,} objects, {journal / 1e9:.2f} GB ({record:,.0f} bytes each)",
         f"MLflow              {trials:,} runs, {points:,.0f} points: {rate:.0f} a second of the "
         f"{MLFLOW_POINTS_A_SECOND:,.0f} that one server takes",
-        f"driver's memory     {trials * sizes.trial_bytes / 1e9:.2f} GB ({sizes.trial_bytes / 1e3:.1f} kB a trial)",
+        f"driver's memory     at least {memory / 1e9:.2f} GB ({sizes.trial_bytes / 1e3:.1f} kB a trial)",
     ]
     found += [f"table {t:13s} {n:,.0f} rows, at most {size / 1e9:.2f} GB" for t, (n, size) in tables.items()]
     return found
