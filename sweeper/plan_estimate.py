@@ -87,7 +87,9 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | N
     per_network = [next(count for network, count in counted if network == each) for each in networks]
     passes = [training_passes(configuration["loss"]) for configuration in drawn]
     epoch = size.train * sum(f * p for f, p in zip(per_network, passes, strict=True)) / len(drawn)
-    evaluation = sum(per_network) / len(drawn) * (size.val + size.test + curvature_passes(spec, size))
+    forward_pass = sum(per_network) / len(drawn)
+    epoch += forward_pass * trajectory_samples(spec, size)
+    evaluation = forward_pass * (size.val + size.test + curvature_passes(spec, size))
     operations = epochs * epoch + evaluations * evaluation
     known, slowest = cards()
     hours = {card.name: operations / card.operations_per_second / 3600 for card in known}
@@ -126,6 +128,12 @@ def training_passes(loss: Mapping[str, Any]) -> float:
     if loss["name"] == "hessian_trace":
         return TRAINING_PASSES + 2 * PRODUCT_PASSES * float(loss.get("probes", 1))
     return TRAINING_PASSES
+
+
+def trajectory_samples(spec: SweepSpec, size: DataSetSize) -> float:
+    """Return how many samples' forward passes the trajectory takes after an average epoch."""
+    settings = spec.evaluation.trajectory
+    return 0.0 if settings is None else sum(getattr(size, split) for split in settings.splits) / settings.every
 
 
 def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:

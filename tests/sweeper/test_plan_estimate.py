@@ -80,6 +80,14 @@ def test_curvature_and_trace_regularisation_cost_their_products(tmp_path: Path) 
     assert regularised.operations > 4 * plain.operations
 
 
+def test_measuring_after_every_epoch_costs_a_forward_pass_of_the_splits() -> None:
+    spec = load_spec("mukhoti_figures_2_3_4")
+    with_it = estimate(spec, 1, 0)
+    evaluation = spec.evaluation.model_copy(update={"trajectory": None})
+    without = estimate(spec.model_copy(update={"evaluation": evaluation}), 1, 0)
+    assert with_it.operations / without.operations == pytest.approx((45_000 * 3 + 45_000 + 10_000) / (45_000 * 3))
+
+
 def test_sizes_are_those_of_the_data_sets_at_hand() -> None:
     for name in ("digits", "digits_32", "digits_stand_in", "known_posterior_1d", "mukhoti_linear"):
         options = {h.name: h.default for h in DATASETS[name].hyperparameters if h.default is not None}
