@@ -35,7 +35,7 @@ def judge_gamma(rows: Rows) -> Verdict:
     loss's own λ_max is reported beside them: it falls partly because the loss is multiplied by weights below 1.
     """
     name = "curvature_falls_with_gamma"
-    trials = by_trial(r for r in of_split(trained_to_the_end(rows), "val") if _gamma(r) is not None)
+    trials = by_trial([r for r in of_split(trained_to_the_end(rows), "val") if _gamma(r) is not None])
     readings: dict[str, Value] = {
         "cross_entropy": lambda row: number(row, CROSS_ENTROPY),
         "training_per_weight": _per_weight,
