@@ -38,8 +38,8 @@ def dataset_size(dataset: Mapping[str, Any]) -> DataSetSize | None:
     name = dataset["name"]
     if name in ("known_posterior_1d", "mukhoti_linear"):
         inputs, classes = (1, 3) if name == "known_posterior_1d" else (2, 2)
-        splits = (dataset[f"{split}_samples"] for split in ("train", "validation", "test"))
-        return DataSetSize((inputs,), classes, *splits)
+        train, val, test = (int(dataset[f"{split}_samples"]) for split in ("train", "validation", "test"))
+        return DataSetSize((inputs,), classes, train, val, test)
     if name == "digits_stand_in":
         return _stand_in(dataset)
     size = SIZES.get(name)
@@ -58,7 +58,6 @@ def dataset_size(dataset: Mapping[str, Any]) -> DataSetSize | None:
 def _stand_in(dataset: Mapping[str, Any]) -> DataSetSize:
     form, side = dataset["form"], dataset["size"]
     shape = {"images": (dataset["channels"], side, side), "tokens": (64,), "trees": (31, 4)}[form]
-    splits = (
-        min(dataset[f"{split}_samples"], most) for split, most in (("train", 1079), ("validation", 359), ("test", 359))
-    )
-    return DataSetSize(shape, dataset["classes"], *splits, text=form != "images")
+    limits = (("train", 1079), ("validation", 359), ("test", 359))
+    train, val, test = (min(int(dataset[f"{split}_samples"]), most) for split, most in limits)
+    return DataSetSize(shape, dataset["classes"], train, val, test, text=form != "images")
