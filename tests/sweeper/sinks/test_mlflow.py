@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -206,7 +207,28 @@ def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
     assert_complete(sweep, server.uri)
 
 
-@pytest.mark.parametrize("how", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_store_that_hangs_or_refuses_is_not_waited_for(
+    random_sweep: Any, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    """A server that takes connections and never answers one; none at all."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "600")
+    sweep = random_sweep(13, count=2)
+    sweep.write_spec()
+    drive(sweep, 10_000)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen()
+        with MlflowFollower(sweep.paths, f"http://127.0.0.1:{silent.getsockname()[1]}") as follower:
+            (note,) = follower.wait(200)
+    said = sweep.paths.mlflow_log.read_text()
+    assert "see mlflow.log" in note and f"`sweeper sync {sweep.paths.name}`" in note
+    assert ("the store has not answered for" in said) == listens, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_server_that_is_gone_is_not_waited_for(
     random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
