@@ -179,8 +179,8 @@ def plan(
         seconds = Range.of(START_SECONDS + work / workers)
     reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
     counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
-    sharing = {"packing": spec.replicates.packing, "takes": takes(spec.resources)}
-    planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), **sharing)
+    packing, taken = spec.replicates.packing, takes(spec.resources)
+    planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
     if not estimated:
         return planned
     return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean))

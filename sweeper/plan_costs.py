@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -99,15 +100,21 @@ def _measure(configuration: Mapping[str, Any], spec: SweepSpec, dataset: DataSet
     from trainables.evaluation import EvaluationSettings
     from trainables.training import Replicate
 
-    replicate = Replicate(configuration, seed=0, dataset=dataset, max_epochs=spec.scheduler.max_epochs, device=device)
-    replicate.train_epoch()  # the first one also pays for allocations and kernels' choice
+    def build() -> Replicate:
+        epochs = spec.scheduler.max_epochs
+        return Replicate(configuration, seed=0, dataset=dataset, max_epochs=epochs, device=device)
+
+    replicate = build()
+    row = replicate.train_epoch()  # the first one also pays for allocations and kernels' choice
     started, epochs = time.perf_counter(), 0
     while epochs == 0 or time.perf_counter() - started < MEASURED_SECONDS:
-        replicate.train_epoch()
+        row = replicate.train_epoch()
         epochs += 1
     epoch_seconds = (time.perf_counter() - started) / epochs
     settings = EvaluationSettings.from_mapping(spec.evaluation.model_dump())
     evaluation_seconds = 0.0
+    if not math.isfinite(row["val_nll"]):
+        replicate = build()  # it diverged; what a trial that goes on pays for an evaluation, untrained weights pay too
     for _ in range(2):  # a quick evaluation is repeated: the first one also pays for imports
         started = time.perf_counter()
         replicate.evaluate(settings, "rung")

@@ -128,6 +128,13 @@ def test_large_data_sets_are_cut_and_scaled(monkeypatch):
     assert 0 < cost.evaluation_seconds < 60
 
 
+def test_a_configuration_that_diverges_has_a_cost_too(monkeypatch):
+    monkeypatch.setattr("sweeper.plan_costs.MEASURED_SECONDS", 0.0)
+    changes = ["evaluation.curvature=false", "samples=1", "space.optimizer.lr=1.0e+30"]
+    cost = measure_costs(load_spec("curvature_vs_gamma", changes))["mlp"]
+    assert cost.epoch_seconds > 0 and cost.evaluation_seconds > 0
+
+
 def test_known_class_probabilities_are_cut_with_the_test_split(monkeypatch):
     monkeypatch.setattr("sweeper.plan_costs.MEASURED_SECONDS", 0.0)
     monkeypatch.setattr("sweeper.plan_costs.MEASURED_SAMPLES", 128)
