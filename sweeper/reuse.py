@@ -30,7 +30,6 @@ from sweeper.state import COMPLETED, EARLY_STOPPED, SweepState
 from sweeper.sweep import Sweep, list_sweeps, open_sweep
 from trainables.packing import TRIALS
 from trainables.storage import is_store_address
-from trainables.storage import is_store_address
 
 MANIFEST_KEY = "reuse"
 """The manifest's list of sweeps that this one takes trials over from."""

@@ -49,6 +49,7 @@ class Server:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.1)
+        self.signal(signal.SIGKILL)
         raise TimeoutError(self.log.read_text())
 
     def signal(self, number: int) -> None:
