@@ -97,12 +97,15 @@ def representatives(spec: SweepSpec) -> dict[str, dict[str, Any]]:
 
 
 def _measure(configuration: Mapping[str, Any], spec: SweepSpec, dataset: DataSet, share: float, device: str) -> Cost:
+    from trainables.acceleration import TrainingSettings
     from trainables.evaluation import EvaluationSettings
     from trainables.training import Replicate
 
+    training = TrainingSettings(**spec.training.model_dump())
+
     def build() -> Replicate:
         epochs = spec.scheduler.max_epochs
-        return Replicate(configuration, seed=0, dataset=dataset, max_epochs=epochs, device=device)
+        return Replicate(configuration, seed=0, dataset=dataset, max_epochs=epochs, device=device, training=training)
 
     replicate = build()
     row = replicate.train_epoch()  # the first one also pays for allocations and kernels' choice

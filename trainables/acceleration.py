@@ -82,7 +82,9 @@ def laid_out(inputs: Tensor, settings: TrainingSettings) -> Tensor:
 
 def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
     """Return `model` with its convolutions' weights in the layout that is asked for."""
-    return model.to(memory_format=torch.channels_last) if settings.memory_format == CHANNELS_LAST else model
+    if settings.memory_format == CHANNELS_LAST:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
 def acceleration_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -> str | None:

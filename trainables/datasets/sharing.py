@@ -124,7 +124,7 @@ def _mapped(folder: Path) -> DataSet | None:
         for file in folder.glob("*.npy"):
             # Copy on write: the tensors can be written to, as others can, but never the file.
             leaves[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False))
-        splits = {
+        splits: dict[str, Any] = {
             name: Split(**{part.name: leaves.pop(f"{name}.{part.name}") for part in fields(Split)})
             for name in ("train", "val", "test")
         }

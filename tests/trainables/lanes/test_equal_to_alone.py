@@ -79,13 +79,13 @@ def test_an_architecture_in_float32_over_one_step(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in _names(slow=True) if "swin" not in n])
+@pytest.mark.parametrize("name", _names(slow=True))
 def test_a_heavy_architecture_in_float64(double, name):
     assert _compare(name, double) < 1e-8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in _names(slow=True) if "swin" not in n])
+@pytest.mark.parametrize("name", _names(slow=True))
 def test_a_heavy_architecture_in_float32_over_one_step(name):
     """Where the network itself magnifies rounding (batch statistics of 12 values in VGG-19), by no more than that.
 
