@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
-from ray._raylet import GcsClient
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.experimental.internal_kv import (
     _internal_kv_del,

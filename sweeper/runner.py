@@ -219,7 +219,7 @@ class _Parts:
             slots = max(slots, least)
             metrics = self._metrics(gauges(METRICS), resources)
             peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
-            sinks = [watch, metrics, peers] if options.address else []
+            sinks: list[Sink] = [watch, metrics, peers] if options.address else []
             budget = BudgetWatch(self.sweep.spec.budget or Budget(), self.state, self.worked, resources, os.environ)
             driver = self._driver(slots, shares, options, [budget, *sinks])
             watch.driver = budget.driver = peers.driver = driver

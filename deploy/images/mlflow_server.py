@@ -25,6 +25,8 @@ def main() -> None:
     os.environ["MLFLOW_ARTIFACTS_DESTINATION"] = os.environ["ARTIFACTS"]
     os.environ["MLFLOW_SERVE_ARTIFACTS"] = "true"
     command = ["mlflow", "server", "--host", "0.0.0.0", "--port", "5000", "--workers", "2"]
+    # On busy cores a worker needs longer than the five seconds after which it would be replaced, again and again.
+    command += ["--uvicorn-opts", "--timeout-worker-healthcheck 120"]
     hosts = os.environ.get("ALLOWED_HOSTS")
     if hosts:
         command += ["--allowed-hosts", hosts]
