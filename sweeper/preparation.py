@@ -66,7 +66,8 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]) -> list[Fault]:
-    return [Fault(path, found) for value in distinct(values) if (found := fault(value))]
+    sentences = dict.fromkeys(found for value in distinct(values) if (found := fault(value)))
+    return [Fault(path, sentence) for sentence in sentences]
 
 
 def _load(dataset: Configuration) -> DataSet:
