@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import random
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,38 @@ def test_mlflow_starts_from_the_environment_and_says_what_is_missing() -> None:
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, env={})
     assert done.returncode == 1
     assert done.stderr.strip() == ("not set: POSTGRES_HOST, POSTGRES_DB, POSTGRES_USER, POSTGRES_PASSWORD, ARTIFACTS")
+
+
+def test_health_is_asked_of_the_node_and_of_the_head() -> None:
+    asked: list[tuple[str, str | None]] = []
+    sick: set[str] = set()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Authorization")))
+            self.send_response(503 if self.path in sick else 200)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = str(server.server_address[1])
+        environment = {"RAY_AGENT_PORT": port, "RAY_DASHBOARD_PORT": port, "RAY_AUTH_TOKEN": "token"}
+
+        def healthy(*options: str) -> int:
+            command = [sys.executable, DEPLOY / "images/healthy.py", *options]
+            return subprocess.run(command, env=environment, capture_output=True, timeout=60).returncode
+
+        assert (healthy(), healthy("--head")) == (0, 0)
+        assert [path for path, _ in asked] == [
+            "/api/local_raylet_healthz",
+            "/api/local_raylet_healthz",
+            "/api/gcs_healthz",
+        ]
+        assert {token for _, token in asked} == {"Bearer token"}
+        sick.add("/api/gcs_healthz")
+        assert (healthy(), healthy("--head")) == (0, 1)
+        server.shutdown()
+    assert healthy() == 1, "nobody answers"
