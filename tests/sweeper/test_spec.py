@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import pytest
 import yaml
@@ -40,6 +41,11 @@ def test_defaults_are_filled_in():
     assert (spec.objective.metric, spec.objective.mode) == ("val_nll", "min")
     assert spec.evaluation.curvature == {"samples": None, "lanczos_steps": 32, "losses": ["cross_entropy", "training"]}
     assert spec.halving.rungs == spec.scheduler.rungs == (1, 3, 9)
+
+
+def test_standard_errors_are_the_default():
+    assert build_spec(_with(evaluation={}), REGISTRIES).evaluation.bootstrap == 100
+    assert build_spec(_with(evaluation={"bootstrap": None}), REGISTRIES).evaluation.bootstrap == 0
 
 
 def test_short_forms():
@@ -323,4 +329,4 @@ def test_shipped_files_are_valid(name):
     assert build_spec(spec.resolved()) == spec
     header = spec.header
     assert all((header.question, header.source, header.expected, header.cost))
-    assert header.command == f"sweeper run search_spaces/{name}.yaml"
+    assert re.match(rf"sweeper (run|submit) search_spaces/{name}\.yaml( --|, then |$)", header.command), header.command
