@@ -47,8 +47,12 @@ class Estimate:
 
 
 def trained_to_the_end(rows: Rows) -> list[Mapping[str, Any]]:
-    """Return the rows of replicates that were trained to the last epoch; others cannot be compared with them."""
-    return [row for row in rows if row.get("stage") == "end"]
+    """Return the rows of replicates that were trained to the last epoch; others cannot be compared with them.
+
+    Tables have no order, and a bootstrap's limits depend on it: the rows come by trial, replicate and split.
+    """
+    held = [row for row in rows if row.get("stage") == "end"]
+    return sorted(held, key=lambda row: (row["trial"], row["replicate"], row["split"]))
 
 
 def of_split(rows: Rows, split: str) -> list[Mapping[str, Any]]:

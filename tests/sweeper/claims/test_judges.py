@@ -206,6 +206,13 @@ def test_trials_that_were_stopped_early_say_nothing(claim: str) -> None:
     assert CLAIMS[claim].judge(rows).verdict == UNDECIDED
 
 
+@pytest.mark.parametrize(("claim", "configurations", "measure", "verdict"), CASES)
+def test_the_order_of_rows_says_nothing(claim: str, configurations: Any, measure: Measure, verdict: str) -> None:
+    rows = final_rows(configurations, measure)
+    shuffled = [rows[place] for place in np.random.default_rng(1).permutation(len(rows))]
+    assert CLAIMS[claim].judge(shuffled).to_dict() == CLAIMS[claim].judge(rows).to_dict()
+
+
 def test_where_nothing_is_true_few_verdicts_are_given() -> None:
     """Of 95 % intervals on pure chance, about one in twenty excludes 0; a rule that finds more is no rule."""
     given = 0
