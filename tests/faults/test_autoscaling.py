@@ -153,3 +153,24 @@ def test_the_second_autoscaler_follows_a_sweep(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_the_first_autoscaler_follows_a_sweep(tmp_path: Path) -> None:
     check_a_sweep_scales(1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_trial_that_no_node_type_holds_ends_the_sweep_in_words(tmp_path: Path) -> None:
+    with autoscaled(2, tmp_path, MOST_WORKERS) as cluster:
+        arguments = ("--address", cluster.address, "--no-mlflow", "--set", "resources.cpu=4")
+        done = subprocess.run(
+            command("run", write_space(tmp_path, SPACE), *arguments),
+            cwd=tmp_path,
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+        timeline = cluster.timeline()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the autoscaler has no node type for 4 CPU" in done.stderr
+    assert "stopped: no node type of the cluster can hold a trial: one needs 4 CPU" in done.stdout
+    assert "sweeper resume small" in done.stdout
+    assert {sample["workers"] for sample in timeline} == {0}, "nothing was started that could not help"
