@@ -76,7 +76,7 @@ class SharedFolder:
     def collect(self) -> None:
         """Everything is here."""
 
-    def complete(self) -> None:
+    def complete(self, *, ended: bool = False) -> None:
         """Everything is there."""
 
 
@@ -170,11 +170,16 @@ class Mirror:
         except StoreError as error:
             raise self._failed(error) from error
 
-    def complete(self) -> None:
-        """Make the store equal to the folder, now. Raises SweeperError when it cannot be reached."""
+    def complete(self, *, ended: bool = False) -> None:
+        """Make the store equal to the folder, now. Raises SweeperError when it cannot be reached.
+
+        Once all trials have ended, what they left behind without its ever being journaled is removed.
+        """
         try:
             self._remove_checkpoints()
             self._push()
+            if ended:
+                self.store.delete(self.store.list(INCOMING))
         except StoreError as error:
             raise self._failed(error) from error
 

@@ -171,7 +171,7 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
             mirror.collect()
             tables.close()
             write_report(paths.root)
-            mirror.complete()
+            mirror.complete(ended=not state.unfinished())
             progress.stage("MLflow: logging what is left")
             notes += tables.notes + follower.wait(patience(time.monotonic() - started))
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)

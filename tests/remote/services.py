@@ -33,6 +33,8 @@ DEATHS = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "5",
+    # It looks at the whole machine's memory, which others fill as well.
+    "RAY_memory_monitor_refresh_ms": "0",
 }
 
 
@@ -46,8 +48,8 @@ def wait_until(reached: object, seconds: float, what: str) -> None:
 
 
 @contextlib.contextmanager
-def s3_server(folder: Path, **environment: str) -> Iterator[dict[str, str]]:
-    """Run an S3-compatible server with an empty bucket; give the environment in which it is found."""
+def s3_server(folder: Path, *, bucket: bool = True, **environment: str) -> Iterator[dict[str, str]]:
+    """Run an S3-compatible server, with an empty bucket; give the environment in which it is found."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     with (folder / "s3.log").open("ab") as log:
@@ -61,7 +63,8 @@ def s3_server(folder: Path, **environment: str) -> Iterator[dict[str, str]]:
             access_key="test", secret_key="test", endpoint_override=address, region="us-east-1",
             allow_bucket_creation=True,
         )  # fmt: skip
-        files.create_dir(BUCKET)
+        if bucket:
+            files.create_dir(BUCKET)
         yield {
             "AWS_ENDPOINT_URL": address,
             "AWS_ACCESS_KEY_ID": "test",
@@ -97,7 +100,7 @@ class RayNodes:
         options += ["--dashboard-host=127.0.0.2", f"--dashboard-port={self._dashboard}"]
         options += [f"--temp-dir={self._scratch}", f"--ray-client-server-port={free_port()}"]
         self._start("127.0.0.2", options, {"SWEEPER_CACHE": str(self.cache)})
-        wait_until(lambda: answers("127.0.0.2", self._dashboard), 90, "the head's dashboard")
+        wait_until(lambda: answers("127.0.0.2", self._dashboard), 400, "the head's dashboard")
 
     def add(self, host: str, cpus: int = 1) -> None:
         """Add a node of `cpus` cores at the address `host`, which does not see the driver's folder."""
@@ -113,6 +116,16 @@ class RayNodes:
         kill_ids(*ids)
         process.wait()
         return len(ids)
+
+    def drain(self, host: str, token: str, seconds: int) -> None:
+        """Tell the cluster that a node will be taken away in `seconds`, as a cloud's warning does."""
+        done = subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address=127.0.0.2:{self.port}",
+             f"--node-id={node_id(self.dashboard, token, host)}", "--reason=DRAIN_NODE_REASON_PREEMPTION",
+             "--reason-message=spot capacity is taken back", f"--deadline-remaining-seconds={seconds}"],
+            env=self._environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def end(self) -> None:
         """End every process of the cluster, the head last."""
@@ -140,7 +153,7 @@ class RayNodes:
                     env={**self._environment, **own},
                 )  # fmt: skip
             self._nodes[host] = process
-            wait_until(lambda: process.poll() is not None or STARTED in out.read_text(), 120, f"the node {host}")  # noqa: B023
+            wait_until(lambda: process.poll() is not None or STARTED in out.read_text(), 400, f"the node {host}")  # noqa: B023
             if process.poll() is None:
                 return
         raise AssertionError(out.read_text()[-3000:])
@@ -167,6 +180,14 @@ def answers(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((host, port)) == 0
+
+
+def node_id(address: str, token: str, host: str) -> str:
+    """Return Ray's id of the living node at the address `host`."""
+    request = urllib.request.Request(f"{address}/nodes?view=summary", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        nodes = [node["raylet"] for node in json.loads(reply.read())["data"]["summary"]]
+    return next(n["nodeId"] for n in nodes if n["nodeManagerAddress"] == host and n["state"] == "ALIVE")
 
 
 def job_list(address: str, token: str) -> list[dict[str, object]]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from sweeper.journal import Record
 from tests.mlflow_stores import Server, postgresql
 from tests.remote.services import BUCKET, RayNodes, job_list, ray_nodes, s3_server, wait_until
 from tests.running import SPACE, write_space
@@ -101,6 +102,38 @@ def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None
     _assert_results(site, output, address)
     _assert_tracked(site, store)
     _assert_nothing_leaked(site, store, printed)
+
+
+@pytest.mark.timeout(600)
+def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
+    """A warned node's trial reports, checkpoints and goes on elsewhere: no epoch is lost, no retry is spent."""
+    text = SPACE.replace(
+        "name: asha, max_epochs: 9, grace_epochs: 1, reduction_factor: 3", "name: none, max_epochs: 150"
+    )
+    space = write_space(site.folder, text.replace("samples: 10", "samples: 2") + "retries: 0\n", "drained")
+    address = site.nodes.dashboard
+    site.sweeper("submit", str(space), "--address", address, "--output", f"s3://{BUCKET}/team", "--no-mlflow")
+    store = Store(f"s3://{BUCKET}/team/drained")
+    wait_until(lambda: _reports(store) >= 2, 300, "a report of each trial")
+    site.nodes.drain(SECOND, site.token, seconds=120)
+    wait_until(lambda: any("-failed-" in name for name in store.list("journal")), 120, "a trial to hand back")
+    site.sweeper("logs", "drained", "--follow", "--address", address)
+    records = _records(store)
+    (handed_back,) = [record for record in records if record.kind == "failed"]
+    body = handed_back.body
+    assert (body["kind"], body["counts"], body["final"]) == ("preempted", False, False)
+    assert "taken away" in body["reason"]
+    trial = [r for r in records if r.kind == "report" and r.body["configuration"] == body["configuration"]]
+    before = [r for r in trial if r.sequence < handed_back.sequence][-1]
+    after = [r for r in trial if r.sequence > handed_back.sequence][0]
+    assert 0 < before.body["epoch"] == body["epoch"] < 150
+    assert min(row["epoch"] for row in after.body["epochs"]) == body["epoch"] + 1, "it went on from its last epoch"
+    assert [r.body["status"] for r in records if r.kind == "report" and r.body["epoch"] == 150] == ["completed"] * 2
+    site.nodes.kill(SECOND)
+
+
+def _records(store: Store) -> list[Record]:
+    return [Record.from_bytes(store.get(name) or b"") for name in sorted(store.list("journal"))]
 
 
 def _reports(store: Store) -> int:
