@@ -32,7 +32,9 @@ def judge_gamma(rows: Rows) -> Verdict:
     Rule: ρ(γ, λ_max) over configurations, averaged over strata that differ in nothing else. Holds where the 95 %
     intervals of both readings (cross-entropy's Hessian; the training loss's λ_max over the mean focal weight
     (1 − p_y)^γ) lie below 0, does not hold where one of them lies above 0, and is undecided otherwise. The training
-    loss's own λ_max is reported beside them: it falls partly because the loss is multiplied by weights below 1.
+    loss's own λ_max is reported beside them: it falls partly because the loss is multiplied by weights below 1. The
+    mean weight is that of easy samples, which most are, while curvature comes from hard ones, whose weights are near 1:
+    the second reading leans against the claim as the training loss's own leans towards it.
     """
     name = "curvature_falls_with_gamma"
     trials = by_trial([r for r in of_split(trained_to_the_end(rows), "val") if _gamma(r) is not None])
