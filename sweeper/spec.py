@@ -182,7 +182,7 @@ def _check_evaluation(evaluation: dict[str, Any], registries: Registries, faults
             if resolved[-1] and resolved[-1]["name"] in [m.get("name") for m in resolved[:-1]]:
                 faults.append(Fault(place, f"{resolved[-1]['name']} is given twice", "columns are named by method"))
         evaluation["posthoc"] = resolved
-    if evaluation.get("bootstrap", 0) in (False, None):
+    if "bootstrap" in evaluation and evaluation["bootstrap"] in (False, None):
         evaluation["bootstrap"] = 0
     curvature = evaluation.get("curvature", {})
     if curvature is True or curvature is None:

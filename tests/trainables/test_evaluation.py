@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.tables import evaluation_columns, record_batch, table_schemas
+from sweeper.tables import REHEARSAL, evaluation_columns, record_batch, table_schemas
 from tests.trainables.small_data import small_digits
 from trainables import evaluation as module
 from trainables.curvature import CurvatureUnavailable
@@ -86,7 +86,7 @@ def test_columns_are_those_of_the_table(model, dataset, methods):
     schema = table_schemas({}, 10, evaluation_columns(methods))["evaluations"]
     keyed = [{"trial": "c00000", "replicate": 0, "epoch": 1, **row} for row in rows.values()]
     assert record_batch("evaluations", schema, keyed).num_rows == 2
-    measured = {name for name in schema.names if not name.endswith(("_unavailable", *POSTERIOR_COLUMNS))}
+    measured = {name for name in schema.names if not name.endswith(("_unavailable", REHEARSAL, *POSTERIOR_COLUMNS))}
     assert measured - set(keyed[0]) <= {name for name in measured if "cw_ada_ece_se" in name or "posthoc" in name}
 
 
