@@ -112,7 +112,10 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
     spec = load_spec(space, overrides, rehearse=options.rehearse)
-    dataset, place = prepare_dataset(spec), place_of(options.output, DRIVING)
+    place = place_of(options.output, DRIVING)
+    if place.store is not None:
+        place.store.check()
+    dataset = prepare_dataset(spec)
     stem = Path(space).stem
     if spec.is_rehearsal:
         stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)

@@ -117,6 +117,12 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     wait_until(lambda: _reports(store) >= 2, 300, "a report of each trial")
     site.nodes.drain(SECOND, site.token, seconds=120)
     wait_until(lambda: any("-failed-" in name for name in store.list("journal")), 120, "a trial to hand back")
+    assert "to stop" in site.sweeper("stop", "drained", "--address", address)
+    assert "stopped: 2 of 2 trials are unfinished" in site.sweeper(
+        "logs", "drained", "--follow", "--address", address, status=1
+    )
+    assert re.search(r"drained +incomplete ", site.sweeper("status", "drained", "--address", address))
+    assert "submitted drained as job drained.2" in site.sweeper("resume", "drained", "--address", address)
     site.sweeper("logs", "drained", "--follow", "--address", address)
     records = _records(store)
     (handed_back,) = [record for record in records if record.kind == "failed"]
@@ -125,11 +131,34 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     assert "taken away" in body["reason"]
     trial = [r for r in records if r.kind == "report" and r.body["configuration"] == body["configuration"]]
     before = [r for r in trial if r.sequence < handed_back.sequence][-1]
-    after = [r for r in trial if r.sequence > handed_back.sequence][0]
+    after = next(r for r in trial if r.sequence > handed_back.sequence)
     assert 0 < before.body["epoch"] == body["epoch"] < 150
     assert min(row["epoch"] for row in after.body["epochs"]) == body["epoch"] + 1, "it went on from its last epoch"
     assert [r.body["status"] for r in records if r.kind == "report" and r.body["epoch"] == 150] == ["completed"] * 2
     site.nodes.kill(SECOND)
+
+
+@pytest.mark.timeout(600)
+def test_what_is_wrong_is_one_sentence_with_a_remedy(site: Site) -> None:
+    space = write_space(site.folder, name="refused")
+    address, output = ["--address", site.nodes.dashboard], ["--output", f"s3://{BUCKET}/team", "--no-mlflow"]
+    nobody = {"RAY_AUTH_TOKEN_PATH": "", "HOME": str(site.folder)}
+    submit = ["submit", str(space), *address]
+    for arguments, environment, sentence in (
+        (["status", "--address", "http://127.0.0.1:1"], {}, "nothing answers at http://127.0.0.1:1"),
+        (["status", "--address", "head:6379"], {}, "is not the address of a cluster's Jobs API"),
+        (["status", "--address", site.tracking], {}, "refused a request"),
+        (["status", *address], nobody, "asks for a token, and this environment has none"),
+        (["status", *address], {"RAY_AUTH_TOKEN": "0" * 64}, "refuses this environment's token"),
+        (["status", *address], {"RAY_AUTH_TOKEN_PATH": "/none"}, "the token's file /none cannot be read"),
+        (["logs", "unknown", *address], {}, "knows no sweep 'unknown'"),
+        ([*submit, "--output", "here"], {}, "is a folder of this machine"),
+        ([*submit, *output, "--set", "samples=none"], {}, "samples"),
+        ([*submit, *output, "--wait", "--set", "resources.cpu=64"], {}, "no trial fits: one needs 64"),
+        ([*submit, "--output", "s3://none/x", "--wait", "--no-mlflow"], {}, "its bucket does not exist"),
+    ):
+        said = site.sweeper(*arguments, status=2, **environment)
+        assert sentence in said and "Traceback" not in said and "0" * 64 not in said, said
 
 
 def _records(store: Store) -> list[Record]:
