@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sweeper.errors import SweeperError
+from trainables.storage import is_store_address
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sweeper.cluster import Cluster, RemoteSweep
 
 ClusterAddress = Annotated[
@@ -31,7 +34,7 @@ def connect(address: str) -> Cluster:
 
 def remote_output(name: str, output: str, address: str | None) -> tuple[str, str]:
     """Return a sweep's name and where its results lie: as given, or as the cluster at `address` tells."""
-    if address is None:
+    if address is None or is_store_address(name):
         return name, output
     sweep = connect(address).sweep(name)
     return sweep.name, sweep.output
@@ -137,7 +140,7 @@ def stop_remotely(name: str, address: str) -> str:
         return f"asked the job {sweep.job} to stop"
 
 
-def status_remotely(address: str, name: str | None) -> object:
+def status_remotely(address: str, name: str | None) -> Table:
     """Return a table of a cluster's sweeps, or of one."""
     from sweeper.remote_status import sweeps_table
 

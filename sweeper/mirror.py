@@ -155,7 +155,7 @@ class Mirror:
 
     def trials_with_checkpoints(self) -> set[str]:
         """Return the names of the trials that have checkpoints in the store."""
-        return {name.split("/")[1] for name in self.store.list(CHECKPOINTS)}
+        return {name.split("/")[1] for name in self.store.entries(CHECKPOINTS)}
 
     def set_aside(self, names: Sequence[str]) -> None:
         """Set journal records aside in the store that were set aside in the folder as damaged."""
@@ -179,7 +179,7 @@ class Mirror:
             self._remove_checkpoints()
             self._push()
             if ended:
-                self.store.delete(self.store.list(INCOMING))
+                self.store.delete(self.store.entries(INCOMING))
         except StoreError as error:
             raise self._failed(error) from error
 
@@ -216,7 +216,7 @@ class Mirror:
             places, self._removed = self._removed, []
         try:
             for place in places:
-                self.store.delete(self.store.list(f"{CHECKPOINTS}/{place}"))
+                self.store.delete(self.store.entries(f"{CHECKPOINTS}/{place}"))
         except StoreError:
             with self._lock:
                 self._removed += places

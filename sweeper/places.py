@@ -67,10 +67,10 @@ def place_of(output: str | Path, use: str) -> Place:
     return Place(_cache() / use / digest, store)
 
 
-def split_name(name: str, output: str | Path) -> tuple[str, str | Path]:
+def split_name(name: str, output: str | Path) -> tuple[str, str]:
     """Return a sweep's name and where it lies; a name that is a store's address says both."""
     if not is_store_address(name):
-        return name, output
+        return name, str(output)
     address, _, query = name.partition("?")
     parent, _, last = address.rstrip("/").rpartition("/")
     return last, parent + (f"?{query}" if query else "")
@@ -117,7 +117,7 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> None:
     """Make the folder `root` equal to a sweep in a store: fetch what is new or changed, remove what is gone."""
     paths = SweepPaths(root)
     paths.root.mkdir(parents=True, exist_ok=True)
-    found = store.list()
+    found = store.entries()
     if any(name.startswith("tables/") for name in found) and tables:
         _link_tables(paths)
     wanted = {

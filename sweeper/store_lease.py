@@ -42,7 +42,7 @@ def holder_of_copy(path: Path) -> dict[str, Any] | None:
 
 def stored_holder(store: Store) -> dict[str, Any] | None:
     """Return who drives the sweep in `store` (`host`, `pid`); `None` when nobody does."""
-    entry, content = store.list(recursive=False).get(OBJECT), store.get(OBJECT)
+    entry, content = store.entries(recursive=False).get(OBJECT), store.get(OBJECT)
     if entry is None or content is None or time.time() - entry.written / 1e9 >= LONG_SILENCE_SECONDS:
         return None
     fields: dict[str, Any] = json.loads(content)

@@ -72,7 +72,7 @@ def remove_unsettled(store: Store) -> list[str]:
     They are those after a missing one, where at most as many follow as are put at the same time. More than that, and
     a record was lost otherwise: that is left for the reader to complain about.
     """
-    names = sorted(name for name in store.list(JOURNAL, recursive=False) if name.endswith(".json"))
+    names = sorted(name for name in store.entries(JOURNAL, recursive=False) if name.endswith(".json"))
     sequences = [int(Path(name).name[:10]) for name in names]
     gap = next((place for place, sequence in enumerate(sequences) if sequence != place), len(names))
     unsettled = names[gap:]

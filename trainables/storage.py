@@ -135,7 +135,7 @@ class Store:
         with self._errors():
             return bool(self._files.get_file_info(self._path(name)).type == fs.FileType.File)
 
-    def list(self, folder: str = "", *, recursive: bool = True) -> dict[str, Entry]:
+    def entries(self, folder: str = "", *, recursive: bool = True) -> dict[str, Entry]:
         """Return the objects below `folder`, by name relative to the store. Raises StoreError."""
         return {name: entry for name, entry in self._listing(folder, recursive=recursive) if entry is not None}
 
@@ -157,7 +157,7 @@ class Store:
 
     def check(self) -> None:
         """Raise StoreError unless the store answers and its bucket can be listed."""
-        self.list(recursive=False)
+        self.entries(recursive=False)
 
     def _listing(self, folder: str, *, recursive: bool) -> Iterator[tuple[str, Entry | None]]:
         selector = fs.FileSelector(self._path(folder), recursive=recursive, allow_not_found=True)

@@ -49,7 +49,7 @@ class TrialFiles:
         """Bring what the store has of this trial's checkpoints here; without a store they are here."""
         if self._store is None or self.checkpoints is None:
             return
-        names = self._store.list(self._place, recursive=False)
+        names = self._store.entries(self._place, recursive=False)
         self._store.download_all({name: self.checkpoints / Path(name).name for name in names})
         self._stored |= {*checkpoint_epochs(self.checkpoints)}
 

@@ -116,7 +116,7 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     store = Store(f"s3://{BUCKET}/team/drained")
     wait_until(lambda: _reports(store) >= 2, 300, "a report of each trial")
     site.nodes.drain(SECOND, site.token, seconds=120)
-    wait_until(lambda: any("-failed-" in name for name in store.list("journal")), 120, "a trial to hand back")
+    wait_until(lambda: any("-failed-" in name for name in store.entries("journal")), 120, "a trial to hand back")
     assert "to stop" in site.sweeper("stop", "drained", "--address", address)
     assert "stopped: 2 of 2 trials are unfinished" in site.sweeper(
         "logs", "drained", "--follow", "--address", address, status=1
@@ -162,11 +162,11 @@ def test_what_is_wrong_is_one_sentence_with_a_remedy(site: Site) -> None:
 
 
 def _records(store: Store) -> list[Record]:
-    return [Record.from_bytes(store.get(name) or b"") for name in sorted(store.list("journal"))]
+    return [Record.from_bytes(store.get(name) or b"") for name in sorted(store.entries("journal"))]
 
 
 def _reports(store: Store) -> int:
-    return sum("-report-" in name for name in store.list("journal"))
+    return sum("-report-" in name for name in store.entries("journal"))
 
 
 def _assert_results(site: Site, output: str, address: str) -> None:
@@ -199,7 +199,7 @@ def _assert_tracked(site: Site, store: Store) -> None:
     assert {run.info.status for run in runs} == {"FINISHED"}
     children = {run.data.tags["trial"]: run for run in runs if "trial" in run.data.tags}
     assert len(children) == TRIALS and len(runs) == TRIALS + 1
-    for name in store.list("journal"):
+    for name in store.entries("journal"):
         found = re.search(r"-report-(c\d+)-e(\d+)", name)
         if found:
             steps = {point.step for point in client.get_metric_history(children[found[1]].info.run_id, "val_nll")}
@@ -209,7 +209,9 @@ def _assert_tracked(site: Site, store: Store) -> None:
 def _assert_nothing_leaked(site: Site, store: Store, printed: str) -> None:
     """The token is in no log, manifest, job list or result; the driver's folder holds nothing a trial wrote there."""
     jobs = job_list(site.nodes.dashboard, site.token)
-    texts = {name: store.get(name) or b"" for name in store.list() if not name.startswith(("tables/", "checkpoints/"))}
+    texts = {
+        name: store.get(name) or b"" for name in store.entries() if not name.startswith(("tables/", "checkpoints/"))
+    }
     assert {"manifest.json", "sweep.yaml", "sweeper.log"} <= texts.keys()
     for text in (printed, repr(jobs), *(repr(content) for content in texts.values())):
         assert site.token not in text

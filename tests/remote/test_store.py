@@ -47,14 +47,18 @@ def test_objects_are_whole_listed_and_gone_when_deleted(store: Store, tmp_path: 
     store.put("a/b/one", b"first")
     store.put_all({"a/b/one": b"second", "a/two": large, "three": b""})
     assert store.get("a/b/one") == b"second" and store.get("a/none") is None
-    assert {name: entry.size for name, entry in store.list().items()} == {"a/b/one": 6, "a/two": 12_000_000, "three": 0}
-    assert set(store.list("a", recursive=False)) == {"a/two"} and store.folders() == ["a"]
+    assert {name: entry.size for name, entry in store.entries().items()} == {
+        "a/b/one": 6,
+        "a/two": 12_000_000,
+        "three": 0,
+    }
+    assert set(store.entries("a", recursive=False)) == {"a/two"} and store.folders() == ["a"]
     assert store.download("a/two", tmp_path / "copy") and (tmp_path / "copy").read_bytes() == large.read_bytes()
     assert not store.download("a/none", tmp_path / "none") and not (tmp_path / "none").exists()
     assert store.child("a").get("b/one") == b"second"
     store.delete(["a/two", "a/none", "three"])
-    assert set(store.list()) == {"a/b/one"} and not store.exists("a/two") and store.exists("a/b/one")
-    assert Store(f"{store.uri}-empty").list() == {}
+    assert set(store.entries()) == {"a/b/one"} and not store.exists("a/two") and store.exists("a/b/one")
+    assert Store(f"{store.uri}-empty").entries() == {}
 
 
 def test_what_is_wrong_with_a_store_is_one_sentence(service: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +108,7 @@ def test_records_are_in_the_store_before_they_count(store: Store, tmp_path: Path
     journal = StoredJournal(tmp_path / "journal", store)
     for number in range(TOGETHER + 5):
         journal.append("started", {"configuration": number, "attempt": 1})
-    assert store.list() == {}
+    assert store.entries() == {}
     journal.settle()
     fetch(store, tmp_path / "copy", tables=False)
     assert [r.body for r in read_journal(tmp_path / "copy" / "journal")] == [
@@ -117,10 +121,10 @@ def test_records_after_a_gap_never_counted_unless_there_are_too_many(store: Stor
     for number in range(10):
         journal.append("started", {"configuration": number, "attempt": 1})
     journal.settle()
-    names = sorted(store.list("journal"))
+    names = sorted(store.entries("journal"))
     store.delete([names[6]])
     assert sorted(remove_unsettled(store)) == names[7:]
-    assert sorted(store.list("journal")) == names[:6] and remove_unsettled(store) == []
+    assert sorted(store.entries("journal")) == names[:6] and remove_unsettled(store) == []
     store.put("journal/0000000080-started-c00080.json", b"a record far behind the gap")
     assert remove_unsettled(store) == [], "that is no driver's last batch, but a loss: it is for the reader to name"
 
@@ -194,8 +198,8 @@ def test_a_sweep_goes_on_from_the_store_alone(store: Store, tmp_path: Path, seed
     evaluations = {key[:3] for key in wanted["evaluations"]}
     stored = results.rows("select distinct trial, replicate, epoch from predictions")
     assert {(row["trial"], row["replicate"], row["epoch"]) for row in stored} == evaluations
-    assert not store.list("incoming") and "lease.json" not in store.list(recursive=False)
-    assert {name: entry.size for name, entry in store.list("tables").items()} == {
+    assert not store.entries("incoming") and "lease.json" not in store.entries(recursive=False)
+    assert {name: entry.size for name, entry in store.entries("tables").items()} == {
         name: path.stat().st_size for name, path in objects(SweepPaths(copy)).items() if name.startswith("tables/")
     }
 
@@ -241,7 +245,7 @@ def test_a_trial_goes_on_from_checkpoints_in_the_store(store: Store, tmp_path: P
     assert there.checkpoints is not None and there.checkpoints != here.checkpoints
     assert (there.checkpoints / "e00003.pt").read_bytes() == b"state 3"
     there.remove_checkpoints_before(3)
-    assert set(store.list()) == {"checkpoints/c00003/r1/e00003.pt"}
+    assert set(store.entries()) == {"checkpoints/c00003/r1/e00003.pt"}
 
 
 def test_reading_fetches_only_what_has_changed(store: Store, tmp_path: Path) -> None:
