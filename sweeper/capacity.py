@@ -100,7 +100,7 @@ class CapacityWatch:
 
     def __init__(
         self,
-        look: Callable[[], ClusterView],
+        look: Callable[[], ClusterView | None],
         resources: Mapping[str, float],
         tell: Callable[[str], None],
         *,
@@ -111,7 +111,7 @@ class CapacityWatch:
         """Prepare to follow a cluster.
 
         Args:
-            look: returns its present view.
+            look: returns its present view, or `None` when it cannot be had just now.
             resources: of one trial.
             tell: shows a sentence to the user; called when there is something new to say.
             at_least: trials at once that the driver is told of in any case, for a cluster that may grow.
@@ -134,7 +134,9 @@ class CapacityWatch:
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        self.see(self._look())
+        view = self._look()
+        if view is not None:
+            self.see(view)
 
     def see(self, view: ClusterView) -> None:
         """Take in a view of the cluster."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+from ray.exceptions import RayError
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_get,
@@ -35,11 +37,25 @@ def look_at_cluster() -> ClusterView:
     nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
     reply = GetClusterStatusReply()
     address = ray.get_runtime_context().gcs_address
-    reply.ParseFromString(GcsClient(address).get_cluster_status(timeout_s=STATUS_SECONDS))
+    reply.ParseFromString(_head(address).get_cluster_status(timeout_s=STATUS_SECONDS))
     if reply.autoscaling_state.autoscaler_state_version:
         return _view_of_second_autoscaler(nodes, reply)
     status = _internal_kv_get(b"__autoscaling_status")
     return view_of_first_autoscaler(nodes, json.loads(status) if status else {})
+
+
+def glance_at_cluster() -> ClusterView | None:
+    """Return the same, or `None` where a busy head does not answer in time: a running sweep looks again later."""
+    try:
+        return look_at_cluster()
+    except RayError:
+        return None
+
+
+@cache
+def _head(address: str) -> Any:
+    """Return a connection to the head, one for all looks."""
+    return GcsClient(address)
 
 
 class KeyValueBoard:

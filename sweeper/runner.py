@@ -199,7 +199,7 @@ class _Parts:
         prepare(options.address)
         # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
         from sweeper.executor import card_probe, execute, ray_session
-        from sweeper.ray_view import KeyValueBoard, gauges, look_at_cluster
+        from sweeper.ray_view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster
 
         self.progress.stage(f"{self.sweep.name}: starting Ray")
         with ray_session(options.address, options.cpus):
@@ -217,7 +217,7 @@ class _Parts:
             # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait.
             least = PENDING_TRIALS if cluster.autoscales else 1
             watch = CapacityWatch(
-                look_at_cluster, resources, self.progress.say, at_least=least, patience=options.wait_for_nodes
+                glance_at_cluster, resources, self.progress.say, at_least=least, patience=options.wait_for_nodes
             )
             slots = max(slots, least)
             metrics = self._metrics(gauges(METRICS), resources)

@@ -40,9 +40,10 @@ class Bench:
 
     def __init__(self, patience: float = 600, at_least: int = 1) -> None:
         self.now, self.said, self.view = 0.0, list[str](), ClusterView((HEAD,), autoscales=True)
+        self.answers = True
         self.driver = FakeDriver()
         self.watch = CapacityWatch(
-            lambda: self.view,
+            lambda: self.view if self.answers else None,
             TRIAL,
             self.said.append,
             at_least=at_least,
@@ -165,3 +166,14 @@ def test_the_first_autoscaler_is_told_from_a_cluster_without_one() -> None:
 def test_waiting_names_a_launch_that_failed_when_nothing_else_starts() -> None:
     view = ClusterView((HEAD,), autoscales=True, failures=("worker: no quota",))
     assert waiting_for(view, TRIAL).endswith("the autoscaler could not start any: worker: no quota")
+
+
+def test_a_head_that_does_not_answer_now_is_asked_again() -> None:
+    bench = Bench()
+    bench.turn(nodes=(HEAD, WORKER))
+    bench.answers = False
+    bench.turn(5, nodes=(HEAD,))
+    assert (bench.driver.slots, len(bench.said)) == ([2], 1)
+    bench.answers = True
+    bench.turn(nodes=(HEAD, WORKER, WORKER))
+    assert bench.driver.slots == [2, 4]
