@@ -108,7 +108,7 @@ def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None
 def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     """A warned node's trial reports, checkpoints and goes on elsewhere: no epoch is lost, no retry is spent."""
     text = SPACE.replace(
-        "name: asha, max_epochs: 9, grace_epochs: 1, reduction_factor: 3", "name: none, max_epochs: 150"
+        "name: asha, max_epochs: 9, grace_epochs: 1, reduction_factor: 3", "name: none, max_epochs: 600"
     )
     space = write_space(site.folder, text.replace("samples: 10", "samples: 2") + "retries: 0\n", "drained")
     address = site.nodes.dashboard
@@ -118,9 +118,8 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     site.nodes.drain(SECOND, site.token, seconds=120)
     wait_until(lambda: any("-failed-" in name for name in store.entries("journal")), 120, "a trial to hand back")
     assert "to stop" in site.sweeper("stop", "drained", "--address", address)
-    assert "stopped: 2 of 2 trials are unfinished" in site.sweeper(
-        "logs", "drained", "--follow", "--address", address, status=1
-    )
+    log = site.sweeper("logs", "drained", "--follow", "--address", address, status=1)
+    assert re.search("stopped: [12] of 2 trials are unfinished", log), log
     assert re.search(r"drained +incomplete ", site.sweeper("status", "drained", "--address", address))
     assert "submitted drained as job drained.2" in site.sweeper("resume", "drained", "--address", address)
     site.sweeper("logs", "drained", "--follow", "--address", address)
@@ -132,9 +131,9 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     trial = [r for r in records if r.kind == "report" and r.body["configuration"] == body["configuration"]]
     before = [r for r in trial if r.sequence < handed_back.sequence][-1]
     after = next(r for r in trial if r.sequence > handed_back.sequence)
-    assert 0 < before.body["epoch"] == body["epoch"] < 150
+    assert 0 < before.body["epoch"] == body["epoch"] < 600
     assert min(row["epoch"] for row in after.body["epochs"]) == body["epoch"] + 1, "it went on from its last epoch"
-    assert [r.body["status"] for r in records if r.kind == "report" and r.body["epoch"] == 150] == ["completed"] * 2
+    assert [r.body["status"] for r in records if r.kind == "report" and r.body["epoch"] == 600] == ["completed"] * 2
     site.nodes.kill(SECOND)
 
 
@@ -174,7 +173,7 @@ def _assert_results(site: Site, output: str, address: str) -> None:
     query = "select status, count(*) n, count(distinct trial) trials from trials group by all order by all"
     for where in ([f"{output}/remote"], ["remote", "--output", output], ["remote", "--address", address]):
         rows = site.sweeper("results", *where, "--sql", query, "--format", "csv").splitlines()[1:]
-        counts = {status: (int(n), int(trials)) for status, n, trials in (row.split(",") for row in rows)}
+        counts = {status: (int(n), int(trials)) for status, n, trials in (row.split(",") for row in rows if row)}
         assert counts.keys() <= {"completed", "early_stopped"}, counts
         assert sum(n for n, _ in counts.values()) == 2 * TRIALS
         assert sum(trials for _, trials in counts.values()) == TRIALS
