@@ -23,14 +23,15 @@ import ray
 from ray import cloudpickle, tune
 from ray.air.execution._internal import RayActorManager
 from ray.air.execution._internal import RayActorManager
-from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.tune import Callback, Stopper
 from ray.tune.execution import tune_controller
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from sweeper.driver import Driver
-from sweeper.failures import Failure, classify
+from sweeper.failures import PREEMPTED, Failure, classify
+from sweeper.ray_view import lost_with_its_node
 from trainables.trainable import SweepTrainable
 from trainables.card_memory import CardProbe
 
@@ -296,6 +297,8 @@ def _failure_of(trial: Any) -> Failure:
         return classify("Error", Path(trial.error_file).read_text() if trial.error_file else "")
     error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     cause = getattr(error, "cause", None)
+    if isinstance(error, ActorUnavailableError) and error.actor_id and lost_with_its_node(error.actor_id):
+        return Failure(PREEMPTED, "its node died", counts=False)
     if isinstance(cause, BaseException):
         return classify(type(cause).__name__, f"{type(cause).__name__}: {cause}")
     return classify(type(error).__name__, str(error))
