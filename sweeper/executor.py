@@ -22,7 +22,6 @@ from typing import Any
 import ray
 from ray import cloudpickle, tune
 from ray.air.execution._internal import RayActorManager
-from ray.air.execution._internal import RayActorManager
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.tune import Callback, Stopper
 from ray.tune.execution import tune_controller
@@ -32,14 +31,14 @@ from ray.tune.search import Searcher
 from sweeper.driver import Driver
 from sweeper.failures import PREEMPTED, Failure, classify
 from sweeper.ray_view import lost_with_its_node
-from trainables.trainable import SweepTrainable
 from trainables.card_memory import CardProbe
+from trainables.trainable import SweepTrainable
 
 _DRIVERS: dict[str, Driver] = {}
 
-
 PROBE_PATIENCE_SECONDS = 120.0
 """How long a card for measuring may take to come, and a measurement: some steps and one evaluation take seconds."""
+
 
 @contextmanager
 def _driver(token: str) -> Iterator[Driver]:

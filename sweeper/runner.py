@@ -326,7 +326,8 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
     spec = sweep.spec
     columns = evaluation_columns([method["name"] for method in spec.evaluation.posthoc])
-    more = epoch_columns(spec.evaluation.trajectory and spec.evaluation.trajectory.model_dump())
+    trajectory = spec.evaluation.trajectory
+    more = epoch_columns(None if trajectory is None else trajectory.model_dump())
     return ParquetSink(
         sweep.paths,
         table_schemas(

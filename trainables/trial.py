@@ -35,10 +35,10 @@ from trainables.trial_tables import write_predictions, write_reliability, write_
 NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
 """The kinds of failure that a trial finds in itself."""
 
-
 CONTEXT_BYTES = 512 * 2**20
 """What a process takes of a card beside torch's allocator: CUDA's context and its libraries' handles. Our allowance;
 what it is on a card shows there as `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
+
 
 @dataclass(frozen=True)
 class TrialSettings:
@@ -243,9 +243,10 @@ class Trial:
                 del self.replicates[number]
             self._group = pack([*self.replicates.values()], self._group.packing)
         wanted = self.settings.evaluation.trajectory
-        for row in rows if wanted is not None else ():
-            if row["replicate"] not in self._errors:
-                row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
+        if wanted is not None:
+            for row in rows:
+                if row["replicate"] not in self._errors:
+                    row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
         return rows
 
     def _all_diverged(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
