@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.leaderboard import FINISHED, varying_columns
@@ -25,16 +25,20 @@ def has_curvature(results: Results) -> bool:
     return {SAMPLES, "hessian_cross_entropy_lambda_max"} <= set(results.columns("evaluations"))
 
 
-def configuration_rows(results: Results, condition: str = "true") -> tuple[str, Rows]:
+def configuration_rows(
+    results: Results, condition: str = "true", more: Mapping[str, str] | None = None
+) -> tuple[str, Rows]:
     """Return the query and rows of every evaluated configuration: validation split, last evaluation.
 
-    Columns: `trial status epoch loss architecture gamma samples replicates` and each of MEASURED with `…_sd`.
-    Replicates of one trial are averaged only at the same epoch, status and Hessian sample size. NaN becomes None.
+    Columns: `trial status epoch loss architecture gamma samples replicates`, each of MEASURED with `…_sd`, and those
+    of `more` (name → `config_…` column). Replicates of one trial are averaged only at the same epoch, status and
+    Hessian sample size. NaN becomes None.
     """
     trials = set(results.columns("trials"))
     present = set(results.columns("evaluations"))
     keys = {
         "loss": "config_loss_name", "architecture": "config_architecture_name", "gamma": "config_loss_gamma",
+        **(more or {}),
     }  # fmt: skip
     selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
     selected.append(f"{SAMPLES if SAMPLES in present else 'NULL'} AS samples")

@@ -27,10 +27,8 @@ RUNGS_SQL = (
     "FROM decisions WHERE rung IS NOT NULL AND kind IN ('stop', 'continue') GROUP BY rung ORDER BY rung"
 )
 
-TIME_SQL = (
-    "SELECT (SELECT sum(seconds) FROM (SELECT max(wall_seconds) AS seconds FROM trials GROUP BY trial)) AS worked,\n"
-    "  (SELECT max(decided_at) FROM decisions) AS last"
-)
+TIME_SQL = "SELECT (SELECT sum(wall_seconds) FROM trials) AS worked,\n  (SELECT max(decided_at) FROM decisions) AS last"
+"""`wall_seconds` is each replicate's share of its trial's, so the sum over rows is the time spent in trials."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,7 @@ class Overview:
 def overview(results: Results) -> Overview:
     """Return the counts of a sweep."""
     statuses = {row["status"]: row["trials"] for row in results.rows(STATUS_SQL)}
-    longest = results.rows("SELECT coalesce(max(epochs), 0) AS epochs FROM trials")[0]["epochs"]
-    limit = int(results.specification.get("scheduler", {}).get("max_epochs") or longest)
+    limit = epoch_limit(results)
     epochs = results.rows(EPOCHS_SQL.format(limit=limit))[0]
     time = results.rows(TIME_SQL)[0]
     return Overview(
@@ -90,6 +87,12 @@ def overview(results: Results) -> Overview:
         limit=limit,
         elapsed=elapsed(results.manifest.get("created"), time["last"]),
     )
+
+
+def epoch_limit(results: Results) -> int:
+    """Return the maximum of epochs that the sweep asked for; without its space, the most that any trial trained."""
+    longest = results.rows("SELECT coalesce(max(epochs), 0) AS epochs FROM trials")[0]["epochs"]
+    return int(results.specification.get("scheduler", {}).get("max_epochs") or longest)
 
 
 def elapsed(created: Any, last: datetime | None) -> float | None:

@@ -188,6 +188,27 @@ function setUpTable(section) {
   refresh();
 }
 
+/* --- data ------------------------------------------------------------------------------------------------------- */
+
+/* The link itself saves the compressed file; browsers that can unpack it hand over plain CSV. */
+async function saveUnpacked(link) {
+  const packed = Uint8Array.from(atob(link.href.split(",", 2)[1]), (letter) => letter.charCodeAt(0));
+  const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const saved = document.createElement("a");
+  saved.href = URL.createObjectURL(new Blob([await new Response(plain).text()], { type: "text/csv" }));
+  saved.download = link.download.replace(/\.gz$/, "");
+  saved.click();
+  setTimeout(() => URL.revokeObjectURL(saved.href), 10000);
+}
+
+function setUpDataLinks() {
+  if (!("DecompressionStream" in window)) return;
+  document.querySelectorAll(".data-link").forEach((link) => link.addEventListener("click", (event) => {
+    event.preventDefault();
+    saveUnpacked(link);
+  }));
+}
+
 /* --- filters, theme, print ------------------------------------------------------------------------------------- */
 
 function press(button) {
@@ -233,6 +254,7 @@ function start() {
     tables.forEach((section) => section.refresh());
   });
 
+  setUpDataLinks();
   drawWhenNear();
   root.dataset.ready = "yes";
 }

@@ -20,6 +20,7 @@ from sweeper.report.overview import Overview, details, headline, overview
 from sweeper.report.posthoc_table import KEY as POSTHOC_KEY
 from sweeper.report.posthoc_table import TITLE as POSTHOC_TITLE
 from sweeper.report.posthoc_table import posthoc_section
+from sweeper.report.sources import sources
 from sweeper.report.tables import DataTable, decisions_table, failures_table, trials_table
 from sweeper.results import Results
 
@@ -55,9 +56,9 @@ def render(results: Results) -> str:
         summary(board, counts, figures),
         claims_section(results),
         tiles(counts),
-        *map(figure_section, figures),
+        *(figure_section(results, figure) for figure in figures),
         posthoc,
-        *map(table_section, tables),
+        *(table_section(results, table) for table in tables),
         left_out(absent),
         manifest_section(results),
     )
@@ -194,7 +195,7 @@ def tile(label: str, value: str, note: str) -> Markup:
     )
 
 
-def figure_section(figure: Figure) -> Markup:
+def figure_section(results: Results, figure: Figure) -> Markup:
     """Return a figure's card: caption, legend, panels, the SQL and the data."""
     groups = [
         tag(
@@ -212,7 +213,7 @@ def figure_section(figure: Figure) -> Markup:
         tag("p", pretty(figure.caption), class_="caption"),
         tag("div", *groups, *marks, class_="key") if groups or marks else "",
         tag("div", *panels, class_="panels"),
-        sources(figure.sql, figure.tables),
+        sources(results, figure.key, figure.sql, figure.tables),
         class_="card",
         id=figure.key,
     )
@@ -241,18 +242,7 @@ def pretty(text: str) -> Markup:
     return Markup(join(unbroken).replace("λ_max", "λ<sub>max</sub>"))
 
 
-def sources(sql: Sequence[str], tables: Sequence[str]) -> Markup:
-    """Return the collapsed queries and the links to the Parquet files they read."""
-    links = [join(tag("a", name, href=f"tables/{name}/"), " ") for name in tables]
-    return tag(
-        "div",
-        tag("details", tag("summary", "SQL of these data"), tag("pre", ";\n\n".join(sql))),
-        tag("span", "Parquet: ", *links),
-        class_="sources",
-    )
-
-
-def table_section(table: DataTable) -> Markup:
+def table_section(results: Results, table: DataTable) -> Markup:
     """Return a table's card; its rows are data that the page draws as they are scrolled to."""
     heads = [
         tag("th", tag("button", pretty(column["label"]), type="button"), class_=alignment(column), scope="col")
@@ -264,7 +254,7 @@ def table_section(table: DataTable) -> Markup:
             tag("span", class_="count"), class_="finder"),
         tag("div", tag("table", tag("thead", tag("tr", *heads)), tag("tbody")), class_="scroll", tabindex="0"),
         data_script(f"{table.key}-rows", json_text(data)),
-        sources([table.sql], table.tables),
+        sources(results, table.key, [table.sql], table.tables),
     )  # fmt: skip
     return tag(
         "section",

@@ -14,6 +14,7 @@ from sweeper.leaderboard import number
 from sweeper.report.figure import plural
 from sweeper.report.markup import Markup, join, tag
 from sweeper.report.posthoc import Posthoc, Variant, posthoc_measurements
+from sweeper.report.sources import sources
 from sweeper.results import Results
 from sweeper.statistics import spread, spread_text
 
@@ -61,14 +62,8 @@ def posthoc_section(results: Results) -> Markup:
     caption = CAPTION + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
     if measured.left_out:
         caption += f" The best {len(measured.names)} configurations; {measured.left_out} more are in the tables."
-    links = [join(tag("a", name, href=f"tables/{name}/"), " ") for name in ("evaluations", "recalibrations", "trials")]
-    sources = tag(
-        "div",
-        tag("details", tag("summary", "SQL of these data"), tag("pre", measured.sql)),
-        tag("span", "Parquet: ", *links),
-        class_="sources",
-    )
-    return tag("section", tag("h2", TITLE), tag("p", caption, class_="caption"), *parts, sources, class_="card", id=KEY)
+    behind = sources(results, KEY, [measured.sql], ("evaluations", "recalibrations", "trials"))
+    return tag("section", tag("h2", TITLE), tag("p", caption, class_="caption"), *parts, behind, class_="card", id=KEY)
 
 
 def table_of(measured: Posthoc, metric: str, bins: int, several: bool) -> Markup:

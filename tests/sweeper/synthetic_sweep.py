@@ -25,6 +25,16 @@ RUNGS = (3, 9)
 MAX_EPOCHS = 27
 START = datetime.datetime(2025, 6, 1, 12, tzinfo=datetime.UTC)
 SHARPNESS = {"cross_entropy": 1.7, "focal": 1.25, "inverse_focal": 2.1, "selective_risk": 1.4}
+LOSS_GRID: tuple[dict[str, Any], ...] = (
+    {"name": "cross_entropy"},
+    {"name": "focal", "gamma": 2.0},
+    *({"name": "hessian_trace", "base": "cross_entropy", "weight": tau} for tau in (1e-5, 1e-4, 1e-3, 1e-2, 3e-2)),
+    *(
+        {"name": "selective_risk", "coverage": coverage, "nu": nu, "score": "msp"}
+        for coverage in (0.2, 0.6, 0.9)
+        for nu in (0.03, 0.1, 0.3)
+    ),
+)
 GAMMA_GRID = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
 
 
@@ -79,6 +89,16 @@ def gamma_configuration(index: int) -> dict[str, Any]:
     }
 
 
+def loss_configuration(index: int) -> dict[str, Any]:
+    """Return one point of a grid over losses, among them a penalty on the trace, two architectures and two rates."""
+    loss, other = LOSS_GRID[index % len(LOSS_GRID)], index // len(LOSS_GRID)
+    return {
+        "loss": loss,
+        "architecture": {"name": ("mlp", "resnet8")[other % 2]},
+        "optimizer": {"name": "sgd", "lr": (0.03, 0.1)[other // 2 % 2], "momentum": 0.9, "batch_size": 128},
+    }
+
+
 def write_sweep(
     root: Path,
     *,
@@ -98,7 +118,7 @@ def write_sweep(
         configurations: how many trials.
         replicates: seeds a configuration.
         seed: of every draw.
-        space: `quickstart` (with successive halving) or `gamma` (a grid, every trial runs to the end).
+        space: `quickstart` (with successive halving), or `gamma` or `losses` (grids, every trial runs to the end).
         samples: samples in each of the validation and test splits.
         keep_predictions: `all`, or `finished` for the trials that ran to the end only.
         failures: how many trials end with an error.
@@ -108,7 +128,8 @@ def write_sweep(
     sweep = Sweep(seed, replicates, samples, space == "quickstart", keep_predictions, rng)
     failed = set(rng.choice(max(1, configurations - 2 * running), size=failures, replace=False).tolist())
     for index in range(configurations):
-        configuration = quickstart_configuration(rng) if space == "quickstart" else gamma_configuration(index)
+        draw = {"gamma": gamma_configuration, "losses": loss_configuration}.get(space)
+        configuration = draw(index) if draw else quickstart_configuration(rng)
         state = "failed" if index in failed else "ends"
         if index >= configurations - 2 * running:
             state = "running" if index < configurations - running else "waiting"
@@ -161,11 +182,13 @@ def trial_quality(rng: np.random.Generator, configuration: dict[str, Any]) -> di
     residual = configuration["architecture"]["name"] == "resnet8"
     gamma = loss.get("gamma", 0.0)
     off_optimum = abs(np.log10(lr) + 1.1)
-    sharpness = SHARPNESS[loss["name"]]
+    sharpness = SHARPNESS.get(loss["name"], 1.7)
     if loss["name"] == "focal":
         sharpness = 1.7 * np.exp(-0.16 * gamma)
     elif loss["name"] == "inverse_focal":
         sharpness = 1.7 + 0.25 * gamma
+    elif loss["name"] == "hessian_trace":
+        sharpness = 1.7 - 0.1 * (np.log10(loss["weight"]) + 5)
     scale = 60.0 if residual else 18.0
     shrink = np.exp(-0.33 * gamma) if loss["name"] == "focal" else np.exp(0.25 * gamma)
     return {

@@ -7,13 +7,19 @@ from typing import cast
 from sweeper.report.figure import FigureModule
 from sweeper.report.figures import (
     calibration_against_trace,
+    coverage_nu_map,
     curvature_against_gamma,
     ece_against_gamma,
+    importance,
     learning_curves,
+    loss_families,
     parallel_coordinates,
+    pareto_front,
     posthoc_temperature,
     reliability,
+    scheduler_audit,
     spectral_density,
+    trace_regularisation,
 )
 
 FIGURES: tuple[FigureModule, ...] = cast(
@@ -22,10 +28,16 @@ FIGURES: tuple[FigureModule, ...] = cast(
         curvature_against_gamma,
         ece_against_gamma,
         calibration_against_trace,
+        trace_regularisation,
+        coverage_nu_map,
         spectral_density,
         reliability,
-        learning_curves,
+        loss_families,
+        pareto_front,
         parallel_coordinates,
+        importance,
+        learning_curves,
+        scheduler_audit,
         posthoc_temperature,
     ),
 )

@@ -1,0 +1,143 @@
+"""Loss families of one sweep against a reference family: differences with intervals, corrected for being many. No I/O.
+
+What is compared are configurations that finished, each the mean of its replicates. Where the sweep ran families at the
+same other settings (a grid), they are paired by those settings: in each, a family stands with the configuration that
+validation data would choose, measured on test data. Where settings are drawn at random no two agree, and all finished
+configurations of a family are compared with all of the reference. Seeds differ between the configurations of a sweep,
+so nothing here is paired by seed; `compare` does that between sweeps that share seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.paired import RANDOM_SIGNS, PairedDifference, holm, paired_difference
+from sweeper.statistics import INTERVAL_PAIRS, RESAMPLES, Values
+
+REFERENCE = "cross_entropy"
+"""What papers compare with; without it, the family with most finished configurations."""
+
+MINIMUM = 2
+"""Settings, or configurations on each side, below which nothing is compared."""
+
+AT_ONCE = 1_000_000
+"""Numbers that are shuffled at a time: 8 MB."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class FamilyComparison:
+    """One family minus the reference, of one metric.
+
+    Attributes:
+        family: name of the loss.
+        difference: mean, interval and p, before correction; its n counts pairs or the family's configurations.
+        corrected: p after Holm's correction for all families compared by this metric.
+        configurations: finished configurations of the family and of the reference that went in.
+        paired: whether by equal other settings.
+    """
+
+    family: str
+    difference: PairedDifference
+    corrected: float
+    configurations: tuple[int, int]
+    paired: bool
+
+
+def reference_of(rows: Rows) -> str | None:
+    """Return the family that others are compared with; None where there are fewer than two."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[str(row["loss"])] = counts.get(str(row["loss"]), 0) + 1
+    if len(counts) < 2:
+        return None
+    return REFERENCE if REFERENCE in counts else max(sorted(counts), key=lambda name: counts[name])
+
+
+def compare_families(rows: Rows, varying: Sequence[str], metric: str, mode: str) -> list[FamilyComparison]:
+    """Return every family with enough to compare, against the reference, by name.
+
+    Args:
+        rows: finished configurations: `loss`, `judged` (the objective), the metric, and the `varying` columns.
+        varying: the `config_…` columns that vary.
+        metric: the column to compare.
+        mode: `min` or `max`: which `judged` is better.
+    """
+    usable = [row for row in rows if finite(row.get(metric)) and finite(row.get("judged"))]
+    reference = reference_of(usable)
+    settings = [name for name in varying if not name.startswith("config_loss_")]
+    found: list[tuple[str, PairedDifference, tuple[int, int], bool]] = []
+    for family in sorted({str(row["loss"]) for row in usable} - {reference}):
+        mine, other = ([row for row in usable if str(row["loss"]) == name] for name in (family, reference))
+        chosen = [best_by_settings(part, settings, mode) for part in (other, mine)]
+        shared = [key for key in chosen[0] if key in chosen[1]]
+        sizes = (len(mine), len(other))
+        if len(shared) >= MINIMUM:
+            pairs = [[part[key][metric] for key in shared] for part in chosen]
+            found.append((family, paired_difference(*pairs), sizes, True))
+        elif min(sizes) >= MINIMUM:
+            values = [[row[metric] for row in part] for part in (other, mine)]
+            found.append((family, unpaired_difference(*values), sizes, False))
+    corrected = holm([difference.p for _, difference, _, _ in found])
+    return [FamilyComparison(f, d, p, n, paired) for (f, d, n, paired), p in zip(found, corrected, strict=True)]
+
+
+def finite(value: Any) -> bool:
+    """Tell whether a value is a finite number."""
+    return value is not None and bool(np.isfinite(value))
+
+
+def best_by_settings(rows: Rows, settings: Sequence[str], mode: str) -> dict[tuple[Any, ...], Mapping[str, Any]]:
+    """Return for each combination of `settings` the row whose objective is best."""
+    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in settings)
+        if key not in found or (row["judged"] > found[key]["judged"]) == (mode == "max"):
+            found[key] = row
+    return found
+
+
+def unpaired_difference(a: Values, b: Values, *, seed: int = 0) -> PairedDifference:
+    """Return mean(b) − mean(a) of two independent samples, with interval and the p of a permutation test.
+
+    The interval is a percentile bootstrap over each sample from INTERVAL_PAIRS values in both on, Welch's t below
+    (Welch 1947). The test shuffles which value belongs to which sample (Fisher 1935). `n` is the length of b.
+    """
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    mean = float(second.mean() - first.mean())
+    rng = np.random.default_rng(seed)
+    if min(len(first), len(second)) >= INTERVAL_PAIRS:
+        draws = [resampled_means(values, rng) for values in (first, second)]
+        low, high = np.percentile(draws[1] - draws[0], [2.5, 97.5])
+        interval = (float(low), float(high))
+    else:
+        from scipy.stats import ttest_ind
+
+        limits = ttest_ind(second, first, equal_var=False).confidence_interval(0.95)
+        interval = (float(limits.low), float(limits.high))
+    return PairedDifference(mean, interval, permutation_p(first, second, rng), len(second))
+
+
+def resampled_means(values: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return the means of RESAMPLES bootstrap samples."""
+    means: NDArray[np.float64] = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
+    return means
+
+
+def permutation_p(a: NDArray[np.float64], b: NDArray[np.float64], rng: np.random.Generator) -> float:
+    """Return the share of random splits whose means lie at least as far apart as those seen, that one counted in."""
+    together = np.concatenate([a, b])
+    seen = abs(b.mean() - a.mean()) * (1 - 1e-12)
+    more, left_to_do = 0, RANDOM_SIGNS
+    while left_to_do:
+        count = min(left_to_do, max(1, AT_ONCE // len(together)))
+        left = rng.permuted(np.tile(together, (count, 1)), axis=1)[:, : len(a)].sum(axis=1)
+        more += int(np.sum(abs((together.sum() - left) / len(b) - left / len(a)) >= seen))
+        left_to_do -= count
+    return float((1 + more) / (1 + RANDOM_SIGNS))

@@ -1,0 +1,145 @@
+"""How much each hyperparameter matters, within the trials that have it. No I/O.
+
+A conditional space has branches: γ exists for focal losses only, and a γ of focal is not a γ of inverse focal. So each
+branch is analysed by itself: all trials over what all of them have, and the trials of each component's name over that
+component's own hyperparameters beside the common ones.
+
+In a branch a random forest learns the rank of the objective from the hyperparameters. A hyperparameter's importance is
+half the drop of R² on held-out trials when its values are shuffled (Breiman 2001, Random Forests, §10): shuffling adds
+twice the variance that goes with it (Gregorutti, Michel & Saint-Pierre 2017, arXiv:1310.5726), so half the drop is its
+share of the variance, interactions counted in. Forests as models of the objective: Hutter, Hoos & Leyton-Brown 2014, An
+Efficient Approach for Assessing Hyperparameter Importance.
+Hyperparameters that were drawn independently are needed for shuffling to give plausible configurations; within a branch
+of a sweep they were. Ranks, because a few trials that diverged would otherwise be all that there is to explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MINIMUM_TRIALS = 20
+"""Trials below which a branch is not analysed: of five folds each then tests on fewer than four."""
+
+MOST_TRIALS = 2_000
+"""Of more, this many are drawn: R² no longer moves, and the time grows linearly."""
+
+FOLDS, TREES, SHUFFLES = 5, 60, 5
+"""Five folds as usual (Hastie, Tibshirani & Friedman 2009, §7.10); 60 trees and 5 shuffles a fold leave a Monte-Carlo
+error well below the spread over folds."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Importance:
+    """One hyperparameter in one branch.
+
+    Attributes:
+        column: its `config_…` column.
+        shares: of the variance of ranks on held-out trials, one a fold; noise about 0 may be negative.
+    """
+
+    column: str
+    shares: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean share over folds."""
+        return float(np.mean(self.shares))
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over folds. Folds share training data, so it is a spread and no standard error."""
+        return float(np.std(self.shares, ddof=1))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A set of trials that have the same hyperparameters.
+
+    Attributes:
+        name: `all`, or the component's name, e.g. `focal`.
+        importances: largest first.
+        r_squared: of ranks, on held-out trials, mean over folds; at most 0 when the forest learned nothing.
+        n: trials.
+    """
+
+    name: str
+    importances: tuple[Importance, ...]
+    r_squared: float
+    n: int
+
+
+def importances(rows: Rows, columns: Sequence[str], objective: str, *, seed: int = 0) -> list[Branch]:
+    """Return the branches with enough trials, all trials first.
+
+    Args:
+        rows: one a trial, with `columns` and `objective`; rows without a finite objective are left out.
+        columns: `config_…` columns that vary.
+        objective: column of what is to be explained.
+        seed: of folds, forests and shuffles.
+    """
+    usable = [row for row in rows if row[objective] is not None and np.isfinite(row[objective])]
+    found = []
+    for name, mine in branches(usable, columns):
+        own = [column for column in columns if explains(mine, column)]
+        if len(mine) >= MINIMUM_TRIALS and len(own) > 1:
+            found.append(analysed(name, mine, own, objective, seed))
+    return found
+
+
+def branches(rows: Rows, columns: Sequence[str]) -> list[tuple[str, Rows]]:
+    """Return all rows, and those of each component's name that has hyperparameters of its own."""
+    parts: list[tuple[str, Rows]] = [("all", rows)]
+    for owner in (column for column in columns if column.endswith("_name")):
+        prefix = owner.removesuffix("name")
+        for name in sorted({str(row[owner]) for row in rows}):
+            mine = [row for row in rows if str(row[owner]) == name]
+            own = [c for c in columns if c.startswith(prefix) and c != owner and explains(mine, c)]
+            if own and len(mine) < len(rows):
+                parts.append((name, mine))
+    return parts
+
+
+def explains(rows: Rows, column: str) -> bool:
+    """Tell whether every row has the hyperparameter and it takes more than one value among them."""
+    values = {row.get(column) for row in rows}
+    return None not in values and len(values) > 1
+
+
+def analysed(name: str, rows: Rows, columns: Sequence[str], objective: str, seed: int) -> Branch:
+    """Return the importances of `columns` among `rows`."""
+    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.inspection import permutation_importance
+    from sklearn.model_selection import KFold
+
+    if len(rows) > MOST_TRIALS:
+        kept = np.random.default_rng(seed).choice(len(rows), MOST_TRIALS, replace=False)
+        rows = [rows[at] for at in sorted(kept)]
+    features = np.column_stack([encoded(rows, column) for column in columns])
+    ranks = np.argsort(np.argsort([row[objective] for row in rows])) / len(rows)
+    scores, shares = [], []
+    for train, test in KFold(FOLDS, shuffle=True, random_state=seed).split(features):
+        forest = RandomForestRegressor(TREES, min_samples_leaf=2, random_state=seed, n_jobs=1)
+        forest.fit(features[train], ranks[train])
+        scores.append(forest.score(features[test], ranks[test]))
+        shuffled = permutation_importance(forest, features[test], ranks[test], n_repeats=SHUFFLES, random_state=seed)
+        shares.append(shuffled.importances_mean / 2)
+    each = np.transpose(shares)
+    found = [Importance(column, tuple(map(float, each[at]))) for at, column in enumerate(columns)]
+    found.sort(key=lambda importance: -importance.mean)
+    return Branch(name, tuple(found), float(np.mean(scores)), len(rows))
+
+
+def encoded(rows: Rows, column: str) -> NDArray[np.float64]:
+    """Return a hyperparameter as numbers: names by their place in the alphabet, which trees split as they need."""
+    values = [row[column] for row in rows]
+    if any(isinstance(value, (str, bool)) for value in values):
+        names = sorted({str(value) for value in values})
+        return np.array([names.index(str(value)) for value in values], dtype=np.float64)
+    return np.array(values, dtype=np.float64)

@@ -1,0 +1,48 @@
+"""Where a figure's or table's numbers come from: the SQL, the rows it gives as CSV, and the Parquet files it reads."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Sequence
+
+from sweeper.report.figure import plural
+from sweeper.report.markup import Markup, join, tag
+from sweeper.results import Results
+from sweeper.table_formats import format_table
+
+MOST_BYTES = 8 * 2**20
+"""Rows of a query that take more than this in memory are not put into the page: it is to stay quick to open. Compressed
+CSV is about a tenth of it. Logits of a large test set are more; the query gives them from the sweep's tables."""
+
+
+def sources(results: Results, key: str, sql: Sequence[str], tables: Sequence[str]) -> Markup:
+    """Return the collapsed queries, their rows as files inside the page, and links to the Parquet files they read."""
+    links = [join(tag("a", name, href=f"tables/{name}/"), " ") for name in tables]
+    rows = [data_link(results, f"{key}-{at + 1}" if len(sql) > 1 else key, query) for at, query in enumerate(sql)]
+    return tag(
+        "div",
+        tag("details", tag("summary", "SQL of these data"), tag("pre", ";\n\n".join(sql))),
+        tag("span", "Data: ", *rows),
+        tag("span", "Parquet: ", *links),
+        class_="sources",
+    )
+
+
+def data_link(results: Results, name: str, query: str) -> Markup:
+    """Return a link that saves the rows of a query as CSV, held compressed in the page itself."""
+    table = results.sql(query)
+    size = plural(table.num_rows, "row")
+    if table.nbytes > MOST_BYTES:
+        return Markup(join(f"{size}, too many for this page: run the SQL. "))
+    text = format_table(table, "csv")
+    assert isinstance(text, str)
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    link = tag(
+        "a",
+        f"CSV ({size})",
+        href=f"data:application/gzip;base64,{packed}",
+        download=f"{results.name}-{name}.csv.gz",
+        class_="data-link",
+    )
+    return join(link, " ")
