@@ -26,3 +26,10 @@ def gamma_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep in progress: of 16 trials, 3 run and 3 wait."""
     return write_sweep(tmp_path_factory.mktemp("live") / "live", configurations=16, running=3, failures=1, samples=120)
+
+
+@pytest.fixture(scope="session")
+def losses_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A grid over losses × 2 networks × 2 learning rates, every trial but one trained to the end."""
+    folder = tmp_path_factory.mktemp("losses") / "losses"
+    return write_sweep(folder, space="losses", configurations=64, failures=1, samples=60)
