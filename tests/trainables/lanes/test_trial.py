@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -164,9 +165,18 @@ def test_data_that_spoil_every_replicate_fail_the_trial_at_once(dataset, packing
     assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
 
 
-@pytest.mark.parametrize(("device", "gpu", "share"), [("cuda", 0.25, [0.25]), ("cuda", 1.0, []), ("cpu", 0.0, [])])
-def test_a_share_of_a_card_is_a_share_of_its_memory(monkeypatch, device, gpu, share):
+CARD = SimpleNamespace(total_memory=80 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "cap"),
+    [("cuda", 0.25, [0.25 - 0.5 / 80]), ("cuda", 1 / 128, [1 / 256]), ("cuda", 1.0, [1.0]), ("cpu", 0.0, [])],
+)
+def test_a_share_of_a_card_is_a_share_of_its_memory_less_what_cuda_takes(monkeypatch, device, gpu, cap):
     capped = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda card: CARD)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", capped.append)
     prepare_process(replace(SETTINGS, device=device, gpu=gpu))
-    assert capped == share
+    assert capped == pytest.approx(cap)
