@@ -22,15 +22,14 @@ from typing import Any
 import ray
 from ray import cloudpickle, tune
 from ray.air.execution._internal import RayActorManager
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, OutOfMemoryError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.tune import Callback, Stopper
 from ray.tune.execution import tune_controller
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from sweeper.driver import Driver
-from sweeper.failures import PREEMPTED, Failure, classify
-from sweeper.ray_view import lost_with_its_node
+from sweeper.failures import Failure, classify
 from trainables.card_memory import CardProbe
 from trainables.trainable import SweepTrainable
 
@@ -296,8 +295,6 @@ def _failure_of(trial: Any) -> Failure:
         return classify("Error", Path(trial.error_file).read_text() if trial.error_file else "")
     error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     cause = getattr(error, "cause", None)
-    if isinstance(error, ActorUnavailableError) and error.actor_id and lost_with_its_node(error.actor_id):
-        return Failure(PREEMPTED, "its node died", counts=False)
     if isinstance(cause, BaseException):
         return classify(type(cause).__name__, f"{type(cause).__name__}: {cause}")
     return classify(type(error).__name__, str(error))

@@ -6,14 +6,12 @@ Ray reads its environment when it is imported: call `sweeper.ray_environment.pre
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import ray
-from ray._private.state import state
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.exceptions import RayError
@@ -26,10 +24,6 @@ from ray.experimental.internal_kv import (
 from ray.util.metrics import Gauge
 
 from sweeper.capacity import ClusterView, view_of_first_autoscaler
-
-NODE_DEATH_SECONDS = 60.0
-"""How long a node's death may take to show: with Ray's defaults five health checks, three seconds apart, each of which
-may take ten."""
 
 STATUS_SECONDS = 5.0
 """How long the head may take to answer; it takes milliseconds."""
@@ -62,24 +56,6 @@ def glance_at_cluster() -> ClusterView | None:
 def _head(address: str) -> Any:
     """Return a connection to the head, one for all looks."""
     return GcsClient(address)
-
-
-def lost_with_its_node(actor: str, sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Tell whether an actor that cannot be reached went with its node, waiting until the head knows.
-
-    Ray says the same of a process that was killed and of a node that is gone, until the raylet has told of the
-    one, or has been silent for long enough to be taken for the other.
-    """
-    began = time.monotonic()
-    while time.monotonic() - began < NODE_DEATH_SECONDS:
-        found = state.actor_table(actor)
-        living = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        if found and found["Address"]["NodeID"] not in living:
-            return True
-        if not found or found["State"] == "DEAD":
-            return False
-        sleep(0.5)
-    return False
 
 
 class KeyValueBoard:
