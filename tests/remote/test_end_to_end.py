@@ -104,6 +104,7 @@ def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None
     _assert_nothing_leaked(site, store, printed)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     """A warned node's trial reports, checkpoints and goes on elsewhere: no epoch is lost, no retry is spent."""
