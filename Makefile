@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-.PHONY: sweep test test-slow rehearse test-faults check-gpu bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-lanes-gpu bench-lane-memory bench-lane-evaluation bench-training bench-mlflow-faults simulate-cluster clean
+.PHONY: sweep test test-slow rehearse test-faults check-gpu bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-lanes-gpu bench-lane-memory bench-lane-evaluation bench-training bench-mlflow-faults bench-report simulate-cluster clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -91,6 +91,10 @@ bench-lane-evaluation: $(DEVELOPMENT)
 
 bench-training: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_training
+
+# Report, SQL and tables of 1,000 and of 10,000 trials, and how soon a browser shows the page.
+bench-report: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_report
 
 # 100,000 trials on 1,000 GPUs with an injected clock: what reaches driver, journal, MLflow, tables and head.
 simulate-cluster: $(DEVELOPMENT)
