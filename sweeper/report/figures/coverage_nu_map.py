@@ -38,7 +38,8 @@ SCALE = [[0, "var(--ramp-1)"], [0.5, "var(--ramp-2)"], [1, "var(--ramp-3)"]]
 
 def draw(results: Results) -> Figure | None:
     """Return one map a network and metric: cells where the sweep ran a grid, points where it drew at random."""
-    if not {"config_loss_coverage", "config_loss_nu"} <= set(results.columns("trials")):
+    columns = {*results.columns("trials"), *results.columns("evaluations")}
+    if not {"config_loss_coverage", "config_loss_nu", *METRICS} <= columns:
         return None
     condition = "config_loss_coverage IS NOT NULL AND config_loss_nu > 0 AND ece IS NOT NULL"
     sql, rows = configuration_rows(results, condition, SETTINGS)

@@ -40,6 +40,8 @@ MOST_NAMED = 12
 
 def draw(results: Results) -> Figure | None:
     """Return the pairs of goals, with the front over all of them; None where nothing finished."""
+    if not {"accuracy", "ece"} <= set(results.columns("evaluations")):
+        return None
     sql, rows = configuration_rows(results, "accuracy IS NOT NULL AND ece IS NOT NULL")
     rows = [row | {"error": 1 - row["accuracy"]} for row in rows if None not in (row["accuracy"], row["ece"])]
     curved, left_out = one_sample_size([row for row in rows if row.get(CURVATURE) is not None])

@@ -30,7 +30,7 @@ ZERO_BELOW = 4.0
 
 def draw(results: Results) -> Figure | None:
     """Return ECE and the cross-entropy Hessian's trace against τ; None where nothing was penalised."""
-    if "config_loss_weight" not in results.columns("trials"):
+    if "config_loss_weight" not in results.columns("trials") or "ece" not in results.columns("evaluations"):
         return None
     sql, rows = configuration_rows(results, CONDITION, SETTINGS)
     penalised = [row for row in rows if row["loss"] == LOSS]
