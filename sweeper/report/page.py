@@ -20,7 +20,7 @@ from sweeper.report.overview import Overview, details, headline, overview
 from sweeper.report.posthoc_table import KEY as POSTHOC_KEY
 from sweeper.report.posthoc_table import TITLE as POSTHOC_TITLE
 from sweeper.report.posthoc_table import posthoc_section
-from sweeper.report.sources import sources
+from sweeper.report.sources import Sources
 from sweeper.report.tables import DataTable, decisions_table, failures_table, trials_table
 from sweeper.results import Results
 
@@ -47,7 +47,9 @@ def render(results: Results) -> str:
     figures = [figure for figure, _ in drawings if figure is not None]
     absent = [sentence for figure, sentence in drawings if figure is None]
     tables = [trials_table(board), decisions_table(results), failures_table(results)]
-    posthoc = posthoc_section(results)
+    sources = Sources(results)
+    cards = [figure_section(sources, figure) for figure in figures]  # first: they stand first and hold shared rows
+    posthoc = posthoc_section(results, sources)
     body = tag(
         "main",
         masthead(results, counts, figures, tables, posthoc),
@@ -56,9 +58,9 @@ def render(results: Results) -> str:
         summary(board, counts, figures),
         claims_section(results),
         tiles(counts),
-        *(figure_section(results, figure) for figure in figures),
+        *cards,
         posthoc,
-        *(table_section(results, table) for table in tables),
+        *(table_section(sources, table) for table in tables),
         left_out(absent),
         manifest_section(results),
     )
@@ -195,7 +197,7 @@ def tile(label: str, value: str, note: str) -> Markup:
     )
 
 
-def figure_section(results: Results, figure: Figure) -> Markup:
+def figure_section(sources: Sources, figure: Figure) -> Markup:
     """Return a figure's card: caption, legend, panels, the SQL and the data."""
     groups = [
         tag(
@@ -213,7 +215,7 @@ def figure_section(results: Results, figure: Figure) -> Markup:
         tag("p", pretty(figure.caption), class_="caption"),
         tag("div", *groups, *marks, class_="key") if groups or marks else "",
         tag("div", *panels, class_="panels"),
-        sources(results, figure.key, figure.sql, figure.tables),
+        sources.section(figure.key, figure.sql, figure.tables),
         class_="card",
         id=figure.key,
     )
@@ -242,7 +244,7 @@ def pretty(text: str) -> Markup:
     return Markup(join(unbroken).replace("λ_max", "λ<sub>max</sub>"))
 
 
-def table_section(results: Results, table: DataTable) -> Markup:
+def table_section(sources: Sources, table: DataTable) -> Markup:
     """Return a table's card; its rows are data that the page draws as they are scrolled to."""
     heads = [
         tag("th", tag("button", pretty(column["label"]), type="button"), class_=alignment(column), scope="col")
@@ -254,7 +256,7 @@ def table_section(results: Results, table: DataTable) -> Markup:
             tag("span", class_="count"), class_="finder"),
         tag("div", tag("table", tag("thead", tag("tr", *heads)), tag("tbody")), class_="scroll", tabindex="0"),
         data_script(f"{table.key}-rows", json_text(data)),
-        sources(results, table.key, [table.sql], table.tables),
+        sources.section(table.key, [table.sql], table.tables),
     )  # fmt: skip
     return tag(
         "section",

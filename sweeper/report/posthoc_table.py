@@ -14,7 +14,7 @@ from sweeper.leaderboard import number
 from sweeper.report.figure import plural
 from sweeper.report.markup import Markup, join, tag
 from sweeper.report.posthoc import Posthoc, Variant, posthoc_measurements
-from sweeper.report.sources import sources
+from sweeper.report.sources import Sources
 from sweeper.results import Results
 from sweeper.statistics import spread, spread_text
 
@@ -51,7 +51,7 @@ class Cell:
         return spread(list(self.values.values())).mean if self.values else float("inf")
 
 
-def posthoc_section(results: Results) -> Markup:
+def posthoc_section(results: Results, sources: Sources) -> Markup:
     """Return the card with one table a metric (and number of bins); nothing where no method was measured."""
     measured = posthoc_measurements(results)
     if measured is None:
@@ -62,7 +62,7 @@ def posthoc_section(results: Results) -> Markup:
     caption = CAPTION + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
     if measured.left_out:
         caption += f" The best {len(measured.names)} configurations; {measured.left_out} more are in the tables."
-    behind = sources(results, KEY, [measured.sql], ("evaluations", "recalibrations", "trials"))
+    behind = sources.section(KEY, [measured.sql], ("evaluations", "recalibrations", "trials"))
     return tag("section", tag("h2", TITLE), tag("p", caption, class_="caption"), *parts, behind, class_="card", id=KEY)
 
 

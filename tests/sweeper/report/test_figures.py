@@ -63,10 +63,10 @@ def means(folder: Path, split: str, columns: list[str]) -> pd.DataFrame:
 
 def csv_files(text: str) -> dict[str, pd.DataFrame]:
     """The rows behind every figure and table, unpacked from the links of the page."""
-    found = re.findall(r'href="data:application/gzip;base64,([^"]+)" download="[a-z]+-([^"]+)\.csv\.gz"', text)
+    found = re.findall(r'id="(data-[^"]+)" href="data:application/gzip;base64,([^"]+)"', text)
     return {
         name: pd.read_csv(io.BytesIO(gzip.decompress(base64.b64decode(packed))), keep_default_na=False, dtype=str)
-        for packed, name in found
+        for name, packed in found
     }
 
 
@@ -96,12 +96,12 @@ def test_every_figure_has_the_rows_that_its_sql_gives_from_the_parquet_files(tex
         code = re.search(r"<summary>SQL of these data</summary><pre>(.*?)</pre>", part, re.DOTALL)
         if not key or not code or "recalibrations" in code[1]:
             continue
+        held = re.findall(r'<a (?:id="|href="#)(data-[^"]+)"', part)
         queries = code[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").split(";\n\n")
-        for at, query in enumerate(queries):
+        for name, query in zip(held, queries, strict=True):
             rows = connection.sql(query).fetchall()
-            held = files[f"{key[1]}-{at + 1}" if len(queries) > 1 else key[1]]
-            assert len(held) == len(rows), key[1]
-            for mine, row in list(zip(held.itertuples(index=False), rows, strict=True))[::7]:
+            assert len(files[name]) == len(rows), key[1]
+            for mine, row in list(zip(files[name].itertuples(index=False), rows, strict=True))[::7]:
                 for cell, value in zip(mine, row, strict=True):
                     if isinstance(value, float) and np.isfinite(value):
                         assert float(cell) == pytest.approx(value, rel=1e-9)

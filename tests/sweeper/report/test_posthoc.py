@@ -17,6 +17,7 @@ from sweeper.recalibration_request import read_requests
 from sweeper.report.figures import posthoc_temperature
 from sweeper.report.posthoc import Variant, posthoc_measurements
 from sweeper.report.posthoc_table import Cell, alike, marks_of, posthoc_section
+from sweeper.report.sources import Sources
 from sweeper.results import Results
 from sweeper.spec import load_spec
 from sweeper.statistics import spread_text
@@ -73,7 +74,7 @@ def results(gamma_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Res
 
 
 def test_the_table_holds_means_deviations_and_temperatures(results: Results) -> None:
-    page = posthoc_section(results)
+    page = posthoc_section(results, Sources(results))
     tables = Tables(page).tables
     ece = next(rows for heading, rows in tables.items() if heading.startswith("Expected"))
     assert ece[0] == [
@@ -99,7 +100,7 @@ def test_the_table_holds_means_deviations_and_temperatures(results: Results) -> 
 
 
 def test_an_unavailable_method_is_a_dash_with_the_reason_below(results: Results) -> None:
-    page = posthoc_section(results)
+    page = posthoc_section(results, Sources(results))
     reasons = results.rows("SELECT DISTINCT unavailable AS reason FROM recalibrations WHERE unavailable IS NOT NULL")
     assert len(reasons) == 1
     assert reasons[0]["reason"] in page and re.search(r"–<sup title=[^>]*>a</sup>", page)
@@ -149,7 +150,7 @@ def test_without_any_method_there_is_neither_table_nor_figure(gamma_folder: Path
     text = (folder / "sweep.yaml").read_text().replace("- temperature", "[]")
     (folder / "sweep.yaml").write_text(re.sub(r"posthoc:\s*\[\]", "posthoc: []", text))
     assert posthoc_measurements(Results(folder)) is None
-    assert posthoc_section(Results(folder)) == ""
+    assert posthoc_section(Results(folder), Sources(Results(folder))) == ""
     assert posthoc_temperature.draw(Results(folder)) is None
 
 
