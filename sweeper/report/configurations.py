@@ -13,16 +13,19 @@ from sweeper.statistics import MINIMUM_PAIRS, correlation
 
 Rows = Sequence[dict[str, Any]]
 
-SAMPLES = "hessian_training_samples"
+HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+"""The losses whose Hessian an evaluation may measure; a sweep may ask for one alone."""
+
 MEASURED = (
     "ece", "nll", "accuracy", "hessian_training_lambda_max", "hessian_cross_entropy_lambda_max",
     "hessian_training_trace", "hessian_cross_entropy_trace",
 )  # fmt: skip
 
 
-def has_curvature(results: Results) -> bool:
-    """Tell whether the Hessian's columns are there (they may still be empty)."""
-    return {SAMPLES, "hessian_cross_entropy_lambda_max"} <= set(results.columns("evaluations"))
+def measured_hessians(results: Results) -> dict[str, str]:
+    """Return those of HESSIANS that this sweep's evaluations have columns for (they may still be empty)."""
+    present = set(results.columns("evaluations"))
+    return {loss: words for loss, words in HESSIANS.items() if f"hessian_{loss}_samples" in present}
 
 
 def configuration_rows(
@@ -41,7 +44,8 @@ def configuration_rows(
         **(more or {}),
     }  # fmt: skip
     selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
-    selected.append(f"{SAMPLES if SAMPLES in present else 'NULL'} AS samples")
+    sizes = [f"hessian_{loss}_samples" for loss in measured_hessians(results)]
+    selected.append(f"coalesce({', '.join([*sizes, 'NULL'])}) AS samples")
     measured = [f"avg({name}) AS {name}, stddev_samp({name}) AS {name}_sd" for name in MEASURED if name in present]
     columns = ",\n  ".join([*selected, "count(*) AS replicates", *measured])
     sql = (

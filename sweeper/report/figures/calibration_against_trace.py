@@ -9,9 +9,10 @@ import plotly.graph_objects as go
 
 from sweeper.leaderboard import FINISHED
 from sweeper.report.configurations import (
+    HESSIANS,
     Rows,
     configuration_rows,
-    has_curvature,
+    measured_hessians,
     one_sample_size,
     sample_size_remark,
 )
@@ -22,12 +23,11 @@ from sweeper.statistics import log_log_fit
 
 ABSENT = "ECE against Tr(H): no Hessian was measured."
 
-LOSSES = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
-
 
 def draw(results: Results) -> Figure | None:
     """Return validation ECE against Tr(H), one panel a Hessian; None without curvature."""
-    if not has_curvature(results):
+    hessians = measured_hessians(results)
+    if not hessians:
         return None
     sql, rows = configuration_rows(results, "ece > 0")
     rows, left_out = one_sample_size(rows)
@@ -44,7 +44,7 @@ def draw(results: Results) -> Figure | None:
         ),
         sql=[sql],
         tables=["evaluations", "trials"],
-        panels=[panel(rows, loss, architectures) for loss in LOSSES],
+        panels=[panel(rows, loss, architectures) for loss in hessians],
         legend=architectures,
         statuses=statuses(rows),
     )
@@ -61,7 +61,7 @@ def panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     x = log_axis("Tr(H)", (row[column] for row in shown))
     y = log_axis("validation ECE", (row["ece"] for row in shown))
     drawn = plot([*traces, *fits], x, y)
-    return Panel(LOSSES[loss], remarks, drawn)
+    return Panel(HESSIANS[loss], remarks, drawn)
 
 
 def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[Any], list[str]]:

@@ -8,12 +8,13 @@ from sweeper.leaderboard import FINISHED
 from sweeper.report.configurations import (
     GAMMA_CONDITION,
     GAMMA_REMARK,
+    HESSIANS,
     Rows,
     at_gamma_zero,
     configuration_rows,
     correlated,
     gamma_axis,
-    has_curvature,
+    measured_hessians,
     one_sample_size,
     only_gamma_varies,
     rank_correlations,
@@ -26,15 +27,17 @@ from sweeper.statistics import MINIMUM_PAIRS
 
 ABSENT = "λ_max against γ: no trial has both a γ and a measured Hessian."
 
-LOSSES = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-entropy’s Hessian"}
 
 
 def draw(results: Results) -> Figure | None:
     """Return λ_max against γ, one panel a focal-type loss family and Hessian; None without γ or curvature."""
-    if "config_loss_gamma" not in results.columns("trials") or not has_curvature(results):
+    hessians = measured_hessians(results)
+    if "config_loss_gamma" not in results.columns("trials") or not hessians:
         return None
     sql, rows = configuration_rows(results, GAMMA_CONDITION)
-    rows, left_out = one_sample_size([row for row in rows if row["hessian_training_lambda_max"] is not None])
+    measured = [f"hessian_{loss}_lambda_max" for loss in hessians]
+    rows, left_out = one_sample_size([row for row in rows if any(row[name] is not None for name in measured)])
     zero, rows = at_gamma_zero(rows), [row for row in rows if row["gamma"] is not None]
     if not rows:
         return None
@@ -51,8 +54,8 @@ def draw(results: Results) -> Figure | None:
         ),
         sql=[sql],
         tables=["evaluations", "trials"],
-        panels=[panel(rows, zero, family, loss, architectures, line) for family in families for loss in LOSSES],
-        findings=findings(rows, families),
+        panels=[panel(rows, zero, family, loss, architectures, line) for family in families for loss in hessians],
+        findings=findings(rows, families, list(hessians)),
         legend=architectures,
         statuses=statuses([*rows, *zero]),
     )
@@ -72,10 +75,10 @@ def panel(rows: Rows, zero: Rows, family: str, loss: str, architectures: Sequenc
     remarks = rank_correlations(shown, "gamma", column)
     if len(shown) < len(mine):
         remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on this scale.")
-    return Panel(f"{family}: {LOSSES[loss]}", remarks, plot(traces, gamma_axis(shown), y))
+    return Panel(f"{family}: {HESSIANS[loss]}", remarks, plot(traces, gamma_axis(shown), y))
 
 
-def findings(rows: Rows, families: Sequence[str]) -> list[str]:
+def findings(rows: Rows, families: Sequence[str], hessians: Sequence[str]) -> list[str]:
     """Return the rank correlations of γ and λ_max among finished trials, where there are enough for one."""
     sentences: list[str] = []
     for family in families:
@@ -84,9 +87,6 @@ def findings(rows: Rows, families: Sequence[str]) -> list[str]:
             chosen = [row for row in chosen if row["status"] == FINISHED]
             if len(chosen) < MINIMUM_PAIRS:
                 continue
-            texts = [correlated(chosen, "gamma", f"hessian_{loss}_lambda_max") for loss in LOSSES]
-            sentences.append(
-                f"γ of {family} and λ_max on {architecture}, Spearman: {texts[0]} for the training loss’s Hessian, "
-                f"{texts[1]} for cross-entropy’s."
-            )
+            texts = [f"{correlated(chosen, 'gamma', f'hessian_{h}_lambda_max')} for {NAMES[h]}" for h in hessians]
+            sentences.append(f"γ of {family} and λ_max on {architecture}, Spearman: {', '.join(texts)}.")
     return sentences

@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from sweeper.leaderboard import leaderboard
+from sweeper.report.configurations import HESSIANS
 from sweeper.report.figure import STATUS_WORDS, Figure, Panel, axis, colour, log_axis, plot, plural
-from sweeper.report.figures.calibration_against_trace import LOSSES
 from sweeper.report.figures.reliability import chosen
 from sweeper.results import Results
 
@@ -36,7 +36,7 @@ def draw(results: Results) -> Figure | None:
         if rows:
             queries.append(sql)
             densities[f"{role}, {row['trial']}: {board.describe(row)}, {STATUS_WORDS[row['status']]}"] = rows
-    panels = [panel for loss in LOSSES if (panel := density_panel(loss, densities))]
+    panels = [panel for loss in HESSIANS if (panel := density_panel(loss, densities))]
     if not panels:
         return None
     sizes = sorted({row["samples"] for rows in densities.values() for row in rows})
@@ -80,7 +80,7 @@ def density_panel(loss: str, densities: Mapping[str, Rows]) -> Panel | None:
             line = [row for row in rows if row["replicate"] == replicate]
             traces.append(density_line(line, f"{label.partition(':')[0]}, replicate {replicate}", colour(at), floor))
     y = log_axis("density", (floor, highest), range=_decades(floor, highest))
-    return Panel(LOSSES[loss], remarks, plot(traces, axis("eigenvalue λ"), y))
+    return Panel(HESSIANS[loss], remarks, plot(traces, axis("eigenvalue λ"), y))
 
 
 def density_line(rows: Rows, name: str, ink: str, floor: float) -> go.Scatter:

@@ -157,6 +157,25 @@ def test_the_trace_penalty_has_every_tau_and_cross_entropy_at_zero(page: Page, l
     assert stated in page.sections["trace-regularisation"]
 
 
+def test_one_measured_hessian_is_enough(losses_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    (folder / "tables" / "evaluations").mkdir(parents=True)
+    for name in ("trials", "epochs", "decisions", "reliability", "predictions"):
+        (folder / "tables" / name).symlink_to(losses_folder.resolve() / "tables" / name)
+    table = frame(losses_folder, "evaluations")
+    dropped = [name for name in table if name.startswith("hessian_training_")]
+    assert dropped
+    table.drop(columns=dropped).to_parquet(folder / "tables" / "evaluations" / "a.parquet")
+    one = Page(write_report(folder).read_text("utf-8"))
+    for key, panels in {
+        "trace-regularisation": 2,
+        "calibration-against-trace": 1,
+        "curvature-against-gamma": 1,
+    }.items():
+        assert "Hessian on 128 validation samples" in one.sections[key], key
+        assert f"{key}-{panels - 1}" in one.data and f"{key}-{panels}" not in one.data
+
+
 def test_the_front_is_what_nothing_dominates(page: Page, losses_folder: Path) -> None:
     column = "hessian_cross_entropy_lambda_max"
     table = means(losses_folder, "val", ["accuracy", "ece", column])
