@@ -19,7 +19,12 @@ def claims_section(results: Results) -> Markup:
         word = "rehearsal: no verdict" if results.rehearsed else verdict.verdict
         cards += [
             tag("h3", f"{claim.statement} ({claim.paper})"),
-            tag("p", tag("strong", word.capitalize()), f". {verdict.sentence[0].upper()}{verdict.sentence[1:]}."),
+            tag("p", tag("strong", word.capitalize()), f". {begun(verdict.sentence)}."),
             tag("details", tag("summary", "Rule, fixed beforehand"), tag("p", claim.rule), class_="rule"),
         ]
     return tag("section", tag("h2", "Claims"), *cards, class_="card claims", id="claims")
+
+
+def begun(sentence: str) -> str:
+    """Return the sentence with a capital, unless it begins with a symbol: ρ is no Ρ."""
+    return sentence[0].upper() + sentence[1:] if sentence[0].isascii() else sentence
