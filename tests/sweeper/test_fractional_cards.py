@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from sweeper.ray_environment import prepare
@@ -11,12 +13,19 @@ from tests.shared_card import HUNGRY, run_on_one_card
 @pytest.fixture(scope="module", autouse=True)
 def one_card():
     """A Ray of its own that counts one card."""
+    before = dict(os.environ)
     prepare(None)
     import ray
+    from ray._raylet import AuthenticationMode, get_authentication_mode
 
+    if get_authentication_mode() == AuthenticationMode.DISABLED:
+        # Ray settles this once, when it is imported, and another test of this process has imported it before.
+        os.environ["RAY_AUTH_MODE"] = "disabled"
     ray.init(address="local", num_cpus=3, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def test_a_trial_that_runs_out_gets_more_of_the_card_and_its_neighbours_end_well(tmp_path):

@@ -120,7 +120,17 @@ def test_any_yaml_like_text(text):
     assert isinstance(document.values, dict)
 
 
-_SCALARS = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(string.printable, max_size=8)
+def _is_number(text):
+    """Tell whether a text such as `1e5` reads as a number here: PyYAML takes it for a text and writes it unquoted."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+_TEXTS = st.text(string.printable, max_size=8).filter(lambda text: not _is_number(text))
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | _TEXTS
 _SCALARS |= st.floats(allow_nan=False)
 _VALUES = st.recursive(
     _SCALARS,
