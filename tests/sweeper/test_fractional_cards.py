@@ -7,6 +7,7 @@ import os
 import pytest
 
 from sweeper.ray_environment import prepare
+from tests.faults.processes import wait_until
 from tests.shared_card import HUNGRY, run_on_one_card
 
 
@@ -61,6 +62,8 @@ def test_a_probe_measures_on_a_card_of_its_own_and_gives_it_back(monkeypatch):
 
     from sweeper import executor
 
+    # The processes of the test before may still be giving the card back.
+    wait_until(lambda: ray.available_resources().get("GPU") == 1.0)
     with executor.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
         assert ray.available_resources()["GPU"] == 1.0, "nothing to measure yet"
         assert probe([7]) == {"used_bytes": 1, "total_bytes": 7, "card": "cuda"}
