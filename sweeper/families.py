@@ -3,8 +3,10 @@
 What is compared are configurations that finished, each the mean of its replicates. Where the sweep ran families at the
 same other settings (a grid), they are paired by those settings: in each, a family stands with the configuration that
 validation data would choose, measured on test data. Where settings are drawn at random no two agree, and all finished
-configurations of a family are compared with all of the reference. Seeds differ between the configurations of a sweep,
-so nothing here is paired by seed; `compare` does that between sweeps that share seeds.
+configurations of a family are compared with all of the reference. Where a side has one configuration only, the
+replicates of each side's best by validation are compared: that counts the chance of seeds, not that of the choice.
+Seeds differ between the configurations of a sweep, so nothing here is paired by seed; `compare` does that between
+sweeps that share seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ REFERENCE = "cross_entropy"
 """What papers compare with; without it, the family with most finished configurations."""
 
 MINIMUM = 2
-"""Settings, or configurations on each side, below which nothing is compared."""
+"""Settings, configurations or replicates on each side, below which nothing is compared."""
+
+SETTINGS, CONFIGURATIONS, REPLICATES = "settings", "configurations", "replicates"
+"""What is compared: pairs at equal settings, configurations as they come, or replicates of the chosen ones."""
+
+SAME = 1e-12
+"""Values that differ by less than this share of the largest are the same but for rounding."""
 
 AT_ONCE = 1_000_000
 """Numbers that are shuffled at a time: 8 MB."""
@@ -37,17 +45,17 @@ class FamilyComparison:
 
     Attributes:
         family: name of the loss.
-        difference: mean, interval and p, before correction; its n counts pairs or the family's configurations.
+        difference: mean, interval and p, before correction.
         corrected: p after Holm's correction for all families compared by this metric.
-        configurations: finished configurations of the family and of the reference that went in.
-        paired: whether by equal other settings.
+        sizes: how many units of the family and of the reference went in.
+        unit: SETTINGS, CONFIGURATIONS or REPLICATES.
     """
 
     family: str
     difference: PairedDifference
     corrected: float
-    configurations: tuple[int, int]
-    paired: bool
+    sizes: tuple[int, int]
+    unit: str
 
 
 def reference_of(rows: Rows) -> str | None:
@@ -60,32 +68,40 @@ def reference_of(rows: Rows) -> str | None:
     return REFERENCE if REFERENCE in counts else max(sorted(counts), key=lambda name: counts[name])
 
 
-def compare_families(rows: Rows, varying: Sequence[str], metric: str, mode: str) -> list[FamilyComparison]:
+def compare_families(
+    rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Mapping[str, Sequence[float]]
+) -> list[FamilyComparison]:
     """Return every family with enough to compare, against the reference, by name.
 
     Args:
-        rows: finished configurations: `loss`, `judged` (the objective), the metric, and the `varying` columns.
+        rows: finished configurations: `trial`, `loss`, `judged` (the objective), the metric, and `varying` columns.
         varying: the `config_…` columns that vary.
         metric: the column to compare.
         mode: `min` or `max`: which `judged` is better.
+        replicates: trial → the metric of each replicate.
     """
     usable = [row for row in rows if finite(row.get(metric)) and finite(row.get("judged"))]
     reference = reference_of(usable)
+    if reference is None:
+        return []
     settings = [name for name in varying if not name.startswith("config_loss_")]
-    found: list[tuple[str, PairedDifference, tuple[int, int], bool]] = []
+    found: list[tuple[str, PairedDifference, tuple[int, int], str]] = []
     for family in sorted({str(row["loss"]) for row in usable} - {reference}):
         mine, other = ([row for row in usable if str(row["loss"]) == name] for name in (family, reference))
         chosen = [best_by_settings(part, settings, mode) for part in (other, mine)]
         shared = [key for key in chosen[0] if key in chosen[1]]
-        sizes = (len(mine), len(other))
+        best = [best_by_settings(part, (), mode)[()] for part in (other, mine)]
+        seeds = [[value for value in replicates.get(str(row["trial"]), ()) if finite(value)] for row in best]
         if len(shared) >= MINIMUM:
             pairs = [[part[key][metric] for key in shared] for part in chosen]
-            found.append((family, paired_difference(*pairs), sizes, True))
-        elif min(sizes) >= MINIMUM:
+            found.append((family, paired_difference(*pairs), (len(shared), len(shared)), SETTINGS))
+        elif min(len(mine), len(other)) >= MINIMUM:
             values = [[row[metric] for row in part] for part in (other, mine)]
-            found.append((family, unpaired_difference(*values), sizes, False))
+            found.append((family, unpaired_difference(*values), (len(mine), len(other)), CONFIGURATIONS))
+        elif min(map(len, seeds)) >= MINIMUM:
+            found.append((family, unpaired_difference(*seeds), (len(seeds[1]), len(seeds[0])), REPLICATES))
     corrected = holm([difference.p for _, difference, _, _ in found])
-    return [FamilyComparison(f, d, p, n, paired) for (f, d, n, paired), p in zip(found, corrected, strict=True)]
+    return [FamilyComparison(f, d, p, n, unit) for (f, d, n, unit), p in zip(found, corrected, strict=True)]
 
 
 def finite(value: Any) -> bool:
@@ -107,21 +123,34 @@ def unpaired_difference(a: Values, b: Values, *, seed: int = 0) -> PairedDiffere
     """Return mean(b) − mean(a) of two independent samples, with interval and the p of a permutation test.
 
     The interval is a percentile bootstrap over each sample from INTERVAL_PAIRS values in both on, Welch's t below
-    (Welch 1947). The test shuffles which value belongs to which sample (Fisher 1935). `n` is the length of b.
+    (Welch 1947); None where neither sample varies. The test shuffles which value belongs to which sample (Fisher
+    1935). `n` is the length of b.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     mean = float(second.mean() - first.mean())
     rng = np.random.default_rng(seed)
+    interval: tuple[float, float] | None
     if min(len(first), len(second)) >= INTERVAL_PAIRS:
         draws = [resampled_means(values, rng) for values in (first, second)]
         low, high = np.percentile(draws[1] - draws[0], [2.5, 97.5])
         interval = (float(low), float(high))
     else:
-        from scipy.stats import ttest_ind
-
-        limits = ttest_ind(second, first, equal_var=False).confidence_interval(0.95)
-        interval = (float(limits.low), float(limits.high))
+        interval = welch_interval(first, second)
     return PairedDifference(mean, interval, permutation_p(first, second, rng), len(second))
+
+
+def welch_interval(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, float] | None:
+    """Return the 95 % interval of mean(b) − mean(a) by Welch's t; None where neither sample varies."""
+    from scipy.stats import t
+
+    parts = [values.var(ddof=1) / len(values) for values in (a, b)]
+    scale = float(np.abs(np.concatenate([a, b])).max())
+    if sum(parts) <= (SAME * scale) ** 2:
+        return None
+    freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (a, b), strict=True))
+    half = float(t.ppf(0.975, freedom) * np.sqrt(sum(parts)))
+    mean = float(b.mean() - a.mean())
+    return mean - half, mean + half
 
 
 def resampled_means(values: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:

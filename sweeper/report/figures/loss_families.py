@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from sweeper.families import FamilyComparison, compare_families, reference_of
+from sweeper.families import (
+    CONFIGURATIONS,
+    REPLICATES,
+    SETTINGS,
+    FamilyComparison,
+    compare_families,
+    reference_of,
+)
 from sweeper.leaderboard import Leaderboard, label, leaderboard
 from sweeper.paired import p_text
 from sweeper.report.figure import Figure, Panel, axis, colour, plot, plural
 from sweeper.results import Results
 
-ABSENT = "Loss families compared: fewer than two families with two finished configurations each."
+ABSENT = "Loss families compared: fewer than two families with two finished configurations or replicates each."
 
 METRICS = ("test_ece", "test_nll", "test_accuracy")
+
+REPLICATES_SQL = (
+    "SELECT trial, replicate, ece AS test_ece, nll AS test_nll, accuracy AS test_accuracy FROM final\n"
+    "WHERE split = 'test' AND status = 'completed' ORDER BY trial, replicate"
+)
 
 
 def draw(results: Results) -> Figure | None:
@@ -24,39 +37,48 @@ def draw(results: Results) -> Figure | None:
     if reference is None:
         return None
     panels, tested = [], set()
+    measured = results.rows(REPLICATES_SQL)
     for metric in METRICS:
-        found = compare_families(board.finished, board.varying, metric, board.objective.mode)
+        each: dict[str, list[float]] = defaultdict(list)
+        for row in measured:
+            each[row["trial"]].append(row[metric])
+        found = compare_families(board.finished, board.varying, metric, board.objective.mode, each)
         if found:
             panels.append(panel(found, metric, reference))
-            tested |= {item.paired for item in found}
+            tested |= {item.unit for item in found}
     if not panels:
         return None
     return Figure(
         key="loss-families",
         title="Loss families compared",
         caption=(
-            f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only, each "
-            f"the mean of its replicates. {how(tested, board)} p: permutation tests, corrected over the families of a "
+            f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only. "
+            f"{how(tested, board)} p: permutation tests, corrected over the families of a "
             "panel by Holm’s method. Seeds differ between the configurations of a sweep, so none is paired by seed."
         ),
-        sql=[board.sql],
+        sql=[board.sql, REPLICATES_SQL],
         tables=["evaluations", "trials"],
         panels=panels,
     )
 
 
-def how(tested: set[bool], board: Leaderboard) -> str:
+def how(tested: set[str], board: Leaderboard) -> str:
     """Return how the configurations were set against each other."""
+    best = f"best configuration by {board.objective.label}"
     parts = []
-    if True in tested:
+    if SETTINGS in tested:
         parts.append(
-            "Paired by equal other settings: in each, a family stands with its best configuration by "
-            f"{board.objective.label}."
+            f"Paired by equal other settings, means over replicates: in each, a family stands with its {best}."
         )
-    if False in tested:
-        parts.append("Not paired, because other settings differ: all configurations of a family against all others.")
+    if CONFIGURATIONS in tested:
+        parts.append("Where other settings differ, not paired: means over replicates of all a family’s configurations.")
         if any(row["status"] == "early_stopped" for row in board.rows):
             parts.append("Early stopping kept the best of each: these are survivors, not samples of their family.")
+    if REPLICATES in tested:
+        parts.append(
+            f"Where a side has one configuration: replicates of each side’s {best}, which counts the chance of seeds, "
+            "not that of the choice."
+        )
     return " ".join(parts)
 
 
@@ -86,8 +108,9 @@ def panel(found: Sequence[FamilyComparison], metric: str, reference: str) -> Pan
 
 def sentence(item: FamilyComparison) -> str:
     """Return one comparison in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs), p = 0.02`."""
-    mine, other = item.configurations
-    size = plural(item.difference.n, "pair") if item.paired else f"{mine} against {other}"
-    low, high = item.difference.interval or (float("nan"), float("nan"))
-    text = f"{item.difference.mean:+.3g} (95 % {low:+.3g} … {high:+.3g}, n = {size})".replace("-", "−")
+    mine, other = item.sizes
+    size = plural(mine, "pair") if item.unit == SETTINGS else f"{mine} against {other} {item.unit}"
+    limits = item.difference.interval
+    around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
+    text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")
     return f"{item.family}: {text}, {p_text(item.corrected)}"
