@@ -211,6 +211,7 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         "replicates": spec.replicates.count,
         "seed": spec.seed,
         "results": paths.root,
+        "rehearsal": "true" if spec.is_rehearsal else "",
         "mlflow.note.content": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
     }
     return SweepDescription(
