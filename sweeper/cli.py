@@ -134,7 +134,7 @@ def resume(
     from sweeper.runner import RunOptions, resume_sweep
 
     if address is not None and address.startswith("http"):
-        cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [])
+        cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [], wait_for_nodes=wait_for_nodes)
         return
     name, output = split_name(name, output)
     uri = None if no_mlflow else tracking(tracking_uri, output, name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweeper.cli_common import WaitForNodes
 from sweeper.errors import SweeperError
 from trainables.storage import is_store_address
 
@@ -63,6 +64,7 @@ def submit(
         bool, typer.Option(help="Send this package along; else the one in the cluster's images runs.")
     ] = True,
     wait: Annotated[bool, typer.Option("--wait", help="Print its log until it ends, and exit as it does.")] = False,
+    wait_for_nodes: WaitForNodes = 30.0,
 ) -> None:
     """Run a sweep on a cluster elsewhere: the same search space file, its results in a store."""
     from sweeper.submission import Request
@@ -70,7 +72,7 @@ def submit(
 
     cluster = connect(address)
     known = {sweep.name for sweep in cluster.sweeps()}
-    request = Request(output, tracking_uri, no_mlflow, ship_code, settings or [])
+    request = Request(output, tracking_uri, no_mlflow, ship_code, settings or [], wait_for_nodes)
     sweep, job = submit_sweep(cluster, space, name, known.__contains__, request)
     _say_submitted(cluster, sweep, job)
     if wait:
@@ -111,7 +113,7 @@ def token(file: Annotated[Path, typer.Argument(help="Where to write it; nobody b
     typer.echo(f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file.resolve()}", err=True)
 
 
-def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str]) -> None:
+def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str], wait_for_nodes: float) -> None:
     """Submit a driver that takes up a sweep, with the results and tracking it was submitted with."""
     from sweeper.submission import Request, submit_resume
 
@@ -119,7 +121,9 @@ def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str
     sweep = cluster.sweep(name)
     if not sweep.ended:
         raise SweeperError(f"the sweep {name!r} is {sweep.state} already", f"see `sweeper status --address {address}`")
-    request = Request(sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings)
+    request = Request(
+        sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes
+    )
     _say_submitted(cluster, sweep.name, submit_resume(cluster, sweep.name, request, failed=failed))
 
 

@@ -48,6 +48,7 @@ class Request:
         no_mlflow: keep results in Parquet only.
         ship: send this package along; else the cluster's own is used.
         settings: the `--set` overrides.
+        wait_for_nodes: minutes that the cluster's autoscaler has to start a first node that holds a trial.
     """
 
     output: str
@@ -55,6 +56,7 @@ class Request:
     no_mlflow: bool = False
     ship: bool = True
     settings: Sequence[str] = ()
+    wait_for_nodes: float = 30.0
 
     def options(self) -> list[str]:
         """Return the driver's options. Raises SweeperError when one of them would not do, or show a secret."""
@@ -73,7 +75,7 @@ class Request:
             chosen.append("--no-mlflow")
         elif self.tracking_uri is not None:
             chosen += ["--tracking-uri", self.tracking_uri]
-        return chosen
+        return [*chosen, "--wait-for-nodes", str(self.wait_for_nodes)]
 
 
 def submit(jobs: Jobs, space: str, name: str | None, taken: Callable[[str], bool], request: Request) -> tuple[str, str]:
