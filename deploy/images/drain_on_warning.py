@@ -19,16 +19,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-LOOK_SECONDS = 2.0
-"""AWS advises to look every 5 s; Google leaves only 30 s, so looks are closer."""
-AWS_NOTICE, GCP_NOTICE, GCP_MAINTENANCE_NOTICE = 120, 30, 60
-"""Seconds from a warning to the end, as the clouds document them; a later end than this is not waited for."""
-CALL_SECONDS = 30
-"""How long `ray drain-node` may take; importing Ray takes seconds on a busy machine."""
-
-
-Warned = tuple[str, int]
-"""Why this machine is taken away, and in how many seconds."""
+LOOK_SECONDS = 2.0  # AWS advises to look every 5 s; Google leaves only 30 s, so looks are closer
+AWS_NOTICE, GCP_NOTICE, GCP_MAINTENANCE_NOTICE = 120, 30, 60  # seconds to the end that the clouds document; no later
+CALL_SECONDS = 30  # `ray drain-node` may take; importing Ray takes seconds on a busy machine
+Warned = tuple[str, int]  # why this machine is taken away, and in how many seconds
 
 
 def say(text: str) -> None:
