@@ -1,4 +1,4 @@
-"""Reading a large sweep: report, SQL, the trials as CSV, a paper's table, and how soon a browser shows the page.
+"""Reading a large sweep: report, SQL, the trials as CSV, and how soon a browser shows the page.
 
 On generated results folders of 1,000 and 10,000 trials × 2 replicates with successive halving, as a real sweep leaves
 them. Each task runs in a fresh process, several times; printed are the medians and ranges of wall seconds, of processor
@@ -20,8 +20,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from sweeper.manifest import hardware
-from sweeper.paper_table_formats import format_paper_table
-from sweeper.paper_tables import paper_table
 from sweeper.report import write_report
 from sweeper.results import load
 from sweeper.table_formats import format_table
@@ -49,13 +47,8 @@ def trials_as_csv(folder: Path) -> None:
     format_table(load(folder).table("trials"), "csv")
 
 
-def papers_table(folder: Path) -> None:
-    """Look the cells of a paper's table up in the sweep."""
-    format_paper_table(paper_table("mukhoti-1", [load(folder)]), "markdown")
-
-
 TASKS: dict[str, Callable[[Path], None]] = {
-    "report.html": report, "SQL, grouped": query, "trials as CSV": trials_as_csv, "paper's table": papers_table,
+    "report.html": report, "SQL, grouped": query, "trials as CSV": trials_as_csv,
 }  # fmt: skip
 
 
