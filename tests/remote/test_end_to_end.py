@@ -100,7 +100,7 @@ def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None
     assert follower.returncode == 0, printed
     assert f"{TRIALS} trials" in printed
     _assert_results(site, output, address)
-    _assert_tracked(site, store)
+    _assert_tracked(site, store, output)
     _assert_nothing_leaked(site, store, printed)
 
 
@@ -190,8 +190,12 @@ def _assert_results(site: Site, output: str, address: str) -> None:
     assert Path(site.sweeper("report", "remote", "--address", address).strip()).stat().st_size > 100_000
 
 
-def _assert_tracked(site: Site, store: Store) -> None:
-    """MLflow, on PostgreSQL, has one finished run a trial, each with all its epochs."""
+def _assert_tracked(site: Site, store: Store, output: str) -> None:
+    """MLflow, on PostgreSQL, has one finished run a trial, each with all its epochs.
+
+    A sweep's end waits a short while for a slow server, so what is owed to it is filled in first, as its note asks.
+    """
+    site.sweeper("sync", f"{output}/remote", "--tracking-uri", site.tracking)
     client = MlflowClient(site.tracking)
     experiment = client.get_experiment_by_name("remote")
     assert experiment is not None

@@ -23,7 +23,7 @@ def test_no_process_of_the_server_outlives_the_command(tmp_path: Path) -> None:
     print(f"ended by {number.name}")
     port = free_port()
     with started("ui", "--port", str(port), "--output", str(tmp_path), cwd=tmp_path) as process:
-        until = time.monotonic() + 90
+        until = time.monotonic() + 200
         while not answers(port):
             assert process.poll() is None and time.monotonic() < until, (tmp_path / "driver.err").read_text()
             time.sleep(0.1)
