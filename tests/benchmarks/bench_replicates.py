@@ -146,9 +146,9 @@ def print_row(architecture: str, count: int, rounds: int, device: str, pools: Se
             f"{medians[SEQUENTIAL] / medians[way]:7.2f}×   processor {busy[way]:7.3f} s"
             f"{busy[SEQUENTIAL] / busy[way]:7.2f}×"
         )
-    behind = [times[taken] / min(times[FUSED], times[SEQUENTIAL]) - 1 for times in (medians, busy)]
+    behind = [times[taken] / min(times.values()) - 1 for times in (medians, busy)]
     print(
-        f"  auto takes {taken} in {spent:.1f} s, behind the faster of its two by {behind[0]:.0%} of wall time, "
+        f"  auto takes {taken} in {spent:.1f} s, behind the fastest of the three by {behind[0]:.0%} of wall time, "
         f"{behind[1]:.0%} of the processor's",
         flush=True,
     )
