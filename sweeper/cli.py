@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sweeper import cli_analysis, cli_focal_map, cli_remote
+from sweeper import cli_analysis, cli_focal_map, cli_remote, cli_status
 from sweeper.cli_common import (
     DONE,
     INCOMPLETE,
@@ -42,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(cli_status.commands)
 app.add_typer(cli_remote.commands)
 app.add_typer(cli_focal_map.commands)
 app.add_typer(cli_analysis.commands)
@@ -186,31 +187,6 @@ def _plan_on_cluster(spec: Any, cluster: Path, prices: Path | None, as_json: boo
     else:
         show(planned)
         show(there)
-
-
-@app.command()
-def status(
-    name: Annotated[str | None, typer.Argument(help="A sweep's name; all sweeps if left out.")] = None,
-    audit: Annotated[bool, typer.Option("--audit", help="Recompute every decision from the journal.")] = False,
-    output: Output = RESULTS,
-    address: ClusterAddress = None,
-) -> None:
-    """Show how far sweeps have come."""
-    if address is not None and not audit:
-        show(cli_remote.status_remotely(address, name))
-        return
-    from sweeper.places import local_copies
-    from sweeper.status import audit_sweep, status_table
-
-    name, folder = here(name, output, tables=False) if name is not None else (None, local_copies(output))
-    if name is None or not audit:
-        show(status_table(folder, name))
-        return
-    checked, differences = audit_sweep(name, folder)
-    typer.echo(f"{checked} decisions recomputed from the records before them, {len(differences)} differ")
-    for difference in differences:
-        typer.echo(f"  {difference}")
-    raise typer.Exit(INCOMPLETE if differences else DONE)
 
 
 @app.command()

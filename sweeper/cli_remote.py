@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sweeper.cluster import Cluster, RemoteSweep
+    from sweeper.watch import Look
 
 ClusterAddress = Annotated[
     str | None,
@@ -151,6 +153,22 @@ def status_remotely(address: str, name: str | None) -> Table:
     cluster = connect(address)
     sweeps: list[RemoteSweep] = cluster.sweeps() if name is None else [cluster.sweep(name)]
     return sweeps_table(sweeps, cluster.logs)
+
+
+def remote_look(address: str, name: str | None) -> Callable[[], Look]:
+    """Return what looks at a cluster's sweeps, or at one, as its Jobs API tells: over when all drivers have ended."""
+    from sweeper.remote_status import progress_of, sweeps_table
+    from sweeper.watch import Look
+
+    cluster = connect(address)
+
+    def look() -> Look:
+        sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
+        lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]
+        over = all(sweep.ended for sweep in sweeps)
+        return Look(sweeps_table(sweeps, cluster.logs), "\n".join(lines), over, all(s.exit_code == 0 for s in sweeps))
+
+    return look
 
 
 def _say_submitted(cluster: Cluster, sweep: str, job: str) -> None:

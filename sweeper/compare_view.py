@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.compare import Comparison, MetricComparison
-from sweeper.leaderboard import label
 from sweeper.paired import p_text
 from sweeper.report.figure import plural
+from sweeper.wording import label
 
 SHOWN = 12
 """Differing values listed: more is a different question, and the files say the rest."""

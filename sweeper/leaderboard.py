@@ -12,16 +12,9 @@ from typing import Any
 
 from sweeper.results import Results
 from sweeper.statistics import spread_text
+from sweeper.wording import describe, group, in_order, label
 
 FINISHED = "completed"
-
-LABELS = {
-    "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "ada_ece": "equal-mass ECE",
-    "mce": "MCE", "cw_ece": "class-wise ECE", "aurc": "AURC", "loss": "loss", "gamma": "γ", "nu": "ν",
-    "alpha": "α", "val": "validation", "hessian_cross_entropy_lambda_max": "cross-entropy λ_max",
-    "hessian_cross_entropy_trace": "cross-entropy Tr(H)",
-}  # fmt: skip
-"""How the field writes what the columns spell."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +116,7 @@ def varying_columns(results: Results) -> tuple[str, ...]:
     if not names:
         return ()
     values = results.rows(f"SELECT {', '.join(value_count(name, names) for name in names)}")[0]
-    order = {"loss": 0, "architecture": 1}
-    varying = [name for name in names if (values[name] or 0) > 1]
-    return tuple(sorted(varying, key=lambda name: (order.get(group(name), 2), not name.endswith("_name"))))
+    return in_order(name for name in names if (values[name] or 0) > 1)
 
 
 def value_count(column: str, names: Sequence[str]) -> str:
@@ -134,11 +125,6 @@ def value_count(column: str, names: Sequence[str]) -> str:
     by = f" GROUP BY {owner}" if owner in names and owner != column else ""
     counted = f"SELECT count(DISTINCT coalesce({column}::VARCHAR, '')) AS n FROM trials{by}"
     return f"(SELECT max(n) FROM ({counted})) AS {column}"
-
-
-def group(column: str) -> str:
-    """Return the part of a configuration that a column belongs to, e.g. `loss` of `config_loss_gamma`."""
-    return column.split("_")[1]
 
 
 METRICS = ("accuracy", "nll", "ece", "brier", "aurc", "posthoc_temperature_ece")
@@ -180,38 +166,3 @@ def objective_sql(goal: Objective, present: set[str]) -> str:
 def spread_sql(expression: str, name: str, condition: str) -> str:
     """Return the SQL of a mean and a sample standard deviation over replicates."""
     return f"avg({expression}){condition} AS {name}, stddev_samp({expression}){condition} AS {name}_sd"
-
-
-def describe(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Return the values of `config_…` columns in a few words: `focal (γ 1.9) · resnet8 · lr 0.12`.
-
-    Hyperparameters stand in parentheses after the name of the component they belong to, where that name varies too.
-    """
-    parts: list[str] = []
-    inside: dict[str, list[str]] = {}
-    for column in columns:
-        value = row.get(column)
-        if value is None:
-            continue
-        part, _, short = column.removeprefix("config_").partition("_")
-        if short == "name":
-            parts.append(f"{value}{{{part}}}")
-            inside[part] = []
-        elif part in inside:
-            inside[part].append(f"{label(short)} {number(value)}")
-        else:
-            parts.append(f"{label(short)} {number(value)}")
-    text = " · ".join(parts)
-    for part, words in inside.items():
-        text = text.replace(f"{{{part}}}", f" ({', '.join(words)})" if words else "")
-    return text or "the only configuration"
-
-
-def label(name: str) -> str:
-    """Return a hyperparameter's or metric's name as the field writes it."""
-    return LABELS.get(name, name.replace("_", " "))
-
-
-def number(value: Any) -> str:
-    """Return a value in three significant digits where it is a float."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -36,9 +36,20 @@ def sweeps_table(
         if sweep.name not in seen:
             seen.add(sweep.name)
             began = f"{duration(max(0.0, now() - sweep.started))} ago" if sweep.started is not None else "–"
-            progress = last_progress(logs(sweep.job)) or first_sentence(sweep.message) or "–"
-            table.add_row(sweep.name, sweep.state, sweep.submitter, began, progress, f"{sweep.output}/{sweep.name}")
+            table.add_row(
+                sweep.name,
+                sweep.state,
+                sweep.submitter,
+                began,
+                progress_of(sweep, logs),
+                f"{sweep.output}/{sweep.name}",
+            )
     return table
+
+
+def progress_of(sweep: RemoteSweep, logs: Callable[[str], str]) -> str:
+    """Return how far a sweep has come, in a line: from its driver's words, or from Ray's where it said nothing."""
+    return last_progress(logs(sweep.job)) or first_sentence(sweep.message) or "–"
 
 
 def last_progress(text: str) -> str:

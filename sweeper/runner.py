@@ -23,7 +23,6 @@ from sweeper.card_shares import CardShares
 from sweeper.damage import discard_damaged, remove_checkpoints_ahead
 from sweeper.driver import Driver, Sink
 from sweeper.errors import SweeperError
-from sweeper.ids import flatten_configuration
 from sweeper.journal import read_journal
 from sweeper.last_words import last_words
 from sweeper.lease import Lease
@@ -44,7 +43,7 @@ from sweeper.sharing import shares_of
 from sweeper.sinks.follower import MlflowFollower, patience
 from sweeper.sinks.metrics import METRICS, MetricsSink, Publish, price_from
 from sweeper.sinks.parquet import ParquetSink
-from sweeper.space import column_types, varying_columns
+from sweeper.space import column_types
 from sweeper.spec import load_spec
 from sweeper.spec_models import Budget, Resources
 from sweeper.state import SweepState
@@ -163,7 +162,7 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
         if state.attempt or notes or mirror.store is not None:
             tables.rebuild(read_journal(paths.journal))
         follower = MlflowFollower(paths, options.tracking_uri)
-        progress = Progress(terminal, state, halving, lambda index: describe(sweep, index))
+        progress = Progress(terminal, state, halving, sweep.describe)
         with progress, follower:
             outcome = "finished"
             if state.unfinished(failed_too=options.failed_too) or not state.attempt:
@@ -175,7 +174,8 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
             tables.close()
             write_report(paths.root)
             mirror.complete(ended=not state.unfinished())
-            progress.stage("MLflow: logging what is left")
+            if options.tracking_uri is not None:
+                progress.stage("MLflow: logging what is left")
             notes += tables.notes + follower.wait(patience(time.monotonic() - started))
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 
@@ -271,18 +271,6 @@ class _Parts:
             slots=slots,
             max_concurrent=spec.max_concurrent,
         )
-
-
-def describe(sweep: Sweep, index: int) -> str:
-    """Return a configuration in a few words: the hyperparameters that vary, e.g. `loss focal, gamma 3, lr 0.1`."""
-    flat = flatten_configuration(sweep.configurations[index])
-    words = []
-    for column in varying_columns(sweep.spec.space):
-        if column in flat:
-            value = flat[column]
-            label = column.removeprefix("config_").removesuffix("_name").split("_", 1)[-1]
-            words.append(f"{label} {value:.3g}" if isinstance(value, float) else f"{label} {value}")
-    return ", ".join(words)
 
 
 class _Heart:

@@ -9,8 +9,8 @@ from rich.table import Table
 from sweeper.ids import SweepPaths
 from sweeper.journal import read_journal
 from sweeper.lease import holder
-from sweeper.progress import snapshot
 from sweeper.scheduler import audit
+from sweeper.snapshot import snapshot
 from sweeper.state import fold
 from sweeper.store_lease import OBJECT, holder_of_copy
 from sweeper.sweep import find_sweep, list_sweeps, open_sweep

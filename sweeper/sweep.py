@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 
 from sweeper.errors import SweeperError
-from sweeper.ids import SweepPaths, is_sweep_name
-from sweeper.space import Configurations, configurations
+from sweeper.ids import SweepPaths, flatten_configuration, is_sweep_name
+from sweeper.space import Configurations, configurations, varying_columns
 from sweeper.spec import build_spec
 from sweeper.spec_models import SweepSpec
+from sweeper.wording import describe, in_order
 from trainables.registry import did_you_mean
 
 DEFAULT_OUTPUT = Path("results")
@@ -33,6 +34,10 @@ class Sweep:
     def name(self) -> str:
         """The sweep's name."""
         return self.paths.name
+
+    def describe(self, index: int) -> str:
+        """Return a configuration in a few words: what varies, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
+        return describe(flatten_configuration(self.configurations[index]), in_order(varying_columns(self.spec.space)))
 
 
 def create_sweep(

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.leaderboard import FINISHED, describe, leaderboard
+from sweeper.leaderboard import FINISHED, leaderboard
 from sweeper.recalibration_request import UNCALIBRATED
 from sweeper.results import Results
+from sweeper.wording import describe
 
 METRICS = ("ece", "ada_ece", "nll")
 MOST_ROWS = 24

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.leaderboard import number
 from sweeper.report.figure import plural
 from sweeper.report.markup import Markup, join, tag
 from sweeper.report.posthoc import Posthoc, Variant, posthoc_measurements
 from sweeper.report.sources import Sources
 from sweeper.results import Results
 from sweeper.statistics import spread, spread_text
+from sweeper.wording import number
 
 KEY, TITLE = "posthoc", "Post-hoc calibration"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sweeper.leaderboard import number
 from sweeper.report.configurations import Rows
 from sweeper.report.figure import STATUS_WORDS, colour, scatter_type, statuses, symbol, tagged
+from sweeper.wording import number
 
 ERROR_BARS_UP_TO = 300
 """Points above which error bars only blacken the plot; the hover text still has them."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.leaderboard import Leaderboard, describe, label, varying_columns
+from sweeper.leaderboard import Leaderboard, varying_columns
 from sweeper.report.figure import STATUS_WORDS
 from sweeper.results import Results
+from sweeper.wording import describe, label
 
 DECISIONS_SQL = (
     "SELECT trial, kind, epoch, rung, metric, cutoff, competitors, reason, decided_at\n"

@@ -20,7 +20,8 @@ import yaml
 
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths
-from sweeper.journal import Record, generation, record_names
+from sweeper.journal import generation, record_names
+from sweeper.journal_tail import JournalTail
 from sweeper.recalibration_table import recalibration_parts, state_of_recalibrations
 from sweeper.redaction import redact
 from sweeper.sinks.mlflow_artifacts import artifacts
@@ -51,27 +52,6 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-
-
-class JournalTail:
-    """The records of a journal as they come in. One that is not there yet is waited for."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._next = folder, 0
-
-    def read(self) -> Iterator[Record]:
-        """Yield the records that have come in since the last call. Raises SweeperError on a damaged one."""
-        newest = f"{self._next:010d}"
-        for name in sorted(name for name in record_names(self._folder) if name >= newest):
-            if int(name[:10]) != self._next:
-                # A folder that is being written to may list a later file without an earlier one.
-                return
-            try:
-                record = Record.from_bytes((self._folder / name).read_bytes())
-            except (ValueError, KeyError, TypeError) as error:
-                raise SweeperError(f"the journal record {self._folder / name} is damaged: {error}") from error
-            self._next += 1
-            yield record
 
 
 class Projection:

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from sweeper.journal import Record
-from sweeper.progress import Progress, snapshot
+from sweeper.progress import Progress
 from sweeper.scheduler import Halving
+from sweeper.snapshot import snapshot
 from sweeper.state import SweepState, TrialState
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)

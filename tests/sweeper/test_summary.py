@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sweeper.leaderboard import describe, leaderboard, varying_columns
+from sweeper.leaderboard import leaderboard, varying_columns
 from sweeper.results import Results
 from sweeper.summary import best_trials_sql, summary
+from sweeper.wording import describe
 from tests.sweeper.test_results import rows_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sweeper.leaderboard import FINISHED, number
+from sweeper.leaderboard import FINISHED
 from sweeper.report.configurations import Rows, configuration_rows
 from sweeper.report.figure import (
     STATUS_WORDS,
@@ -26,6 +26,7 @@ from sweeper.report.figure import (
 )
 from sweeper.results import Results
 from sweeper.statistics import spread
+from sweeper.wording import number
 
 ABSENT = "Maps over coverage and ν: no evaluated configuration has both a coverage and a ν."
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.leaderboard import FINISHED, objective
-from sweeper.leaderboard import label as word
 from sweeper.report.figure import (
     Figure,
     Panel,
@@ -24,6 +23,7 @@ from sweeper.report.figure import (
     tagged,
 )
 from sweeper.results import Results
+from sweeper.wording import label as word
 
 ABSENT = "Learning curves: no epoch has been reported."
 

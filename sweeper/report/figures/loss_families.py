@@ -15,10 +15,11 @@ from sweeper.families import (
     compare_families,
     reference_of,
 )
-from sweeper.leaderboard import Leaderboard, label, leaderboard
+from sweeper.leaderboard import Leaderboard, leaderboard
 from sweeper.paired import p_text
 from sweeper.report.figure import Figure, Panel, axis, colour, plot, plural
 from sweeper.results import Results
+from sweeper.wording import label
 
 ABSENT = "Loss families compared: fewer than two families with two finished configurations or replicates each."
 

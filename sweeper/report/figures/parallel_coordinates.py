@@ -8,9 +8,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sweeper.leaderboard import Leaderboard, label, leaderboard, number
+from sweeper.leaderboard import Leaderboard, leaderboard
 from sweeper.report.figure import STATUS_WORDS, Figure, Panel, counted, plot, statuses
 from sweeper.results import Results
+from sweeper.wording import label, number
 
 ABSENT = "Parallel coordinates: fewer than two evaluated configurations, or nothing varies."
 

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from sweeper.leaderboard import FINISHED, number
+from sweeper.leaderboard import FINISHED
 from sweeper.report.configurations import Rows, configuration_rows, one_sample_size, sample_size_remark
 from sweeper.report.figure import (
     STATUS_WORDS,
@@ -28,6 +28,7 @@ from sweeper.report.figure import (
     tagged,
 )
 from sweeper.results import Results
+from sweeper.wording import number
 
 ABSENT = "Pareto front: no finished configuration has accuracy and ECE."
 

@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from sweeper.durations import duration
-from sweeper.leaderboard import FINISHED, number, objective
+from sweeper.leaderboard import FINISHED, objective
 from sweeper.report.figure import (
     SYMBOLS,
     Figure,
@@ -24,6 +24,7 @@ from sweeper.report.figure import (
 from sweeper.report.overview import epoch_limit
 from sweeper.results import Results
 from sweeper.statistics import correlation
+from sweeper.wording import number
 
 ABSENT = "Scheduler audit: no trial was compared with others at a rung."
 
