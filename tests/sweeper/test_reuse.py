@@ -6,91 +6,28 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from sweeper import code_version as code
-from sweeper.driver import Driver
 from sweeper.errors import SweeperError
 from sweeper.ids import config_hash, replicate_seed, trial_name
 from sweeper.journal import Journal, read_journal
-from sweeper.manifest import build_manifest
 from sweeper.preparation import dataset_facts
 from sweeper.results import load
 from sweeper.reuse import MANIFEST_KEY, choose_sources, reusable_trials
-from sweeper.scheduler import Rungs, audit
-from sweeper.sinks.parquet import ParquetSink
-from sweeper.space import column_types, configurations
+from sweeper.scheduler import audit
+from sweeper.space import configurations
 from sweeper.spec import load_spec
-from sweeper.state import ENDED, SweepState, fold
+from sweeper.state import ENDED, fold
 from sweeper.status import status_table
 from sweeper.summary import reused_lines
-from sweeper.sweep import Sweep, create_sweep
-from sweeper.tables import evaluation_columns, table_schemas
+from sweeper.sweep import Sweep
 from tests.faults.reference import SMALL, decisions_of
 from tests.running import metrics_by_key, reports, write_space
-from trainables.trial import Assignment, Trial, TrialSettings
+from tests.sweeper.inline_sweep import Inline
 
 TABLES = ("epochs", "evaluations", "reliability", "predictions")
-
-
-class Inline:
-    """Runs sweeps one trial at a time in this process: real training, driver, journal and tables, but no Ray."""
-
-    def __init__(self, folder: Path) -> None:
-        self.output, self._space = folder / "results", write_space(folder, SMALL % {"samples": 4})
-        self.trained: list[int] = []
-        self.notes: list[str] = []
-        self.dataset: Any = None
-
-    def run(self, name: str, *overrides: str, every: bool = False, named: tuple[str, ...] = ()) -> Sweep:
-        """Run a sweep to its end; `trained` says afterwards what was not taken over."""
-        spec = load_spec(self._space, overrides)
-        settings = {
-            "dataset": spec.dataset,
-            "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.halving.rungs),
-            "objective": spec.objective.metric,
-            "evaluation": spec.evaluation.model_dump(mode="json"),
-        }
-        self.dataset = self.dataset or TrialSettings.from_mapping(settings).load_dataset()
-        facts = dataset_facts(self.dataset)
-        sources = choose_sources(spec, facts, self.output, every=every, named=named)
-        self.notes = sources.notes
-        manifest = {**build_manifest(spec, facts), MANIFEST_KEY: sources.names}
-        sweep = create_sweep(spec, "small", name, self.output, manifest)
-        self.drive(sweep, settings)
-        return sweep
-
-    def drive(self, sweep: Sweep, settings: dict[str, Any]) -> None:
-        spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), Rungs(sweep.spec.halving)
-        schemas = table_schemas(column_types(spec.space), self.dataset.classes, evaluation_columns(["temperature"]))
-        replicates = spec.replicates.count
-        tables = ParquetSink(sweep.paths, schemas, sweep.configurations, replicates=replicates, sweep_seed=spec.seed)
-        driver = Driver(
-            sweep.paths, sweep.configurations, seed=spec.seed, replicates=replicates, halving=spec.halving,
-            journal=Journal(sweep.paths.journal, durable=False), state=state, rungs=rungs, sinks=[tables],
-        )  # fmt: skip
-        driver.begin(reusable_trials(sweep, state.unfinished(), self.output, tables.incoming))
-        self.trained = []
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            self._train(driver, tables, settings)
-        finally:
-            torch.set_num_threads(threads)
-        assert driver.finish() == "finished"
-        tables.close()
-
-    def _train(self, driver: Driver, tables: ParquetSink, settings: dict[str, Any]) -> None:
-        chosen = TrialSettings.from_mapping({**settings, "tables": str(tables.incoming)})
-        while (assignment := driver.next_assignment()) is not None:
-            self.trained += assignment
-            trial = Trial(Assignment(*driver.describe(assignment)[0]), chosen, self.dataset)
-            while not driver.on_reports(assignment, [trial.advance()], False):
-                pass
 
 
 @pytest.fixture
