@@ -9,16 +9,14 @@ from __future__ import annotations
 import heapq
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 
 from sweeper.durations import duration
 from sweeper.plan_estimate import Estimate, estimate
+from sweeper.plan_view import PlanView
 from sweeper.rehearsal import notice
 from sweeper.scheduler import Halving, Rungs, decide
 from sweeper.space import configurations
@@ -72,7 +70,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(PlanView):
     """What a sweep will do.
 
     Attributes:
@@ -105,41 +103,36 @@ class Plan:
     packing: str = "sequential"
     takes: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain JSON values."""
-        return asdict(self)
+    def warnings(self) -> Iterator[str]:
+        """Yield that it is a rehearsal, if it is."""
+        if self.rehearsed:
+            yield notice(self.rehearsed)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show the plan as a table and, below it, where the time comes from."""
-        table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_column(style="bold")
-        table.add_column()
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield trials, rungs, epochs, evaluations and time."""
         unit = "replicates " if self.packing == "trials" else ""
-        table.add_row("trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time")
+        yield "trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time"
         if self.replicates > 1:
-            table.add_row("packing", PACKINGS[self.packing])
-        table.add_row("a process takes", self.takes)
+            yield "packing", PACKINGS[self.packing]
+        yield "a process takes", self.takes
         last = max(self.reaching)
         for rung, count in self.reaching.items():
             kind = "the end" if rung == last else "rung"
-            table.add_row(
-                f"{kind}, epoch {rung}", f"reached by {count.text(1 if count.low != count.high else 0)} trials"
-            )
-        table.add_row("epochs in all", self.epochs.text())
-        table.add_row("evaluations", self.evaluations.text())
+            yield f"{kind}, epoch {rung}", f"reached by {count.text(1 if count.low != count.high else 0)} trials"
+        yield "epochs in all", self.epochs.text()
+        yield "evaluations", self.evaluations.text()
         if self.seconds is not None:
             times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
             same = self.seconds.low == self.seconds.high
-            table.add_row("estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})")
-        estimate = self.estimate if self.estimate and self.estimate.worth_a_card else None
-        if estimate is not None:
-            for card, (low, high) in estimate.gpu_hours.items():
-                table.add_row(f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}")
-        if self.rehearsed:
-            yield notice(self.rehearsed)
-        yield table
-        if estimate is not None:
-            yield f"GPU-hours: {estimate.assumption}"
+            yield "estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})"
+        if self.estimate and self.estimate.worth_a_card:
+            for card, (low, high) in self.estimate.gpu_hours.items():
+                yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
+
+    def grounds(self) -> Iterator[str]:
+        """Yield where GPU-hours and time come from."""
+        if self.estimate and self.estimate.worth_a_card:
+            yield f"GPU-hours: {self.estimate.assumption}"
         if self.note:
             yield self.note
 

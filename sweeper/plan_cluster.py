@@ -7,21 +7,19 @@ this machine. Sharing a card among trials is taken to lose and gain nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import yaml
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 
 from sweeper.cluster_file import ClusterFile, NodeGroup, read_cluster
 from sweeper.durations import duration
 from sweeper.errors import SweeperError
 from sweeper.plan import Plan, plan
 from sweeper.plan_costs import measured_plan
+from sweeper.plan_view import PlanView
 from sweeper.space import configurations
 from sweeper.spec_models import MAXIMUM_CONFIGURATIONS, Resources, SweepSpec
 
@@ -60,7 +58,7 @@ class NodesAsked:
 
 
 @dataclass(frozen=True)
-class ClusterPlan:
+class ClusterPlan(PlanView):
     """What a sweep asks of a cluster.
 
     Attributes:
@@ -82,30 +80,23 @@ class ClusterPlan:
     currency: str
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain JSON values."""
-        return asdict(self)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show the plan as a table and, below it, what it rests on."""
-        table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_column(style="bold")
-        table.add_column()
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield trials at once, nodes, time and price."""
         needs = ", ".join(f"{amount:g} {name}" for name, amount in self.trial.items() if amount)
-        table.add_row("on the cluster", f"{self.at_once:,} trials at once, each with {needs}")
+        yield "on the cluster", f"{self.at_once:,} trials at once, each with {needs}"
         for asked in self.nodes:
             machine = f" ({asked.machine})" if asked.machine else ""
-            table.add_row(
-                "nodes asked for", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each} trials on each"
-            )
+            yield "nodes asked for", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each} trials on each"
         if self.hours is not None:
-            table.add_row("time on it", " to ".join(duration(3600 * hours) for hours in self.hours))
+            yield "time on it", " to ".join(duration(3600 * hours) for hours in self.hours)
         if self.price is not None:
             low, high = self.price
-            table.add_row("price", f"{low:,.2f} (spot) to {high:,.2f} (on demand) {self.currency}")
+            yield "price", f"{low:,.2f} (spot) to {high:,.2f} (on demand) {self.currency}"
         if self.idle_price is not None:
-            table.add_row("while idle", f"{self.idle_price:,.2f} {self.currency} an hour for the head")
-        yield table
+            yield "while idle", f"{self.idle_price:,.2f} {self.currency} an hour for the head"
+
+    def grounds(self) -> Iterator[str]:
+        """Yield what the figures rest on, and what is missing."""
         yield from self.notes
 
 

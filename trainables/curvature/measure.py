@@ -12,7 +12,7 @@ from trainables.curvature.lanczos import Lanczos, lanczos, near
 from trainables.curvature.per_sample_trace import per_sample_trace
 from trainables.curvature.settings import CurvatureSettings
 from trainables.curvature.surface import Surface, second_order
-from trainables.curvature.trace import TraceEstimate, hutch_plus_plus, hutchinson
+from trainables.curvature.trace import Effort, TraceEstimate, hutch_plus_plus, hutchinson
 
 CURVATURE_FIELDS = ("lambda_max", "lambda_min", "trace", "trace_se", "gradient_norm", "matvecs", "residual", "samples")
 
@@ -118,13 +118,5 @@ def _trace(
         if found is not None:
             return found
     estimate = hutch_plus_plus if settings.trace_method == "hutch++" else hutchinson
-    return estimate(
-        operator.products_of,
-        ends.basis,
-        ends.trace,
-        probes=settings.trace_probes,
-        precision=settings.trace_precision,
-        floor=ends.norm,
-        max_products=left,
-        generator=generator,
-    )
+    effort = Effort(settings.trace_probes, settings.trace_precision, floor=ends.norm, max_products=left)
+    return estimate(operator.products_of, ends.basis, ends.trace, effort, generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,23 @@ class TraceEstimate:
     probes: int
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How many products an estimate may take.
+
+    Attributes:
+        probes: random vectors, where no precision is asked for; with one, the fewest.
+        precision: the standard error to reach, as a share of the larger of |trace| and `floor`; `None` for none.
+        floor: below which a trace's size does not count, e.g. the operator's norm.
+        max_products: the most products with the operator.
+    """
+
+    probes: int
+    precision: float | None
+    floor: float
+    max_products: int
+
+
 def rademacher(count: int, basis: Tensor, generator: torch.Generator) -> Tensor:
     """Return `count` vectors of random signs [count, P], the same on every device, as wide as `basis` [k, P]."""
     signs = torch.randint(0, 2, (count, basis.shape[1]), generator=generator, dtype=torch.int8)
@@ -34,28 +51,18 @@ def rademacher(count: int, basis: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def hutchinson(
-    products: Products,
-    basis: Tensor,
-    known: float,
-    *,
-    probes: int,
-    precision: float | None,
-    floor: float,
-    max_products: int,
-    generator: torch.Generator,
+    products: Products, basis: Tensor, known: float, effort: Effort, generator: torch.Generator
 ) -> TraceEstimate:
     """Return the trace as `known`, its part on the orthonormal rows of `basis` [k, P], plus an estimate of the rest.
 
     The rest is Hutchinson's estimator on the complement: the mean of wᵀHw over probes w = (I − QᵀQ)z with random
-    signs z. The standard error covers that residual part only; the deflated part has none. Without `precision`
-    it takes `probes` probes; with it, at least as many, and goes on until the standard error is at most
-    `precision` times the larger of |trace| and `floor`, or `max_products` products are spent.
+    signs z. The standard error covers that residual part only; the deflated part has none.
     """
     if len(basis) >= basis.shape[1]:
         return TraceEstimate(known, 0.0, 0)
     values: list[float] = []
-    wanted = max(_FEWEST_PROBES, min(probes, max_products))
-    while len(values) < wanted or _go_on(values, known, precision, floor, max_products):
+    wanted = max(_FEWEST_PROBES, min(effort.probes, effort.max_products))
+    while len(values) < wanted or _go_on(values, known, effort):
         missing = wanted - len(values) if len(values) < wanted else 1
         signs = project_out(rademacher(min(missing, _PROBES_PER_PASS), basis, generator), basis)
         values += (signs * products(signs)).sum(1).tolist()
@@ -64,40 +71,26 @@ def hutchinson(
 
 
 def hutch_plus_plus(
-    products: Products,
-    basis: Tensor,
-    known: float,
-    *,
-    probes: int,
-    precision: float | None,
-    floor: float,
-    max_products: int,
-    generator: torch.Generator,
+    products: Products, basis: Tensor, known: float, effort: Effort, generator: torch.Generator
 ) -> TraceEstimate:
     """Return the trace like `hutchinson`, beside `basis` and beside the range of a few random images (Hutch++).
 
     A third of `probes` are multiplied once to find that range and once more for the trace on it, the last third
     are probes of the rest, drawn independently, so that their standard error is honest (Meyer, Musco, Musco &
-    Woodruff 2021, arXiv:2010.09649, Algorithm 1). With `precision` the range takes a sixth of `max_products`.
+    Woodruff 2021, arXiv:2010.09649, Algorithm 1). With a precision the range takes a sixth of the products.
     """
-    width = max(1, (max_products // 4 if precision is not None else min(probes, max_products)) // 3)
-    width = min(width, max(0, max_products - _FEWEST_PROBES) // 2, basis.shape[1] - len(basis))
+    most = effort.max_products
+    width = max(1, (most // 4 if effort.precision is not None else min(effort.probes, most)) // 3)
+    width = min(width, max(0, most - _FEWEST_PROBES) // 2, basis.shape[1] - len(basis))
     if width == 0:
         images = frame = basis[:0]
     else:
         images = project_out(products(project_out(rademacher(width, basis, generator), basis)), basis)
         frame = project_out(torch.linalg.qr(images.T).Q.T, basis)
         images = products(frame)
-    return hutchinson(
-        products,
-        torch.cat([basis, frame]),
-        known + float((frame * images).sum()),
-        probes=probes - 2 * width,
-        precision=precision,
-        floor=floor,
-        max_products=max_products - 2 * width,
-        generator=generator,
-    )
+    left = replace(effort, probes=effort.probes - 2 * width, max_products=most - 2 * width)
+    found = known + float((frame * images).sum())
+    return hutchinson(products, torch.cat([basis, frame]), found, left, generator)
 
 
 def project_out(vectors: Tensor, basis: Tensor) -> Tensor:
@@ -114,8 +107,8 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return mean, math.sqrt(variance / len(values))
 
 
-def _go_on(values: list[float], known: float, precision: float | None, floor: float, max_products: int) -> bool:
-    if precision is None or len(values) >= max_products:
+def _go_on(values: list[float], known: float, effort: Effort) -> bool:
+    if effort.precision is None or len(values) >= effort.max_products:
         return False
     mean, error = mean_and_error(values)
-    return error > precision * max(abs(known + mean), floor)
+    return error > effort.precision * max(abs(known + mean), effort.floor)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import t as student
 
-from trainables.curvature.trace import hutch_plus_plus, hutchinson
+from trainables.curvature.trace import Effort, hutch_plus_plus, hutchinson
 
 REPETITIONS = 500
 
@@ -34,10 +34,9 @@ def repeat(estimator, symmetric, deflated, repetitions=REPETITIONS, **options):
     basis = top_vectors(symmetric, deflated)
     known = float(((basis @ symmetric) * basis).sum())
     settings = {"precision": None, "floor": 0.0, "max_products": 1000, **options}
+    effort = Effort(**settings)
     return [
-        estimator(
-            lambda rows: rows @ symmetric, basis, known, generator=torch.Generator().manual_seed(seed), **settings
-        )
+        estimator(lambda rows: rows @ symmetric, basis, known, effort, torch.Generator().manual_seed(seed))
         for seed in range(repetitions)
     ]
 

@@ -1,0 +1,44 @@
+"""How plans show themselves: subjects beside what there is to say of each, and what the figures rest on below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class PlanView:
+    """A plan of any kind: a dataclass that says its lines, and is shown as a table or as JSON."""
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what a reader has to know before the figures; nothing by default."""
+        yield from ()
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield subjects and what the plan says of each, in order."""
+        raise NotImplementedError
+
+    def grounds(self) -> Iterator[str]:
+        """Yield what the figures rest on, a sentence each."""
+        raise NotImplementedError
+
+    def to_dict(self: DataclassInstance) -> dict[str, Any]:
+        """Return the plan as plain JSON values."""
+        return asdict(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Show warnings, the table, and its grounds."""
+        yield from self.warnings()
+        table = Table(show_header=False, box=None, pad_edge=False)
+        table.add_column(style="bold")
+        table.add_column()
+        for subject, said in self.lines():
+            table.add_row(subject, said)
+        yield table
+        yield from self.grounds()
