@@ -23,6 +23,7 @@ from sweeper.cli_common import (
     Cpus,
     Name,
     NoMlflow,
+    Notify,
     Output,
     Rehearse,
     Tracking,
@@ -95,6 +96,7 @@ def run(
         list[str] | None, typer.Option(help="Take them over from this sweep; repeatable.", metavar="NAME")
     ] = None,
     wait_for_nodes: WaitForNodes = 30.0,
+    notify: Notify = None,
 ) -> None:
     """Run a sweep from a search space file to its report."""
     from sweeper.runner import RunOptions, run_sweep
@@ -109,6 +111,7 @@ def run(
         reuse=reuse,
         reuse_from=reuse_from or (),
         wait_for_nodes=60 * wait_for_nodes,
+        notify=notify or (),
     )
     finish(run_sweep(space, settings or [], name, chosen), output)
 
@@ -129,12 +132,15 @@ def resume(
     address: Address = None,
     cpus: Cpus = None,
     wait_for_nodes: WaitForNodes = 30.0,
+    notify: Notify = None,
 ) -> None:
     """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
     from sweeper.places import split_name
     from sweeper.runner import RunOptions, resume_sweep
 
     if address is not None and address.startswith("http"):
+        if notify:
+            raise SweeperError("--notify is for sweeps driven from here", "name it in the sweep: --set 'notify=[…]'")
         cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [], wait_for_nodes=wait_for_nodes)
         return
     name, output = split_name(name, output)
@@ -148,6 +154,7 @@ def resume(
         discard_damaged=discard_damaged,
         settings=settings or (),
         wait_for_nodes=60 * wait_for_nodes,
+        notify=notify or (),
     )
     finish(resume_sweep(name, chosen), output)
 

@@ -28,6 +28,10 @@ Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started h
 WaitForNodes = Annotated[
     float, typer.Option(min=0, help="Minutes that a cluster's autoscaler has to start a first node for a trial.")
 ]
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(help="Tell this of the end, failures, a spent budget: '${WEBHOOK}', or a command; repeatable."),
+]
 RESULTS = "results"
 
 

@@ -37,7 +37,8 @@ MANIFEST_KEY = "reuse"
 _OF_THIS_SWEEP = ("attempt", "status", "decision")
 """What a driver adds to a report; a driver that takes the report over adds its own."""
 
-_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "rehearsal", "rehearsed"}
+_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "notify"}
+_HARMLESS |= {"rehearsal", "rehearsed"}
 """Parts of a search space that change no number of a trial. Configurations are compared one by one."""
 
 

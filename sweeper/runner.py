@@ -28,6 +28,8 @@ from sweeper.last_words import last_words
 from sweeper.lease import Lease
 from sweeper.manifest import build_manifest
 from sweeper.mirror import Mirror, SharedFolder, mirror_of
+from sweeper.notifications import Notifier
+from sweeper.notify_targets import Target, option_notifications, resolve_targets
 from sweeper.output import chatter_to
 from sweeper.peers import Peers
 from sweeper.places import DRIVING, place_of, split_name
@@ -71,6 +73,7 @@ class RunOptions:
         reuse_from: take them over from these sweeps.
         settings: on resume, changes of what does not concern the measurements, see `sweeper.amendments`.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
+        notify: webhooks and commands to tell of this run, besides those of the search space.
     """
 
     output: str | Path
@@ -84,6 +87,7 @@ class RunOptions:
     reuse: bool = False
     reuse_from: Sequence[str] = ()
     wait_for_nodes: float = PATIENCE_SECONDS
+    notify: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
     spec = load_spec(space, overrides, rehearse=options.rehearse)
+    targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
         place.store.check()
@@ -136,10 +141,18 @@ def resume_sweep(name: str, options: RunOptions) -> Outcome:
     place = place_of(output, DRIVING)
     with mirror_of(place.find(name), place) as mirror:
         sweep = amend(open_sweep(name, place.folder), options.settings)
-        return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror)
+        targets = notification_targets(sweep.spec, options)
+        return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets)
 
 
-def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror | SharedFolder) -> Outcome:
+def notification_targets(spec: SweepSpec, options: RunOptions) -> list[Target]:
+    """Return whom to tell of a run. Raises SweeperError when what they need is missing on this machine."""
+    return resolve_targets([*spec.notify, *option_notifications(options.notify)], os.environ)
+
+
+def _drive(
+    sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror | SharedFolder, targets: Sequence[Target]
+) -> Outcome:
     """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date."""
     started = time.monotonic()
     paths, halving = sweep.paths, sweep.spec.halving
@@ -163,20 +176,25 @@ def _drive(sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror |
             tables.rebuild(read_journal(paths.journal))
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = Progress(terminal, state, halving, sweep.describe)
-        with progress, follower:
-            outcome = "finished"
-            if state.unfinished(failed_too=options.failed_too) or not state.attempt:
-                driver = _Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked).run(options)
-                outcome = driver.finish()
-                notes += [f"stopped: {driver.closing}"] if driver.closing else []
+        notifier = Notifier(targets, sweep, state, mirror.address)
+        with progress, follower, notifier:
+            outcome, reason = "finished", None
+            driven = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
+            if driven:
+                parts = _Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, notifier)
+                driver = parts.run(options)
+                outcome, reason = driver.finish(), driver.closing
+                notes += [f"stopped: {reason}"] if reason else []
             progress.stage("writing tables and report")
             mirror.collect()
             tables.close()
             write_report(paths.root)
             mirror.complete(ended=not state.unfinished())
+            if driven:
+                notifier.ended(outcome, reason)
             if options.tracking_uri is not None:
                 progress.stage("MLflow: logging what is left")
-            notes += tables.notes + follower.wait(patience(time.monotonic() - started))
+            notes += tables.notes + follower.wait(patience(time.monotonic() - started)) + notifier.wait()
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 
 
@@ -193,6 +211,7 @@ class _Parts:
     mirror: Mirror | SharedFolder
     dataset: DataSet
     worked: WorkingTime
+    notifier: Notifier
 
     def run(self, options: RunOptions) -> Driver:
         """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
@@ -225,7 +244,7 @@ class _Parts:
             sinks: list[Sink] = [watch, metrics, peers] if options.address else []
             budget = BudgetWatch(self.sweep.spec.budget or Budget(), self.state, self.worked, resources, os.environ)
             driver = self._driver(slots, shares, options, [budget, *sinks])
-            watch.driver = budget.driver = peers.driver = driver
+            watch.driver = budget.driver = peers.driver = self.notifier.driver = driver
             driver.begin(reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming))
             self.progress.stage("running")
             if cluster.autoscales:
@@ -265,7 +284,7 @@ class _Parts:
             shares=shares,
             state=self.state,
             rungs=self.rungs,
-            sinks=[self.tables, self.progress, _Heart(self.lease), *more_sinks],
+            sinks=[self.tables, self.progress, _Heart(self.lease), self.notifier, *more_sinks],
             retries=spec.retries,
             failed_too=options.failed_too,
             slots=slots,

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from search_spaces import locate
+from sweeper import notify_targets
 from sweeper.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, plain
 from sweeper.errors import Fault, InvalidSearchSpace
 from sweeper.rehearsal import change_faults, rehearsed_values
@@ -110,7 +111,9 @@ def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
     scheduler = written.get("scheduler")
     if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
         written["scheduler"] = {**scheduler, "name": "none"}
-    for key in ("header", "objective", "resources", "evaluation", "replicates", "training"):
+    if "notify" in written:
+        written["notify"] = notify_targets.written_out(written["notify"])
+    for key in ("header", "objective", "resources", "evaluation", "replicates", "searcher", "training"):
         if key in written and written[key] is None:  # a key with nothing below it
             del written[key]
     return written
@@ -225,22 +228,22 @@ def _from_pydantic(detail: ErrorDetails) -> Fault:
     rule = detail["msg"].removeprefix("Value error, ")
     rule = rule.replace("Input should be a valid dictionary or instance of", "must be a mapping:")
     rule = rule.replace("Input should be", "must be")
-    shown = repr(detail["input"])
+    shown = repr(detail["input"]) if keys[:1] != ["notify"] else "its value"  # which may be a secret
     return Fault(path, rule if "=" in rule else f"{shown[:60]} {rule}")
 
 
 def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
     """Return the model whose keys stand at `keys`."""
     model: type[BaseModel] = SweepSpec
-    for key in keys:
-        annotation = model.model_fields[str(key)].annotation
+    for key in (key for key in keys if isinstance(key, str)):  # members of a list are all alike
+        annotation = model.model_fields[key].annotation
         model = next(a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel))
     return model
 
 
 def _cross_rules(values: Mapping[str, Any], registries: Registries) -> list[Fault]:
     """Check the rules over several keys; values of a wrong type are the structure's business."""
-    faults = []
+    faults = notify_targets.notification_faults(values.get("notify"))
     scheduler, objective = values.get("scheduler"), values.get("objective")
     if isinstance(scheduler, dict) and scheduler.get("name", "asha") == "asha":
         grace, last = scheduler.get("grace_epochs", 1), scheduler.get("max_epochs")

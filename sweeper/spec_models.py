@@ -14,6 +14,9 @@ from sweeper.scheduler import Halving
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
+LEFT_OUT_IF_EMPTY = ("header", "notify", "rehearsal", "rehearsed", "searcher")
+"""Keys that a resolved search space holds only where they say something."""
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -139,6 +142,21 @@ class Budget(_Part):
     cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
+class Notification(_Part):
+    """Whom to tell what of a sweep, see `sweeper.notifications`; the short form is the address or command alone.
+
+    Attributes:
+        webhook: an http or https address that takes a JSON POST. `${NAME}` stands for a variable of the driver's
+            environment: that is where secrets belong, and a literal address that may hold one is refused.
+        command: a program and its arguments, run without a shell; it reads the same JSON from its standard input.
+        on: of what: the sweep's `end`, the `failure` of a trial or of the sweep, a spent `budget`.
+    """
+
+    webhook: str | None = None
+    command: list[str] | None = None
+    on: list[Literal["end", "failure", "budget"]] = ["end", "failure", "budget"]
+
+
 class Training(_Part):
     """How training steps are computed, see `trainables.acceleration`; evaluations always are in float32.
 
@@ -184,6 +202,7 @@ class SweepSpec(_Part):
             data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
         budget: what may be spent; `null` for no limit.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
+        notify: whom to tell of the end, of failures and of a spent budget.
         priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
@@ -206,6 +225,7 @@ class SweepSpec(_Part):
     budget: Budget | None = None
     max_concurrent: int | None = Field(default=None, ge=1)
     priority: int = Field(default=0, ge=-1000, le=1000)
+    notify: list[Notification] = Field(default_factory=list)
     rehearsal: dict[str, Any] | None = None
     rehearsed: list[str] = Field(default_factory=list)
 
@@ -227,4 +247,4 @@ class SweepSpec(_Part):
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
         values = self.model_dump(mode="json")
         values["header"] = {key: text for key, text in values["header"].items() if text}
-        return {key: v for key, v in values.items() if v or key not in ("header", "rehearsal", "rehearsed")}
+        return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}
