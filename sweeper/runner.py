@@ -47,7 +47,7 @@ from sweeper.sinks.metrics import METRICS, MetricsSink, Publish, price_from
 from sweeper.sinks.parquet import ParquetSink
 from sweeper.space import column_types
 from sweeper.spec import load_spec
-from sweeper.spec_models import Budget, Resources
+from sweeper.spec_models import Budget, Resources, SweepSpec
 from sweeper.state import SweepState
 from sweeper.sweep import Sweep, create_sweep, open_sweep
 from sweeper.tables import epoch_columns, evaluation_columns, table_schemas
@@ -128,7 +128,7 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
     manifest = {**build_manifest(spec, facts), **({MANIFEST_KEY: sources.names} if sources.names else {})}
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
     with mirror_of(sweep.paths, place) as mirror:
-        outcome = _drive(sweep, dataset, options, mirror)
+        outcome = _drive(sweep, dataset, options, mirror, targets)
     return replace(outcome, notes=[*sources.notes, *outcome.notes])
 
 
