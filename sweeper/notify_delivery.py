@@ -78,10 +78,14 @@ def _system_reason(error: Exception) -> str:
 
 
 def _run(command: Sequence[str], message: bytes) -> str | None:
-    # What it prints may hold its secrets, and this process's output is a log.
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **quiet)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # what it prints may hold its secrets, and this process's output is a log
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError as error:
         return error.strerror or type(error).__name__
     try:
