@@ -10,6 +10,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+OURS = ("sweeper", "trainables", "search_spaces")
+RUNNING = {f"sweeper.{name}" for name in ("runner", "driver", "replicate_driver", "executor", "cluster", "submission")}
+COMMANDS = {"sweeper.cli", "sweeper.__main__"}
+FORBIDDEN = {
+    # folder → what nothing in it imports, beyond what the tests below say; `CONTRIBUTING.md` says it in words.
+    "trainables/losses": {"trainables.training", "trainables.trial", "trainables.evaluation", "trainables.datasets"},
+    "trainables/models": {"trainables.training", "trainables.trial", "trainables.evaluation", "trainables.losses"},
+    "trainables/datasets": {"trainables.training", "trainables.trial", "trainables.losses", "trainables.models"},
+    "trainables/posthoc": {"trainables.training", "trainables.trial", "trainables.datasets", "trainables.models"},
+    "trainables/curvature": {"trainables.training", "trainables.trial", "trainables.datasets", "trainables.models"},
+    "sweeper/sinks": RUNNING | COMMANDS | {"sweeper.report", "sweeper.claims"},
+    "sweeper/report": RUNNING | COMMANDS | {"sweeper.journal", "sweeper.state", "sweeper.sinks"},
+    "sweeper/claims": RUNNING | COMMANDS | {"sweeper.journal", "sweeper.state", "sweeper.sinks", "sweeper.report"},
+}
 FILES = sorted(path for package in ("trainables", "sweeper") for path in (ROOT / package).rglob("*.py"))
 RAY_FILES = {"trainables/trainable.py", "sweeper/executor.py", "sweeper/cluster.py", "sweeper/ray_view.py"}
 SLOW = {"torchvision", "timm", "scipy", "sklearn", "ray", "mlflow", "pandas", "duckdb", "plotly", "matplotlib"}
@@ -60,6 +74,41 @@ def test_imports_point_one_way(path):
     assert "tests" not in imported
     if _name(path).startswith("trainables/"):
         assert "sweeper" not in imported and "search_spaces" not in imported
+
+
+def _our_modules(path):
+    """Return the modules of ours that a file imports, in two parts: `sweeper.sinks`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            named = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module in OURS:
+            named = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        found |= {".".join(name.split(".")[:2]) for name in named if name.split(".")[0] in OURS}
+    return found
+
+
+@pytest.mark.parametrize(("folder", "forbidden"), FORBIDDEN.items(), ids=list(FORBIDDEN))
+def test_a_folder_imports_what_it_may(folder, forbidden):
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert len(files) > 3
+    for path in files:
+        assert not _our_modules(path) & forbidden, path
+
+
+def test_only_the_commands_import_commands():
+    for path in FILES:
+        imported = {name for name in _our_modules(path) if name.startswith("sweeper.cli")}
+        assert not imported or path.stem.startswith(("cli", "__main__")), path
+
+
+def test_what_runs_without_the_packages_imports_none_of_them():
+    alone = [*(ROOT / "search_spaces").glob("*.py"), *(ROOT / "deploy").rglob("*.py")]
+    assert len(alone) > 4
+    for path in alone:
+        assert not {name for name in _our_modules(path) if not name.startswith("search_spaces")}, path
 
 
 @pytest.mark.parametrize("path", FILES, ids=_name)
