@@ -40,9 +40,15 @@ def packaged_files() -> dict[str, Path]:
 
 
 def locate(path: str | Path) -> Path:
-    """Return the file meant by `path`: itself if it exists, else the shipped file of that name, else `path`."""
+    """Return the file meant by `path`: itself if it exists, else the shipped file of that name, else `path`.
+
+    `examples/NAME` is a file of `search_spaces/examples`, whose components lie beside it.
+    """
     given = Path(path)
     shipped = packaged_files()
-    if given.name == str(path) and not given.exists():
+    if given.exists():
+        return given
+    if given.name == str(path):
         return shipped.get(given.name.removesuffix(".yaml"), given)
-    return given
+    example = FOLDER / "examples" / f"{given.name.removesuffix('.yaml')}.yaml"
+    return example if given.parent == Path("examples") and example.is_file() else given

@@ -100,6 +100,11 @@ class SweepPaths:
         return self.root / "manifest.json"
 
     @property
+    def extensions(self) -> Path:
+        """The code of the sweep's own components, as it was when the sweep began; missing where it has none."""
+        return self.root / "extensions.zip"
+
+    @property
     def journal(self) -> Path:
         """The folder of immutable records: the only truth."""
         return self.root / "journal"

@@ -27,7 +27,7 @@ FIRST_GENERATION = "0001"
 TRIAL_FILES = ("checkpoints/", "incoming/")
 """What trials put into the store themselves; checkpoints never come here, tables only once they are journaled."""
 
-WHOLE_FILES = ("sweep.yaml", "manifest.json", "report.html", "sweeper.log", "mlflow.log")
+WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "sweeper.log", "mlflow.log")
 """Files of a sweep that are put into its store as they are."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sweeper.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, extremes, parse, plain
 from sweeper.errors import Fault
 from sweeper.spec_file import join_path
-from trainables.registry import Component, Hyperparameter, Registry, did_you_mean
+from trainables.registry import Component, Hyperparameter, Registry, column_label, did_you_mean
 
 _MAXIMUM_COMBINATIONS = 4096
 
@@ -62,10 +62,17 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
             )
         )
         return INVALID
+    if registry.trusts(name.value):
+        return Fields({"name": name, **given})
     if name.value not in registry:
         place = join_path(path, "name") if len(given) else path
-        hint = did_you_mean(name.value, tuple(registry)).removeprefix("; ")
-        faults.append(Fault(place, f"unknown {registry.kind} {name.value!r}", hint))
+        rule, _, hint = (registry.fault(name.value) or "").partition("; did you mean")
+        if hint:
+            hint = f"did you mean{hint}"
+        else:
+            rule, _, hint = rule.partition("; known: ")
+            hint = f"known: {hint}" if hint else ""
+        faults.append(Fault(place, rule, hint))
         return INVALID
     return _resolve_hyperparameters(registry[name.value], given, path, faults)
 
@@ -183,6 +190,25 @@ def resolve_plain_component(value: Any, registry: Registry, path: str, faults: l
     constants: dict[str, Node] = {key: Constant(option) for key, option in given.items()}
     node = _resolve_named(Fields(constants), registry, path, faults)
     return plain(node) if isinstance(node, Fields) else {}
+
+
+def resolve_components(value: Any, registry: Registry, path: str, faults: list[Fault]) -> Any:
+    """Return a list of components that no domain may vary; one alone, or none, is a list, too.
+
+    Their columns are called after them, so no two may have one name.
+    """
+    if isinstance(value, (str, dict)) or value is None:
+        value = [value] if value else []
+    if not isinstance(value, list):
+        return value
+    resolved: list[dict[str, Any]] = []
+    for index, component in enumerate(value):
+        place = join_path(path, index)
+        resolved.append(resolve_plain_component(component, registry, place, faults))
+        name = resolved[-1].get("name")
+        if name and column_label(name) in [column_label(each["name"]) for each in resolved[:-1] if each]:
+            faults.append(Fault(place, f"{name} is given twice", "columns are named by it"))
+    return resolved
 
 
 def _n(noun: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainables.registry import Registry
@@ -19,6 +19,7 @@ class Registries:
     Attributes:
         losses, architectures, optimizers, datasets, posthoc: the registries of components.
         metrics: the names of an evaluation's metrics, without the prefix `val_`.
+        own_metrics: the registry of metrics that are measured besides, where a file asks for them.
         curvature_defaults: every setting of the curvature measurement with its default.
         curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
         claims: the names of the claims that a sweep's tables can be judged by.
@@ -33,6 +34,12 @@ class Registries:
     curvature_defaults: Mapping[str, Any]
     curvature_faults: Callable[[Mapping[str, Any]], list[str]]
     claims: tuple[str, ...] = ()
+    own_metrics: Registry = field(default_factory=lambda: Registry("metric"))
+
+    def trusted(self) -> Registries:
+        """Return the same for a file that was checked before: users' own names are taken as they are."""
+        kinds = ("losses", "architectures", "optimizers", "datasets", "posthoc", "own_metrics")
+        return replace(self, **{kind: getattr(self, kind).trusted() for kind in kinds})
 
     @property
     def space(self) -> dict[str, Registry]:
@@ -53,9 +60,10 @@ def installed_registries() -> Registries:
     from trainables.losses import LOSSES
     from trainables.metrics import METRIC_NAMES
     from trainables.models import ARCHITECTURES
+    from trainables.own_metrics import METRICS
     from trainables.posthoc import POSTHOC
     from trainables.recipe import OPTIMIZERS
 
     defaults = asdict(CurvatureSettings())
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
-    return Registries(*components, METRIC_NAMES, defaults, settings_faults, tuple(CLAIMS))
+    return Registries(*components, METRIC_NAMES, defaults, settings_faults, tuple(CLAIMS), METRICS)

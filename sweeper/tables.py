@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from trainables.registry import column_label
 from trainables.trial_tables import RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
 
 REHEARSAL = "rehearsal"
@@ -42,6 +43,14 @@ TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("error", pa.string()),
     ("objective", pa.float64()),
     ("attempt", pa.int64()),
+)
+
+EVALUATION_KEYS: tuple[tuple[str, pa.DataType], ...] = (
+    ("trial", pa.string()),
+    ("replicate", pa.int64()),
+    ("epoch", pa.int64()),
+    ("split", pa.string()),
+    ("stage", pa.string()),
 )
 
 EPOCHS_SCHEMA = pa.schema(
@@ -124,9 +133,10 @@ def table_schemas(
     }
 
 
-def evaluation_columns(posthoc_methods: Sequence[str]) -> tuple[str, ...]:
+def evaluation_columns(posthoc_methods: Sequence[str], metrics: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the columns that an evaluation measures, without those that name it (trial, epoch, split …).
 
+    `posthoc_methods` and `metrics` are the names that a search space gives under `evaluation`.
     They are composed of what the measuring parts declare, so a new metric is a new column without a change here.
     A column ending in `_unavailable` holds the reason why a group of columns is empty.
     """
@@ -134,17 +144,19 @@ def evaluation_columns(posthoc_methods: Sequence[str]) -> tuple[str, ...]:
     from trainables.curvature import CURVATURE_FIELDS
     from trainables.evaluation import POSTHOC_METRICS
     from trainables.metrics import METRIC_NAMES
+    from trainables.own_metrics import own_metric_names
     from trainables.posthoc import parameter_names
     from trainables.reference_metrics import POSTERIOR_COLUMNS, REGION_COLUMNS
 
+    own = own_metric_names(metrics)
     posthoc = [
-        f"posthoc_{method}_{name}"
+        f"posthoc_{column_label(method)}_{name}"
         for method in posthoc_methods
-        for name in dict.fromkeys((*parameter_names(method), *POSTHOC_METRICS, *POSTERIOR_COLUMNS, "unavailable"))
+        for name in dict.fromkeys((*parameter_names(method), *POSTHOC_METRICS, *POSTERIOR_COLUMNS, "unavailable", *own))
     ]
     hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
-    measured = (*METRIC_NAMES, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS)
+    measured = (*METRIC_NAMES, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS, *own)
     return (*measured, *posthoc, *hessian, "hessian_unavailable", "spectrum_unavailable")
 
 
@@ -191,14 +203,7 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]
 
 
 def _evaluations_schema(columns: Sequence[str]) -> pa.Schema:
-    names = [
-        ("trial", pa.string()),
-        ("replicate", pa.int64()),
-        ("epoch", pa.int64()),
-        ("split", pa.string()),
-        ("stage", pa.string()),
-    ]
-    return pa.schema([*names, *((name, _measured_type(name)) for name in columns)])
+    return pa.schema([*EVALUATION_KEYS, *((name, _measured_type(name)) for name in columns)])
 
 
 def _measured_type(column: str) -> pa.DataType:

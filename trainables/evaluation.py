@@ -7,7 +7,7 @@ its columns empty and its reason in a text column; it never ends the trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,11 @@ from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.network_norms import network_norms
+from trainables.own_metrics import Metrics, own_metric_columns
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.reference_metrics import posterior_columns, region_columns
+from trainables.registry import column_label
 from trainables.trajectory import TrajectorySettings
 
 POSTHOC_METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc", "s99", "s99_accuracy")
@@ -46,6 +48,7 @@ class EvaluationSettings:
     Attributes:
         bins: number of bins of the calibration errors (15, as METHODS of the focal-loss papers).
         posthoc: post-hoc methods, name and options.
+        metrics: metrics of the user's own, name and options.
         curvature: what to measure of the Hessian, or `None` for nothing.
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
@@ -53,6 +56,7 @@ class EvaluationSettings:
 
     bins: int = 15
     posthoc: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    metrics: Metrics = ()
     curvature: CurvatureSettings | None = None
     bootstrap: int = 100
     trajectory: TrajectorySettings | None = None
@@ -60,12 +64,12 @@ class EvaluationSettings:
     @staticmethod
     def from_mapping(settings: Mapping[str, Any]) -> EvaluationSettings:
         """Read settings as a resolved search space holds them. Raises ValueError on unknown curvature settings."""
-        methods = [{"name": m} if isinstance(m, str) else dict(m) for m in settings.get("posthoc", ())]
         curvature, trajectory = settings.get("curvature"), settings.get("trajectory")
         bins = settings.get("bins", 15)
         return EvaluationSettings(
             bins=bins,
-            posthoc=tuple((m.pop("name"), m) for m in methods),
+            posthoc=_named(settings.get("posthoc", ())),
+            metrics=_named(settings.get("metrics", ())),
             curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
             bootstrap=settings.get("bootstrap", 100),
             trajectory=TrajectorySettings.from_mapping(trajectory, bins) if trajectory else None,
@@ -158,7 +162,14 @@ def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSe
     if settings.bootstrap:
         repeated = {"bins": settings.bins, "repetitions": settings.bootstrap, "seed": seed}
         row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, **repeated))
+    row.update(own_metric_columns(settings.metrics, probabilities, targets))
     return row
+
+
+def _named(components: Iterable[str | Mapping[str, Any]]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return components as a search space holds them as names and options."""
+    written = [{"name": each} if isinstance(each, str) else dict(each) for each in components]
+    return tuple((each.pop("name"), each) for each in written)
 
 
 def _posthoc_columns(
@@ -171,7 +182,7 @@ def _posthoc_columns(
     columns: dict[str, dict[str, Any]] = {name: {} for name in logits}
     for method, given in settings.posthoc:
         options = with_training_gamma(method, given, _trained_with(loss))
-        prefix = f"posthoc_{method}_"
+        prefix = f"posthoc_{column_label(method)}_"
         try:
             calibrator = fit(method, logits["val"], targets["val"], **options)
             calibrated = {name: calibrator(values) for name, values in logits.items()}
@@ -183,6 +194,7 @@ def _posthoc_columns(
             row.update({prefix + key: value for key, value in calibrator.parameters.items()})
             measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins)
             row.update({prefix + metric: measured[metric] for metric in POSTHOC_METRICS})
+            row.update(own_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
         distances = posterior_columns(posterior, calibrated["test"])
         columns["test"].update({prefix + metric: value for metric, value in distances.items()})
     return columns

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from trainables.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
-from trainables.datasets.base import DataSet, Split
+from trainables.datasets.base import DataSet
 from trainables.kept_choices import kept_choice
+from trainables.lane_check import few_batches, lane_fault
 from trainables.lanes import Lanes
+from trainables.losses import LOSSES
+from trainables.models import ARCHITECTURES
 from trainables.training import Replicate
 
 FUSED, SEQUENTIAL, AUTO, TRIALS = "fused", "sequential", "auto", "trials"
@@ -33,6 +35,7 @@ UNPACKABLE = {"tree_lstm": "the shape of its computation follows each sentence's
 """Architectures that cannot be lanes, and why."""
 
 _choices: dict[str, str] = {}
+_mappable: dict[str, bool] = {}
 
 
 class Packed(Protocol):
@@ -83,6 +86,11 @@ def _unpackable(architecture: str, training: TrainingSettings) -> str | None:
     return UNPACKABLE.get(architecture)
 
 
+def is_own(configuration: Mapping[str, Any]) -> bool:
+    """Tell whether the network or the loss of a configuration is the user's own."""
+    return ARCHITECTURES.is_own(configuration["architecture"]["name"]) or LOSSES.is_own(configuration["loss"]["name"])
+
+
 def chosen_packing(
     packing: str,
     build: Callable[[int, DataSet], Replicate],
@@ -112,13 +120,19 @@ def chosen_packing(
         training: how training steps are computed.
         choices: the sweep's folder of answers, or `None` where no folder is shared.
 
+    Replicates with a network or loss of the user's own are fused only where a trial shows that lanes train what each
+    trains alone.
+
     Raises:
         ValueError: the architecture cannot be packed as asked.
     """
-    name = configuration["architecture"]["name"]
+    name, batch_size = configuration["architecture"]["name"], configuration["optimizer"]["batch_size"]
     fault = packing_fault(name, packing, training)
     if fault is not None:
         raise ValueError(fault)
+    own = packing in (FUSED, AUTO) and len(seeds) > 1 and is_own(configuration)
+    if own and not _mappable_here(build, configuration, seeds, dataset):
+        return SEQUENTIAL
     if packing != AUTO:
         return packing
     if len(seeds) == 1 or _unpackable(name, training):
@@ -126,13 +140,25 @@ def chosen_packing(
     key = _key(configuration, len(seeds), dataset, device, training)
 
     def measure() -> str:
-        few = _few_batches(dataset, configuration["optimizer"]["batch_size"])
+        few = few_batches(dataset, batch_size, MEASURED_STEPS)
         fused, sequential = measured_seconds(lambda: [build(seed, few) for seed in seeds], device)
         return FUSED if fused < sequential else SEQUENTIAL
 
     if key not in _choices:
         _choices[key] = measure() if choices is None else kept_choice(choices, key, measure)
     return _choices[key]
+
+
+def _mappable_here(
+    build: Callable[[int, DataSet], Replicate], configuration: Mapping[str, Any], seeds: Sequence[int], dataset: DataSet
+) -> bool:
+    """Tell whether lanes train what their replicates train alone; tried once a process for each kind of both."""
+    # A number hardly changes whether a loss can be mapped; a text, a flag or a count may.
+    parts = [{k: v for k, v in configuration[part].items() if not isinstance(v, float)} for part in configuration]
+    key = json.dumps([parts, dataset.input_shape, dataset.classes], sort_keys=True, default=str)
+    if key not in _mappable:
+        _mappable[key] = lane_fault(build, seeds, dataset, configuration["optimizer"]["batch_size"]) is None
+    return _mappable[key]
 
 
 def measured_seconds(build: Callable[[], list[Replicate]], device: str) -> tuple[float, float]:
@@ -168,16 +194,6 @@ def _timed(group: Packed, device: str) -> float:
     if device != "cpu":
         torch.cuda.synchronize()
     return clock() - started
-
-
-def _few_batches(dataset: DataSet, batch_size: int) -> DataSet:
-    """Return the data set cut to a few batches for training, and one for validation."""
-    train, val = dataset.train, dataset.val
-    return replace(dataset, train=_first(train, MEASURED_STEPS * batch_size), val=_first(val, batch_size))
-
-
-def _first(split: Split, samples: int) -> Split:
-    return replace(split, inputs=split.inputs[:samples], targets=split.targets[:samples])
 
 
 def _key(

@@ -3,12 +3,16 @@
 A `Registry` maps a name in a search space (a loss, an architecture, a data set, an optimiser, a post-hoc
 method) to a `Component`: how to build it and which `Hyperparameter`s it takes. The search-space reader checks
 values against these descriptions before anything runs, and `sweeper spaces` prints them.
+
+A name may also be a user's own: an import path, `my_losses:Tilted`, or an entry point of an installed package
+(`trainables.extensions`).
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -95,7 +99,18 @@ class Hyperparameter:
 
 @dataclass(frozen=True)
 class Component:
-    """A named, buildable thing. `check` may add rules over several hyperparameters at once."""
+    """A named, buildable thing.
+
+    Attributes:
+        name: in a search space.
+        build: makes it, from what its kind is given and its hyperparameters.
+        hyperparameters: what it takes.
+        summary: one line for `sweeper spaces`.
+        source: paper and section, or the package that a user's own comes from.
+        check: adds a rule over several hyperparameters at once.
+        tags: marks that the project's own code looks at.
+        columns: what a post-hoc method's `parameters` hold, which become columns.
+    """
 
     name: str
     build: Callable[..., Any]
@@ -104,6 +119,7 @@ class Component:
     source: str = ""
     check: Callable[[Mapping[str, Any]], str | None] | None = None
     tags: frozenset[str] = field(default_factory=frozenset)
+    columns: tuple[str, ...] = ()
 
     def hyperparameter(self, name: str) -> Hyperparameter | None:
         """Return the description of hyperparameter `name`, or `None`."""
@@ -129,22 +145,45 @@ class Component:
         return found
 
 
-class Registry(Mapping[str, Component]):
-    """The components of one kind, by name. Adding a component is one `register` call in its own file."""
+class ExtensionError(ValueError):
+    """A component of a user's own that cannot be used: one sentence with the place in the user's file."""
 
-    def __init__(self, kind: str) -> None:
+
+class Registry(Mapping[str, Component]):
+    """The components of one kind, by name. Adding a component is one `register` call in its own file.
+
+    A registry with a `group` also knows components of the user's own: by import path, and by the names that installed
+    packages give in the entry points `calibration_sweeper.<group>`. They are imported when they are asked for.
+    """
+
+    def __init__(self, kind: str, group: str = "") -> None:
         """Create an empty registry; `kind` is the noun used in messages, e.g. `loss`."""
         self.kind = kind
+        self.group = group
+        self.trusting = False
         self._components: dict[str, Component] = {}
+        self._own: dict[str, Component] = {}
 
     def __getitem__(self, name: str) -> Component:
-        return self._components[name]
+        """Return a component. Raises KeyError for an unknown name, ExtensionError for one that cannot be used."""
+        if name in self._components:
+            return self._components[name]
+        if name not in self._own:
+            if not (is_import_path(name) or name in self.installed()):
+                raise KeyError(name)
+            from trainables.extensions.adapters import adapted
+
+            self._own[name] = adapted(self.kind, self.group, name, self.installed().get(name, name))
+        return self._own[name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.fault(name) is None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._components)
+        return iter((*self._components, *(name for name in self.installed() if name not in self._components)))
 
     def __len__(self) -> int:
-        return len(self._components)
+        return len([*iter(self)])
 
     def register(self, component: Component) -> Component:
         """Add a component. Raises ValueError when the name is taken."""
@@ -153,11 +192,41 @@ class Registry(Mapping[str, Component]):
         self._components[component.name] = component
         return component
 
+    def installed(self) -> Mapping[str, str]:
+        """Return the names that installed packages add, each with its import path. Nothing is imported for that."""
+        if not self.group:
+            return {}
+        from trainables.extensions.installed import installed_names
+
+        return installed_names(self.group)
+
+    def is_own(self, name: str) -> bool:
+        """Tell whether a name is a user's own: not one of the project's components."""
+        return name not in self._components
+
+    def trusts(self, name: str) -> bool:
+        """Tell whether `name` is taken as it is, with its hyperparameters, because it was checked before."""
+        return self.trusting and self.is_own(name)
+
+    def trusted(self) -> Registry:
+        """Return a registry of the same components that imports nothing: it takes users' own names as they are."""
+        view = Registry(self.kind, self.group)
+        view._components, view.trusting = self._components, True
+        return view
+
+    def forget_own(self) -> None:
+        """Import the user's own components anew when they are asked for next."""
+        self._own.clear()
+
     def fault(self, name: str) -> str | None:
-        """Return why `name` is not in the registry (with the nearest name), or `None` when it is."""
-        if name in self._components:
-            return None
-        return f"unknown {self.kind} {name!r}{did_you_mean(name, tuple(self))}"
+        """Return why `name` cannot be built (with the nearest name where it is unknown), or `None` when it can."""
+        try:
+            self[name]
+        except KeyError:
+            return f"unknown {self.kind} {name!r}{did_you_mean(name, tuple(self))}"
+        except ExtensionError as error:
+            return str(error)
+        return None
 
     def build(self, name: str, *arguments: Any, **hyperparameters: Any) -> Any:
         """Build component `name`. Raises ValueError with every rule that name or hyperparameters break."""
@@ -168,6 +237,23 @@ class Registry(Mapping[str, Component]):
         if faults:
             raise ValueError("; ".join(faults))
         return self[name].build(*arguments, **hyperparameters)
+
+
+def is_import_path(name: str) -> bool:
+    """Tell whether a name is written as an import path, `module.file:Name`."""
+    return ":" in name
+
+
+def column_label(name: str) -> str:
+    """Return a component's name as part of a column's name, which SQL must not need to quote.
+
+    Names are so already; of an import path it is what stands after the colon, `my_package.methods:ShiftScale` as
+    `shift_scale`.
+    """
+    if not is_import_path(name):
+        return name
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(":")[2])
+    return re.sub(r"\W+", "_", words).lower()
 
 
 def did_you_mean(value: str, names: tuple[str, ...]) -> str:

@@ -27,6 +27,7 @@ from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import shared_dataset
 from trainables.evaluation import Evaluation, EvaluationSettings
+from trainables.extensions.code import take_up
 from trainables.packing import SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training import Replicate
 from trainables.trial_files import TrialFiles
@@ -64,6 +65,7 @@ class TrialSettings:
         data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
         timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
         hang_seconds: a process that does no work for so long is ended, see `trainables.watchdog`; `None` for never.
+        extensions: the archive with the code of the sweep's own components, see `trainables.extensions.code`.
     """
 
     dataset: Mapping[str, Any]
@@ -85,6 +87,7 @@ class TrialSettings:
     data_key: str | None = None
     timeout_seconds: float | None = None
     hang_seconds: float | None = None
+    extensions: bytes | None = None
 
     @staticmethod
     def from_mapping(settings: Mapping[str, Any]) -> TrialSettings:
@@ -325,11 +328,13 @@ class Trial:
 
 
 def prepare_process(settings: TrialSettings) -> None:
-    """Give this process the trial's number of threads; what a reused process may have changed is set again.
+    """Give this process the trial's threads and the user's own code; what a reused one may have changed is set again.
 
     Shares of a card isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
     on what torch allocates, so what CUDA takes beside it comes off the share.
     """
+    if settings.extensions is not None:
+        take_up(settings.extensions)
     torch.set_num_threads(settings.threads)
     torch.set_default_dtype(torch.float32)
     if settings.device == "cuda":

@@ -31,7 +31,7 @@ __all__ = [
     "load_dataset",
 ]
 
-DATASETS = Registry("data set")
+DATASETS = Registry("data set", "datasets")
 
 for _source in (
     digits,

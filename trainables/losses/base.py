@@ -12,7 +12,7 @@ from trainables.registry import Registry
 
 State = dict[str, Tensor | float | int]
 
-LOSSES = Registry("loss")
+LOSSES = Registry("loss", "losses")
 
 
 class Loss:

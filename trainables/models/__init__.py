@@ -28,7 +28,7 @@ from trainables.registry import Registry
 if TYPE_CHECKING:
     from trainables.datasets.base import DataSet
 
-ARCHITECTURES = Registry("architecture")
+ARCHITECTURES = Registry("architecture", "architectures")
 
 for _family in (
     mlp,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainables.posthoc.base import Calibrator, PosthocUnavailable
-from trainables.posthoc.components import PARAMETER_NAMES, POSTHOC
+from trainables.posthoc.components import POSTHOC
 
 __all__ = ["POSTHOC", "Calibrator", "PosthocUnavailable", "fit", "parameter_names"]
 
@@ -33,4 +33,4 @@ def parameter_names(name: str) -> tuple[str, ...]:
     unknown = POSTHOC.fault(name)
     if unknown:
         raise ValueError(unknown)
-    return PARAMETER_NAMES[name]
+    return POSTHOC[name].columns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainables.posthoc.focal_map import fit_focal_map
 from trainables.posthoc.focal_temperature import PARAMETERS as FOCAL_TEMPERATURE_PARAMETERS
 from trainables.posthoc.focal_temperature import fit_focal_temperature
@@ -10,14 +12,13 @@ from trainables.posthoc.metacal import fit_metacal_acc, fit_metacal_mis
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, fit_temperature
 from trainables.registry import Component, Hyperparameter, Registry
 
-POSTHOC = Registry("post-hoc method")
-PARAMETER_NAMES: dict[str, tuple[str, ...]] = {}
+POSTHOC = Registry("post-hoc method", "posthoc")
 
 _BINS = Hyperparameter("bins", "integer", 15, minimum=1, source="mukhoti §5; properness §5.1")
 
 
 def _register(component: Component, *parameters: str) -> None:
-    PARAMETER_NAMES[POSTHOC.register(component).name] = parameters
+    POSTHOC.register(replace(component, columns=parameters))
 
 
 _register(

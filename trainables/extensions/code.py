@@ -1,0 +1,214 @@
+"""The code of users' own components as one archive: what a sweep keeps, and what its processes import from.
+
+An archive holds the modules that import paths name, every module of the same folders that these import, and of an
+installed package its entry points, so that plain names mean the same everywhere. Equal code gives equal bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import site
+import stat
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainables.extensions.installed import GROUP, entry_points, provenance
+from trainables.extensions.targets import OUR_PACKAGES, look_first_in, looks_first_in, package_place
+from trainables.registry import ExtensionError, Registry, is_import_path
+
+MOST_BYTES = 32 * 2**20
+"""What travels to every process is code and its small tables; data and weights belong on the machines. Our choice."""
+
+LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", "node_modules", ".ipynb_checkpoints"})
+
+_EARLIEST = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class ExtensionCode:
+    """The code of a sweep's own components.
+
+    Attributes:
+        archive: a zip file's bytes.
+        components: what each name stands for: `kind`, and `package` with its version where it is installed.
+    """
+
+    archive: bytes
+    components: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that differ where the code does."""
+        return archive_digest(self.archive)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of it."""
+        return {"digest": self.digest, "components": self.components}
+
+
+def gathered(named: Iterable[tuple[Registry, str]]) -> ExtensionCode | None:
+    """Return the code of the users' own components among `named`; `None` where there are none.
+
+    Raises:
+        ExtensionError: the code is larger than `MOST_BYTES`.
+    """
+    components: dict[str, dict[str, str]] = {}
+    tops: list[str] = []
+    files: dict[str, bytes] = {}
+    for registry, name in named:
+        if not registry.is_own(name):
+            continue
+        path = registry.installed().get(name, name) if not is_import_path(name) else name
+        package = provenance(registry.group, name)
+        components[name] = {"kind": registry.kind, **({"package": package} if package else {})}
+        if package:
+            files |= _entry_points_of(registry.group, name)
+        tops.append(path.partition(":")[0].partition(".")[0])
+    if not components:
+        return None
+    size = 0
+    for inside, file in _files(tops):
+        size += file.stat().st_size
+        if size > MOST_BYTES:
+            raise ExtensionError(
+                f"the code of {', '.join(components)} is larger than {MOST_BYTES >> 20} MiB with {inside}; keep data "
+                "apart from code, or install the package on every machine"
+            )
+        files[inside] = file.read_bytes()
+    return ExtensionCode(_zipped(files), dict(sorted(components.items())))
+
+
+def archive_digest(archive: bytes) -> str:
+    """Return 16 hexadecimal digits of an archive's names and contents; how they are compressed does not count."""
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(io.BytesIO(archive)) as file:
+        for name in sorted(file.namelist()):
+            content = file.read(name)
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def take_up(archive: bytes) -> None:
+    """Let this process import from `archive` before everything else. Doing so twice changes nothing."""
+    folder = unpacked(archive)
+    if not looks_first_in(folder):
+        look_first_in(folder)
+
+
+def unpacked(archive: bytes) -> Path:
+    """Return a folder with the files of `archive`, which this user's processes on this machine share."""
+    parent = _own_folder()
+    folder = parent / archive_digest(archive)
+    if not folder.is_dir():
+        temporary = Path(tempfile.mkdtemp(dir=parent))
+        unpack_into(archive, temporary)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            return folder if folder.is_dir() else temporary  # another process was first
+    return folder
+
+
+def unpack_into(archive: bytes, folder: Path) -> None:
+    """Write the files of `archive` below `folder`."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as file:
+        file.extractall(folder)
+
+
+def _own_folder() -> Path:
+    """Return a folder that only this user can write to: code is run from it."""
+    folder = Path(tempfile.gettempdir()) / f"sweeper-extensions-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="sweeper-extensions-"))
+
+
+def _files(tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Yield (name in the archive, file) of top-level modules and of those of the same folders that they import."""
+    waiting, seen = [*dict.fromkeys(tops)], set[str]()
+    installed = _installed_folders()
+    while waiting:
+        top = waiting.pop(0)
+        if top in seen or top in OUR_PACKAGES:
+            continue
+        seen.add(top)
+        place = package_place(top)
+        if place is None:
+            continue
+        own = [*_files_below(place)]
+        yield from ((file.relative_to(place.parent).as_posix(), file) for file in own)
+        if place.parent in installed:
+            continue  # what it depends on is installed where it is
+        imported = {name for file in own if file.suffix == ".py" for name in _imports(file)}
+        waiting += sorted(name for name in imported - seen if _lies_in(name, place.parent))
+
+
+def _lies_in(top: str, folder: Path) -> bool:
+    return (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
+
+
+def _files_below(place: Path) -> Iterator[Path]:
+    if place.is_file():
+        yield place
+        return
+    for path in sorted(place.iterdir()):
+        if path.name in LEFT_OUT or path.suffix == ".pyc" or (path.is_symlink() and not path.exists()):
+            continue
+        if path.is_dir() or path.is_file():
+            yield from _files_below(path)
+
+
+def _imports(file: Path) -> set[str]:
+    """Return the top-level modules that a source file imports anywhere in it."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def _installed_folders() -> set[Path]:
+    places = [*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()]
+    return {Path(place).resolve() for place in places}
+
+
+def _entry_points_of(group: str, name: str) -> dict[str, bytes]:
+    """Return the part of an installed package's description by which its names are found."""
+    package = entry_points(group)[name].dist
+    assert package is not None
+    lines = [
+        f"[{point.group}]\n{point.name} = {point.value}\n"
+        for point in package.entry_points
+        if point.group.startswith(f"{GROUP}.")
+    ]
+    folder = f"{package.name.replace('-', '_')}-{package.version}.dist-info"
+    described = f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {package.version}\n"
+    return {f"{folder}/METADATA": described.encode(), f"{folder}/entry_points.txt": "".join(lines).encode()}
+
+
+def _zipped(files: dict[str, bytes]) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, _EARLIEST)
+            entry.external_attr = 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, files[name])
+    return held.getvalue()

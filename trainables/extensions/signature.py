@@ -1,0 +1,91 @@
+"""The hyperparameters of a user's own component, read from the signature of what builds it."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Union
+
+from trainables.registry import ExtensionError, Hyperparameter, Kind
+
+KINDS: dict[type, Kind] = {float: "number", int: "integer", bool: "boolean", str: "text"}
+
+
+def hyperparameters_of(target: Callable[..., Any], path: str, leading: Sequence[str]) -> tuple[Hyperparameter, ...]:
+    """Return the hyperparameters that `target` takes after its first arguments.
+
+    Args:
+        target: a class or function; its `HYPERPARAMETERS` count where it has some.
+        path: its import path, for messages.
+        leading: names of the arguments that its kind is called with, which come first by place.
+
+    Raises:
+        ExtensionError: with every argument that cannot be read or called, at once.
+    """
+    try:
+        arguments = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ExtensionError(f"{path}: its arguments cannot be told ({error}); wrap it in a function") from error
+    first, own = arguments[: len(leading)], arguments[len(leading) :]
+    wanted = f"{path}: it is called with ({', '.join([*leading, '…'])})" if leading else f"{path}: its arguments"
+    if len(first) < len(leading) or any(a.kind is a.KEYWORD_ONLY or a.kind is a.VAR_KEYWORD for a in first):
+        raise ExtensionError(f"{wanted}, but takes {inspect.signature(target)}")
+    declared = getattr(target, "HYPERPARAMETERS", None)
+    if declared is not None:
+        if not all(isinstance(each, Hyperparameter) for each in declared):
+            raise ExtensionError(f"{path}: HYPERPARAMETERS must be a tuple of trainables.registry.Hyperparameter")
+        return tuple(declared)
+    hints = _hints(target)
+    found, faults = [], []
+    for argument in own:
+        try:
+            found.append(_described(argument, hints.get(argument.name)))
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ExtensionError(f"{path}: {'; '.join(faults)}")
+    return tuple(found)
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(target.__init__ if isinstance(target, type) else target)
+    except Exception:
+        return {}  # a hint that cannot be resolved; the default tells the type then
+
+
+def _described(argument: inspect.Parameter, hint: Any) -> Hyperparameter:
+    if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
+        raise ValueError(f"{argument} cannot be given in a search space; name each hyperparameter")
+    required = argument.default is argument.empty
+    default = None if required else argument.default
+    hint = _without_none(hint) if hint is not None else (None if default is None else type(default))
+    kind: Kind
+    choices: tuple[str, ...] = ()
+    if typing.get_origin(hint) is Literal and all(isinstance(value, str) for value in typing.get_args(hint)):
+        kind, choices = "text", typing.get_args(hint)
+    elif hint in KINDS:
+        kind = KINDS[hint]
+    elif hint in (list, tuple) or (typing.get_origin(hint) or hint) in (list, tuple, Sequence):
+        kind = "numbers"
+    else:
+        raise ValueError(
+            f"the type of {argument.name} is not known; write {argument.name}: float, or int, bool, str, list[float]"
+        )
+    description = Hyperparameter(argument.name, kind, default, choices=choices, required=required)
+    fault = description.fault(default) if not required else None
+    if fault is not None:
+        raise ValueError(f"the default {fault}")
+    return description
+
+
+def _without_none(hint: Any) -> Any:
+    """Return the type in `float | None`; other hints as they are."""
+    if typing.get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    inner = [part for part in typing.get_args(hint) if part is not type(None)]
+    if set(inner) == {int, float}:
+        return float
+    return inner[0] if len(inner) == 1 else hint

@@ -1,0 +1,130 @@
+"""From an import path to what it stands for, and from a user's exception to the line of theirs that it comes from."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainables.extensions.installed import look_again
+from trainables.registry import ExtensionError, did_you_mean
+
+OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
+
+_roots: list[str] = []
+_loaded: set[str] = set()
+
+
+def look_in(folders: Sequence[Path]) -> None:
+    """Let import paths be found in `folders`, after everything installed; those given before no longer count.
+
+    What was imported from import paths is imported anew when it is asked for next, so that a file that was edited since
+    counts as it is now.
+    """
+    for root in _roots:
+        if root in sys.path:
+            sys.path.remove(root)
+    _roots[:] = [str(folder.resolve()) for folder in folders]
+    forget_loaded()
+
+
+def look_first_in(folder: Path) -> None:
+    """Let import paths be found in `folder`, before everything else: it holds the code that a sweep was begun with."""
+    look_in(())
+    sys.path.insert(0, str(folder))
+    _roots[:] = [str(folder)]
+
+
+def looks_first_in(folder: Path) -> bool:
+    """Tell whether import paths are found in `folder` before everything else."""
+    return _roots == [str(folder)] and sys.path[:1] == _roots
+
+
+def forget_loaded() -> None:
+    """Take back the modules that import paths have brought in."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in _loaded]:
+        del sys.modules[name]
+    _loaded.clear()
+    importlib.invalidate_caches()
+    look_again()
+
+
+def import_target(path: str) -> Any:
+    """Return what an import path such as `my_package.losses:Tilted` stands for.
+
+    Raises:
+        ExtensionError: it is no import path, the module is missing or raises, or it has no such name.
+    """
+    module_name, _, names = path.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *names.split("."))):
+        raise ExtensionError(f"{path!r} is no import path; write module.file:Name, e.g. my_losses:Tilted")
+    found: Any = _imported(path, module_name)
+    for name in names.split("."):
+        if not hasattr(found, name):
+            known = tuple(key for key in vars(found) if not key.startswith("_")) if hasattr(found, "__dict__") else ()
+            near = did_you_mean(name, known)
+            hint = near if near.startswith("; did") else ""
+            raise ExtensionError(f"{path}: {module_name} has no {name!r}{hint}")
+        found = getattr(found, name)
+    return found
+
+
+def _imported(path: str, module_name: str) -> Any:
+    for root in _roots:
+        if root not in sys.path:
+            sys.path.append(root)
+    before = set(sys.modules)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ExtensionError(f"{path} cannot be imported: {told(error, module_name)}") from error
+        places = ", ".join(dict.fromkeys([*_roots, "the installed packages"]))
+        raise ExtensionError(f"{path}: there is no module {error.name!r} in {places}") from error
+    except Exception as error:
+        raise ExtensionError(f"{path} cannot be imported: {told(error, module_name)}") from error
+    finally:
+        tops = {name.partition(".")[0] for name in set(sys.modules) - before}
+        _loaded.update(top for top in tops if top not in OUR_PACKAGES and _lies_in_a_root(top))
+
+
+def _lies_in_a_root(top: str) -> bool:
+    place = package_place(top)
+    return place is not None and str(place.parent) in _roots
+
+
+def loaded_beside() -> set[str]:
+    """Return the top-level modules that imports from the given folders have brought in."""
+    return set(_loaded)
+
+
+def package_place(top: str) -> Path | None:
+    """Return the folder of a top-level package, or the file of a top-level module; `None` for one without."""
+    module = sys.modules.get(top)
+    spec = getattr(module, "__spec__", None) if module is not None else importlib.util.find_spec(top)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).resolve()
+    return Path(spec.origin).resolve() if spec.has_location and spec.origin else None
+
+
+def told(error: BaseException, target: str) -> str:
+    """Return an exception of a user's code as one sentence that begins with the line it comes from.
+
+    Args:
+        error: as it was caught.
+        target: the user's import path or module; frames of its package count as theirs.
+    """
+    words = " ".join(str(error).split()) or "no message"
+    sentence = f"{type(error).__name__}: {words[:300]}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {sentence}"
+    frames = traceback.extract_tb(error.__traceback__)
+    place = package_place(target.partition(":")[0].partition(".")[0])
+    own = [f for f in frames if place is not None and Path(f.filename).is_relative_to(place)]
+    return f"{own[-1].filename}:{own[-1].lineno}: {sentence}" if own else sentence
