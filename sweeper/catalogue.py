@@ -1,7 +1,7 @@
 """What can be written in a search space file, as data: shipped files, and components with their hyperparameters.
 
-`sweeper spaces` shows the files; `--losses`, `--architectures`, `--datasets`, `--optimizers` and `--posthoc` show the
-components of one kind.
+`sweeper spaces` shows the files; `--losses`, `--architectures`, `--datasets`, `--optimizers`, `--posthoc` and
+`--metrics` show the components of one kind, those of installed packages among them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from rich.table import Table
 from search_spaces import packaged_files
 from sweeper.spec_file import read_document
 from sweeper.spec_registries import Registries, installed_registries
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, ExtensionError, Hyperparameter, Registry
 
-KINDS = ("losses", "architectures", "datasets", "optimizers", "posthoc")
+KINDS = {
+    "losses": "losses",
+    "architectures": "architectures",
+    "datasets": "datasets",
+    "optimizers": "optimizers",
+    "posthoc": "posthoc",
+    "metrics": "own_metrics",
+}
+"""What can be listed, and the registry that holds it. Metrics are those beside the ones of every evaluation."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +72,15 @@ def list_components(kind: str, registries: Registries | None = None) -> list[Com
     """Return the components of one of `KINDS`, in the order of their registry. Raises KeyError for another kind."""
     if kind not in KINDS:
         raise KeyError(f"{kind!r} is none of {', '.join(KINDS)}")
-    registry = getattr(registries or installed_registries(), kind)
-    return [_component_entry(component) for component in registry.values()]
+    registry: Registry = getattr(registries or installed_registries(), KINDS[kind])
+    return [_entry(registry, name) for name in registry]
+
+
+def _entry(registry: Registry, name: str) -> ComponentEntry:
+    try:
+        return _component_entry(registry[name])
+    except ExtensionError as error:
+        return ComponentEntry(name, f"cannot be used: {error}", registry.installed()[name], ())
 
 
 def _component_entry(component: Component) -> ComponentEntry:

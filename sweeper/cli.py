@@ -291,6 +291,7 @@ def spaces(
     datasets: Annotated[bool, typer.Option("--datasets", help="List data sets.")] = False,
     optimizers: Annotated[bool, typer.Option("--optimizers", help="List optimisers and their recipes.")] = False,
     posthoc: Annotated[bool, typer.Option("--posthoc", help="List post-hoc methods.")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="List metrics that installed packages add.")] = False,
 ) -> None:
     """List the search spaces that ship, or what a search space may name."""
     from sweeper import catalogue
@@ -301,6 +302,7 @@ def spaces(
         "datasets": datasets,
         "optimizers": optimizers,
         "posthoc": posthoc,
+        "metrics": metrics,
     }
     chosen = [kind for kind, wanted in asked.items() if wanted]
     for kind in chosen:

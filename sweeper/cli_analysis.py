@@ -78,6 +78,7 @@ def recalibrate(
 
     The answers are rows of the table `recalibrations`, beside the network's own probabilities (method `none`).
     """
+    from sweeper.own_components import take_up_kept
     from sweeper.places import publish
     from sweeper.recalibration import recalibrate as compute
     from sweeper.recalibration_progress import RecalibrationProgress
@@ -87,6 +88,7 @@ def recalibrate(
     sweep = open_sweep(*here(name, output))
     if not method and not bins:
         raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
+    take_up_kept(sweep.paths)
     requests = read_requests(method or [], option or [], bins or [sweep.spec.evaluation.bins])
     with RecalibrationProgress(Console(stderr=True, highlight=False), sweep.name) as progress:
         done = compute(sweep, requests, progress)

@@ -29,7 +29,7 @@ class Check:
 
 def checks() -> list[Check]:
     """Return all findings, in the order in which a sweep would meet them."""
-    looks: list[Callable[[], Check]] = [_python, _packages, _images, _gpus, _shared_memory, _disk]
+    looks: list[Callable[[], Check]] = [_python, _packages, _images, _gpus, _shared_memory, _disk, _own_components]
     return [look() for look in looks]
 
 
@@ -82,3 +82,22 @@ def _disk() -> Check:
     writable = all(os.access(place, os.W_OK) for place in places)
     finding = ", ".join(f"{free:.1f} GiB free at {place}" for place, free in sorted(frees.items()))
     return Check("disk", writable and min(frees.values()) >= DISK_GIB, finding, "free space, or work in another folder")
+
+
+def _own_components() -> Check:
+    """Import what installed packages add under names of their own: a sweep that names it would, too."""
+    from sweeper.spec_registries import installed_registries
+    from trainables.extensions.installed import NAME, entry_points
+
+    registries = installed_registries()
+    kinds = (*registries.space.values(), registries.datasets, registries.posthoc, registries.own_metrics)
+    found, faults = [], []
+    for registry in kinds:
+        for name in entry_points(registry.group) if registry.group else ():
+            fault = registry.fault(name) if NAME.fullmatch(name) else "a name is lower-case letters, digits and _"
+            if fault is None and not registry.is_own(name):
+                fault = "this project's own component of that name hides it"
+            found.append(f"{registry.kind} {name}")
+            faults += [f"{registry.kind} {name}: {fault}"] if fault else []
+    finding = "; ".join(faults) or ", ".join(found) or "none: `sweeper spaces` lists what ships"
+    return Check("added by packages", not faults, finding, "mend or uninstall the package that adds it")

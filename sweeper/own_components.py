@@ -62,9 +62,10 @@ def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
 
 
 def take_up_kept(paths: SweepPaths) -> None:
-    """Import what a sweep that goes on names from the copy that it has kept, if it has one."""
+    """Import what a sweep names from the copy that it has kept, if it has one; what it does not name, from here."""
+    look_beside(None)
     if paths.extensions.is_file():
-        take_up(paths.extensions.read_bytes())
+        take_up(paths.extensions.read_bytes(), [Path.cwd()])
         _forget()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from sweeper.errors import SweeperError
-from trainables.registry import Component, did_you_mean
+from trainables.registry import Component, column_label, did_you_mean
 
 UNCALIBRATED = "none"
 """The method that leaves the network's own probabilities as they are: what the others are compared with."""
@@ -42,8 +42,10 @@ class Request:
     @property
     def part(self) -> str:
         """The name of the file that holds the answer: the same request always has the same."""
-        digest = hashlib.sha256(self.options_text.encode()).hexdigest()[:8]
-        return f"{self.method}-bins{self.bins}-{digest}.parquet"
+        label = column_label(self.method)
+        asked = self.options_text if label == self.method else f"{self.method} {self.options_text}"
+        digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
+        return f"{label}-bins{self.bins}-{digest}.parquet"
 
     @property
     def label(self) -> str:

@@ -1,7 +1,8 @@
 """What a sweep on a cluster elsewhere is made of: its search space file, the driver's command line, who asked for it.
 
 The code that runs is the submitter's: this package goes along with each job, so a cluster's images need only what it
-depends on. Ray keeps one copy of each version, whoever submits it.
+depends on. Ray keeps one copy of each version, whoever submits it. Components of the user's own lie beside the search
+space file there, wherever they lie here.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import trainables
 from sweeper.errors import SweeperError
 from sweeper.ids import is_sweep_name
 from sweeper.manifest import user_name
+from sweeper.own_components import code_of
 from sweeper.places import READING, place_of
 from sweeper.redaction import redact
 from sweeper.spec import load_spec
+from trainables.extensions.code import unpack_into
 from trainables.storage import StoreError, is_store_address
 
 MODULES = (sweeper, trainables, search_spaces)
@@ -93,12 +96,14 @@ def submit(jobs: Jobs, space: str, name: str | None, taken: Callable[[str], bool
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
     path = search_spaces.locate(space)
-    load_spec(path, list(request.settings))
+    own = code_of(load_spec(path, list(request.settings)))
     options = request.options()
     name = _free_name(path.stem, name, lambda each: taken(each) or _stored(request.output, each))
     overrides = [word for setting in request.settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="sweeper-submit-") as folder:
         shutil.copyfile(path, Path(folder) / SPACE_FILE)
+        if own is not None:
+            unpack_into(own.archive, Path(folder))
         command = ["python", "-m", "sweeper", "run", SPACE_FILE, "--name", name, *options, *overrides]
         return name, jobs.submit(name, command, _metadata(name, request), Path(folder), _modules(request))
 

@@ -15,6 +15,7 @@ from sweeper.leaderboard import FINISHED, leaderboard
 from sweeper.recalibration_request import UNCALIBRATED
 from sweeper.results import Results
 from sweeper.wording import describe
+from trainables.registry import column_label
 
 METRICS = ("ece", "ada_ece", "nll")
 MOST_ROWS = 24
@@ -91,8 +92,9 @@ def posthoc_sql(results: Results) -> str:
     for method in settings.get("posthoc") or ():
         options = {"name": method} if isinstance(method, str) else dict(method)
         name = options.pop("name")
-        if f"posthoc_{name}_{METRICS[0]}" in columns:
-            parts.append(own_sql(columns, name, differing(name, options), bins, f"posthoc_{name}_"))
+        prefix = f"posthoc_{column_label(name)}_"
+        if f"{prefix}{METRICS[0]}" in columns:
+            parts.append(own_sql(columns, name, differing(name, options), bins, prefix))
     measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
     parts.append(
         "SELECT trial, replicate, split, method, recalibrations.options, recalibrations.bins, "
@@ -131,4 +133,5 @@ def differing(method: str, options: dict[str, Any]) -> dict[str, Any]:
     from sweeper.recalibration_request import options_that_differ
     from trainables.posthoc import POSTHOC
 
-    return options_that_differ(POSTHOC[method], options) if method in POSTHOC else options
+    # A method of the user's own is not imported to be read about.
+    return options if POSTHOC.is_own(method) else options_that_differ(POSTHOC[method], options)

@@ -15,7 +15,7 @@ import stat
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,16 @@ def archive_digest(archive: bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-def take_up(archive: bytes) -> None:
-    """Let this process import from `archive` before everything else. Doing so twice changes nothing."""
+def take_up(archive: bytes, others: Sequence[Path] = ()) -> None:
+    """Let this process import from `archive` before everything else. Doing so twice changes nothing.
+
+    Args:
+        archive: of an `ExtensionCode`.
+        others: folders in which to look last.
+    """
     folder = unpacked(archive)
     if not looks_first_in(folder):
-        look_first_in(folder)
+        look_first_in(folder, others)
 
 
 def unpacked(archive: bytes) -> Path:

@@ -32,16 +32,19 @@ def look_in(folders: Sequence[Path]) -> None:
     forget_loaded()
 
 
-def look_first_in(folder: Path) -> None:
-    """Let import paths be found in `folder`, before everything else: it holds the code that a sweep was begun with."""
-    look_in(())
+def look_first_in(folder: Path, others: Sequence[Path] = ()) -> None:
+    """Let import paths be found in `folder`, before everything else: it holds the code that a sweep was begun with.
+
+    `others` are looked in after everything installed.
+    """
+    look_in(others)
     sys.path.insert(0, str(folder))
-    _roots[:] = [str(folder)]
+    _roots.insert(0, str(folder))
 
 
 def looks_first_in(folder: Path) -> bool:
     """Tell whether import paths are found in `folder` before everything else."""
-    return _roots == [str(folder)] and sys.path[:1] == _roots
+    return _roots[:1] == sys.path[:1] == [str(folder)]
 
 
 def forget_loaded() -> None:
