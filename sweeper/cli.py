@@ -26,6 +26,7 @@ from sweeper.cli_common import (
     Notify,
     Output,
     Rehearse,
+    Space,
     Tracking,
     WaitForNodes,
     finish,
@@ -33,6 +34,7 @@ from sweeper.cli_common import (
 )
 from sweeper.cli_places import all_here, here, local_tracking, tracking
 from sweeper.cli_remote import ClusterAddress
+from sweeper.completion import complete_sweep
 from sweeper.errors import SweeperError
 from trainables.storage import StoreError
 
@@ -80,7 +82,7 @@ def options(
 
 @app.command()
 def run(
-    space: Annotated[str, typer.Argument(help="A search space file, or the name of one that ships.")],
+    space: Space,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. seed=1; repeatable.")] = None,
     name: Annotated[str | None, typer.Option(help="The sweep's name; the file's name, numbered, if unset.")] = None,
     output: Output = RESULTS,
@@ -161,7 +163,7 @@ def resume(
 
 @app.command()
 def plan(
-    space: Annotated[str, typer.Argument(help="A search space file, or the name of one that ships.")],
+    space: Space,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. samples=96.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
     rehearse: Rehearse = False,
@@ -206,7 +208,9 @@ def stop(name: Name, output: Output = RESULTS, address: ClusterAddress = None) -
 
 @app.command()
 def results(
-    names: Annotated[list[str], typer.Argument(help="One sweep or several, by name or path.")],
+    names: Annotated[
+        list[str], typer.Argument(help="One sweep or several, by name or path.", autocompletion=complete_sweep)
+    ],
     sql: Annotated[str | None, typer.Option(help="A query over the tables and the view `final`.")] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="table, json, csv or parquet.")] = "table",
     output: Output = RESULTS,
@@ -232,7 +236,8 @@ def results(
 @app.command()
 def report(
     name: Annotated[
-        str | None, typer.Argument(help="A sweep's name or path; with --table all sweeps if unset.")
+        str | None,
+        typer.Argument(help="A sweep's name or path; with --table all sweeps if unset.", autocompletion=complete_sweep),
     ] = None,
     table: Annotated[str | None, typer.Option(help="A paper's table, e.g. mukhoti-1, filled in from sweeps.")] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="Of --table: markdown, latex or csv.")] = "markdown",

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from sweeper.cli_common import RESULTS, Name, Output, show
 from sweeper.cli_places import all_here, here
+from sweeper.completion import complete_sweep
 from sweeper.errors import SweeperError
 
 commands = typer.Typer()
@@ -23,7 +24,7 @@ AFTERWARDS_SQL = (
 @commands.command()
 def compare(
     first: Name,
-    second: Annotated[str, typer.Argument(help="Another sweep's name or path.")],
+    second: Annotated[str, typer.Argument(help="Another sweep's name or path.", autocompletion=complete_sweep)],
     output: Output = RESULTS,
 ) -> None:
     """Say what differs between two sweeps: what was asked, what it ran on, what came out, pair by pair."""

@@ -9,12 +9,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
+from sweeper.completion import complete_space, complete_sweep
+
+DONE, INCOMPLETE = 0, 1
 
 Output = Annotated[
     str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders, s3://… or gs://….")
 ]
-Name = Annotated[str, typer.Argument(help="A sweep's name, or the path of its results folder.")]
+Space = Annotated[
+    str, typer.Argument(help="A search space file, or the name of one that ships.", autocompletion=complete_space)
+]
+Name = Annotated[
+    str, typer.Argument(help="A sweep's name, or the path of its results folder.", autocompletion=complete_sweep)
+]
 Tracking = Annotated[
     str | None,
     typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's store; a local SQLite file if unset."),

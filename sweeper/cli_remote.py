@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeper.cli_common import WaitForNodes
+from sweeper.cli_common import Space, WaitForNodes
 from sweeper.errors import SweeperError
 from trainables.storage import is_store_address
 
@@ -45,7 +45,7 @@ def remote_output(name: str, output: str, address: str | None) -> tuple[str, str
 
 @commands.command()
 def submit(
-    space: Annotated[str, typer.Argument(help="A search space file, or the name of one that ships.")],
+    space: Space,
     address: Annotated[
         str, typer.Option("--address", envvar="SWEEPER_ADDRESS", help="The cluster's dashboard, e.g. http://head:8265.")
     ],

@@ -10,6 +10,7 @@ from rich.console import Console
 from sweeper.cli_common import DONE, INCOMPLETE, RESULTS, Output, show
 from sweeper.cli_places import here
 from sweeper.cli_remote import ClusterAddress, remote_look, remote_output, status_remotely
+from sweeper.completion import complete_sweep
 from sweeper.errors import SweeperError
 from trainables.storage import StoreError
 
@@ -18,7 +19,9 @@ commands = typer.Typer()
 
 @commands.command()
 def status(
-    name: Annotated[str | None, typer.Argument(help="A sweep's name; all sweeps if left out.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A sweep's name; all sweeps if left out.", autocompletion=complete_sweep)
+    ] = None,
     audit: Annotated[bool, typer.Option("--audit", help="Recompute every decision from the journal.")] = False,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Go on until it has ended; Ctrl-C leaves it be.")

@@ -1,0 +1,33 @@
+"""What a shell offers at the TAB key, beyond commands and options: search spaces, and the names of sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from search_spaces import packaged_files
+from trainables.storage import is_store_address
+
+
+def complete_space(incomplete: str) -> list[str]:
+    """Return the shipped search spaces, and the YAML files and folders, whose names begin so."""
+    shipped = [name for name in packaged_files() if name.startswith(incomplete)]
+    folder, _, beginning = incomplete.rpartition("/")
+    place = Path(folder or ("/" if incomplete.startswith("/") else "."))
+    found = sorted(place.glob(f"{_literally(beginning)}*")) if place.is_dir() else []
+    near = [path for path in found if path.is_dir() or path.suffix in (".yaml", ".yml")]
+    prefix = incomplete[: len(incomplete) - len(beginning)]
+    return shipped + [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in near]
+
+
+def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the sweeps whose names begin so, of the folder that `--output` (or its variable) names."""
+    output = str(context.params.get("output") or "results")
+    if is_store_address(output) or not Path(output).is_dir():
+        return []
+    return sorted(path.parent.name for path in Path(output).glob(f"{_literally(incomplete)}*/sweep.yaml"))
+
+
+def _literally(text: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
