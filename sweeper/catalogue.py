@@ -23,7 +23,7 @@ KINDS = {
     "datasets": "datasets",
     "optimizers": "optimizers",
     "posthoc": "posthoc",
-    "metrics": "own_metrics",
+    "metrics": "further_metrics",
 }
 """What can be listed, and the registry that holds it. Metrics are those beside the ones of every evaluation."""
 

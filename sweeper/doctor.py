@@ -90,7 +90,7 @@ def _own_components() -> Check:
     from trainables.extensions.installed import NAME, entry_points
 
     registries = installed_registries()
-    kinds = (*registries.space.values(), registries.datasets, registries.posthoc, registries.own_metrics)
+    kinds = (*registries.space.values(), registries.datasets, registries.posthoc, registries.further_metrics)
     found, faults = [], []
     for registry in kinds:
         for name in entry_points(registry.group) if registry.group else ():

@@ -23,9 +23,9 @@ from sweeper.spec_models import SweepSpec
 from trainables.datasets.base import DataSet, Split
 from trainables.evaluation import POSTHOC_METRICS
 from trainables.extensions.targets import told
+from trainables.further_metrics import METRICS
 from trainables.losses import LOSSES, Loss
 from trainables.models import ARCHITECTURES, build_for
-from trainables.own_metrics import METRICS
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.probabilities import softmax64
 

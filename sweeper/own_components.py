@@ -74,10 +74,10 @@ def _all_names(spec: SweepSpec, registries: Registries) -> Iterator[tuple[Regist
         yield from ((registry, name) for name in named_components(spec.space[part]))
     yield registries.datasets, spec.dataset["name"]
     yield from ((registries.posthoc, method["name"]) for method in spec.evaluation.posthoc)
-    yield from ((registries.own_metrics, metric["name"]) for metric in spec.evaluation.metrics)
+    yield from ((registries.further_metrics, metric["name"]) for metric in spec.evaluation.metrics)
 
 
 def _forget() -> None:
     registries = installed_registries()
-    for registry in (*registries.space.values(), registries.datasets, registries.posthoc, registries.own_metrics):
+    for registry in (*registries.space.values(), registries.datasets, registries.posthoc, registries.further_metrics):
         registry.forget_own()

@@ -14,7 +14,7 @@ from trainables.registry import column_label, did_you_mean
 
 def check_evaluation(evaluation: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
     """Return the part with its components resolved and every default filled in; its faults are added to `faults`."""
-    for key, registry in (("posthoc", registries.posthoc), ("metrics", registries.own_metrics)):
+    for key, registry in (("posthoc", registries.posthoc), ("metrics", registries.further_metrics)):
         found: list[Fault] = []
         evaluation[key] = resolve_components(evaluation.get(key), registry, join_path("evaluation", key), found)
         faults += [_measured_anyway(fault, registries) for fault in found] if key == "metrics" else found
@@ -48,7 +48,7 @@ def _check_curvature(values: dict[str, Any], registries: Registries, faults: lis
     return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
-def own_metric_labels(evaluation: Any) -> list[str]:
+def further_metric_labels(evaluation: Any) -> list[str]:
     """Return the columns of the metrics of the user's own that an evaluation's values name."""
     metrics = evaluation.get("metrics") if isinstance(evaluation, dict) else None
     named = [m.get("name") for m in metrics if isinstance(m, dict)] if isinstance(metrics, list) else []
@@ -57,7 +57,7 @@ def own_metric_labels(evaluation: Any) -> list[str]:
 
 def column_faults(evaluation: dict[str, Any]) -> list[Fault]:
     """Return a fault for each metric of the user's own whose column would be another's."""
-    labels = own_metric_labels(evaluation)
+    labels = further_metric_labels(evaluation)
     if not labels:
         return []
     from sweeper.tables import EVALUATION_KEYS, TRIAL_COLUMNS, evaluation_columns

@@ -19,7 +19,7 @@ class Registries:
     Attributes:
         losses, architectures, optimizers, datasets, posthoc: the registries of components.
         metrics: the names of an evaluation's metrics, without the prefix `val_`.
-        own_metrics: the registry of metrics that are measured besides, where a file asks for them.
+        further_metrics: the registry of metrics that are measured besides, where a file asks for them.
         curvature_defaults: every setting of the curvature measurement with its default.
         curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
         claims: the names of the claims that a sweep's tables can be judged by.
@@ -34,11 +34,11 @@ class Registries:
     curvature_defaults: Mapping[str, Any]
     curvature_faults: Callable[[Mapping[str, Any]], list[str]]
     claims: tuple[str, ...] = ()
-    own_metrics: Registry = field(default_factory=lambda: Registry("metric"))
+    further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
 
     def trusted(self) -> Registries:
         """Return the same for a file that was checked before: users' own names are taken as they are."""
-        kinds = ("losses", "architectures", "optimizers", "datasets", "posthoc", "own_metrics")
+        kinds = ("losses", "architectures", "optimizers", "datasets", "posthoc", "further_metrics")
         return replace(self, **{kind: getattr(self, kind).trusted() for kind in kinds})
 
     @property
@@ -57,10 +57,10 @@ def installed_registries() -> Registries:
     from sweeper.claims import CLAIMS
     from trainables.curvature import CurvatureSettings, settings_faults
     from trainables.datasets import DATASETS
+    from trainables.further_metrics import METRICS
     from trainables.losses import LOSSES
     from trainables.metrics import METRIC_NAMES
     from trainables.models import ARCHITECTURES
-    from trainables.own_metrics import METRICS
     from trainables.posthoc import POSTHOC
     from trainables.recipe import OPTIMIZERS
 

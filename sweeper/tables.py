@@ -143,12 +143,12 @@ def evaluation_columns(posthoc_methods: Sequence[str], metrics: Sequence[str] = 
     # These bring torch along, which a process that only reads tables does not need.
     from trainables.curvature import CURVATURE_FIELDS
     from trainables.evaluation import POSTHOC_METRICS
+    from trainables.further_metrics import further_metric_names
     from trainables.metrics import METRIC_NAMES
-    from trainables.own_metrics import own_metric_names
     from trainables.posthoc import parameter_names
     from trainables.reference_metrics import POSTERIOR_COLUMNS, REGION_COLUMNS
 
-    own = own_metric_names(metrics)
+    own = further_metric_names(metrics)
     posthoc = [
         f"posthoc_{column_label(method)}_{name}"
         for method in posthoc_methods

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from trainables.bootstrap import bootstrap_standard_error
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature, spectral_density
 from trainables.datasets.base import DataSet, Split, evaluation_batches
+from trainables.further_metrics import Metrics, further_metric_columns
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.network_norms import network_norms
-from trainables.own_metrics import Metrics, own_metric_columns
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.reference_metrics import posterior_columns, region_columns
@@ -162,7 +162,7 @@ def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSe
     if settings.bootstrap:
         repeated = {"bins": settings.bins, "repetitions": settings.bootstrap, "seed": seed}
         row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, **repeated))
-    row.update(own_metric_columns(settings.metrics, probabilities, targets))
+    row.update(further_metric_columns(settings.metrics, probabilities, targets))
     return row
 
 
@@ -194,7 +194,7 @@ def _posthoc_columns(
             row.update({prefix + key: value for key, value in calibrator.parameters.items()})
             measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins)
             row.update({prefix + metric: measured[metric] for metric in POSTHOC_METRICS})
-            row.update(own_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
+            row.update(further_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
         distances = posterior_columns(posterior, calibrated["test"])
         columns["test"].update({prefix + metric: value for metric, value in distances.items()})
     return columns
