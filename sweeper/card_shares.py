@@ -97,19 +97,23 @@ class CardShares:
         facts: Mapping[str, Any],
         folder: Path,
         probe: Callable[[int], CardMemory | None],
+        examples: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Measure the kinds among the first configurations that the folder does not know yet.
 
         Args:
             configurations: of the sweep.
+            examples: looked at instead of them, where a searcher has not chosen them yet.
             facts: see `memory_key`.
             folder: keeps what was measured, a file a kind.
-            probe: trains a configuration for a few steps on a card of its own; `None` where that could not be done.
+            probe: trains one of those that are looked at for a few steps on a card of its own; `None` where that could
+                not be done.
         """
         self._configurations, self._facts, self._folder = configurations, facts, folder
         self._shares: dict[str, float] = {}
-        for index in range(min(len(configurations), LOOKED_AT)):
-            key = memory_key(configurations[index], facts)
+        looked_at = configurations if examples is None else examples
+        for index in range(min(len(looked_at), LOOKED_AT)):
+            key = memory_key(looked_at[index], facts)
             if key not in self._shares:
                 self._shares[key] = self._share(key, index, probe)
 

@@ -46,10 +46,9 @@ def status(
     if name is None or not audit:
         show(status_table(folder, name))
         return
-    checked, differences = audit_sweep(name, folder)
-    typer.echo(f"{checked} decisions recomputed from the records before them, {len(differences)} differ")
-    for difference in differences:
-        typer.echo(f"  {difference}")
+    said, differences = audit_sweep(name, folder)
+    for sentence in (*said, *(f"  {difference}" for difference in differences)):
+        typer.echo(sentence)
     raise typer.Exit(INCOMPLETE if differences else DONE)
 
 

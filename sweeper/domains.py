@@ -1,4 +1,4 @@
-"""The domains of a search space: parsed from a file's values, then drawn from.
+"""The domains of a search space, parsed from a file's values; `sweeper.choices` draws from them.
 
     choice: [a, b]            one of the members, equally likely
     grid: [a, b]              every member in turn
@@ -14,7 +14,6 @@ A parsed space is a tree of `Constant`, `Fields` (a mapping), `Members` (choice,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -211,36 +210,3 @@ def extremes(node: Node) -> list[tuple[str, Any]]:
             found += [(f".{node.kind}[{index}]{place}", value) for place, value in extremes(member)]
         return found
     return []
-
-
-def draw(node: Node, path: str, point: int, uniform_at: Callable[[str], float]) -> Any:
-    """Return one value of `node`: grid point `point`, every random choice from `uniform_at(path)` in [0, 1)."""
-    if isinstance(node, Constant):
-        return list(node.value) if isinstance(node.value, list) else node.value
-    if isinstance(node, Interval):
-        return _draw_interval(node, uniform_at(path))
-    if isinstance(node, Fields):
-        values = {}
-        for key, member in node.nodes.items():
-            point, own = divmod(point, grid_size(member))
-            values[key] = draw(member, join_path(path, key), own, uniform_at)
-        return values
-    if node.kind == "grid":
-        index = 0
-        while point >= grid_size(node.nodes[index]):
-            point -= grid_size(node.nodes[index])
-            index += 1
-    else:
-        index = int(uniform_at(path) * len(node.nodes))
-    return draw(node.nodes[index], join_path(join_path(path, node.kind), index), point, uniform_at)
-
-
-def _draw_interval(node: Interval, u: float) -> int | float:
-    if node.kind == "uniform":
-        return min(node.low + u * (node.high - node.low), float(node.high))
-    if node.kind == "loguniform":
-        value = math.exp(math.log(node.low) + u * (math.log(node.high) - math.log(node.low)))
-        return min(max(value, float(node.low)), float(node.high))  # exp(log(low)) may round to the outside
-    if node.kind == "randint":
-        return type(node.low)(int(node.low) + int(u * (int(node.high) - int(node.low) + 1)))
-    return node.on_step(int(u * (node.steps + 1)))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from sweeper.best_checkpoint import BestCheckpoint, CheckpointKeeper
 from sweeper.card_shares import on_a_larger_share
 from sweeper.code_version import code_version
 from sweeper.failures import CRASH, ERROR, HUNG, STORAGE, Failure
@@ -22,14 +23,12 @@ from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Journal, Record
 from sweeper.mirror import SharedFolder
 from sweeper.scheduler import Decision, Halving, Rungs, decide_on
+from sweeper.searcher import Searcher, suggested_body
 from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
 from trainables.trial import NON_FINITE
 from trainables.watchdog import last_reason
 
 STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
-
-OVER = {*STATUS_OF_DECISION, NON_FINITE}
-"""Endings that running a trial again would repeat: one that crashed or took too long can go on from its checkpoint."""
 
 BATCH_LIMIT = 8
 """The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
@@ -38,16 +37,6 @@ POLL_SECONDS = 0.5
 
 START_SECONDS = 1.0
 """A process that reports within this time needs no record of its start: the report tells it, for half the writing."""
-
-
-class CheckpointKeeper(Protocol):
-    """Where checkpoints are removed: in a folder that all machines share, or in a store."""
-
-    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
-        """Remove the checkpoints of a trial (`c00007`) or of one of its replicates (`c00007/r1`)."""
-
-    def trials_with_checkpoints(self) -> set[str]:
-        """Return the names of the trials that have any."""
 
 
 class Sink(Protocol):
@@ -82,12 +71,13 @@ class Driver:
         keeper: CheckpointKeeper | None = None,
         shares: Callable[[int], float] | None = None,
         max_concurrent: int | None = None,
+        searcher: Searcher | None = None,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
         Args:
             paths: of the sweep.
-            configurations: all of them, by index.
+            configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
             seed: the sweep's; replicates' seeds follow from it.
             replicates: of each configuration.
             halving: the scheduler's settings.
@@ -98,6 +88,8 @@ class Driver:
             keeper: removes checkpoints; by default in the sweep's folder.
             shares: the share of a card that a configuration needs; `None` where trials take none, or whole cards.
             max_concurrent: assignments outstanding at once; `None` for no limit.
+            searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
+                the space. It is asked when a trial could start at once, so that it knows as much as can be known.
             retries: how often a trial may fail in a way that counts before it has failed for good.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
@@ -113,17 +105,18 @@ class Driver:
         self.alone = True
         self.broken: Exception | None = None
         self._seed, self._replicates = seed, replicates
+        self._reusable: Mapping[int, Iterable[dict[str, Any]]] = {}
         self._journal, self._sinks = journal, sinks
         self._retries, self._slots, self._clock = retries, slots, clock
-        self._queue = deque(state.unfinished(failed_too=failed_too))
+        self._searcher = searcher
+        self._queue = deque(i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._alone: set[int] = set()
         self._outstanding: set[tuple[int, ...]] = set()
         self._starting: dict[int, float] = {}
         self._shares, self._max_concurrent = shares, max_concurrent
         self._begun: set[tuple[int, ...]] = set()
         self._polled = -math.inf
-        ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
-        self._best = max((rank for rank in ranks if rank), default=None)
+        self._checkpoints = BestCheckpoint(self.keeper, state, halving)
         for trial in state.trials.values():
             if failed_too and trial.status == FAILED:
                 trial.reopen()
@@ -132,25 +125,32 @@ class Driver:
         """Take note of how many trials run at once from now on: a cluster's nodes come and go."""
         self._slots = max(1, slots)
 
-    def begin(self, reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None) -> None:
+    def begin(
+        self,
+        reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None,
+        learned: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
         """Journal that this driver takes the sweep up, and take over what another sweep has measured already.
 
         Args:
             reusable: configuration → its reports from elsewhere, in order; see `sweeper.reuse`.
+            learned: what earlier sweeps' trials came to, for the searcher to know; see `sweeper.warm_start`.
         """
         body = {"host": socket.gethostname(), "pid": os.getpid(), "code": code_version()}
         self._record("attempt", {"attempt": self.state.attempt + 1, **body})
         self._journal.settle()
-        self._remove_leftover_checkpoints()
-        if reusable:
-            self._take_over(reusable)
+        self._checkpoints.remove_leftovers(unknown=self._unsuggested)
+        for each in learned:
+            self._record("learned", {"attempt": self.state.attempt, **each})
+        self._reusable = reusable or {}
+        self._take_over([*self._queue])
 
     def next_assignment(self) -> list[int] | None:
         """Return the configurations of the next assignment; `None` when there is none to give now."""
-        if not self._queue or self.closing or not self._has_room:
+        if self.closing or not self._has_room or not (self._queue or self._suggest()):
             return None
         size = 1
-        if len(self.halving.rungs) == 1:
+        if len(self.halving.rungs) == 1 and self._searcher is None:
             # Shares shrink towards the end, so that no process is left with a long rest to do alone.
             size = min(BATCH_LIMIT, math.ceil(len(self._queue) / (4 * self._slots)))
         assignment = [self._queue.popleft()]
@@ -158,6 +158,27 @@ class Driver:
             assignment.append(self._queue.popleft())
         self._outstanding.add(tuple(assignment))
         return assignment
+
+    @property
+    def _unsuggested(self) -> range:
+        """The configurations that the searcher has not chosen yet: all after the last that it has."""
+        return range(0) if self._searcher is None else range(len(self.state.suggested), len(self.configurations))
+
+    def _suggest(self) -> bool:
+        """Have the searcher choose the next configuration, if a trial could start now; tell whether one waits then.
+
+        It is configuration *i* from the moment its record is durable, and only then is it given out.
+        """
+        while self._searcher is not None and self._unsuggested and len(self._outstanding) < self._slots:
+            index = self._unsuggested[0]
+            suggestion = self._searcher.suggest(index)
+            self._record("suggested", suggested_body(index, suggestion, self._searcher.maker))
+            self._journal.settle()
+            self._queue.append(index)
+            self._take_over([index])
+            if self._queue:
+                return True
+        return False
 
     def _go_together(self, first: int, second: int) -> bool:
         alike = self.share_of([first]) == self.share_of([second])
@@ -189,7 +210,7 @@ class Driver:
     @property
     def _waiting(self) -> int:
         """How many assignments there are to give out, at least."""
-        return len(self._queue)
+        return len(self._queue) + len(self._unsuggested)
 
     @property
     def _has_room(self) -> bool:
@@ -292,15 +313,17 @@ class Driver:
         self._journal.settle()
         return outcome
 
-    def _take_over(self, reusable: Mapping[int, Iterable[dict[str, Any]]]) -> None:
+    def _take_over(self, indices: Sequence[int]) -> None:
         """Judge reports from elsewhere as if they came in now; a trial that they do not carry to its end is trained."""
-        for index in [index for index in self._queue if index in reusable]:
-            for report in reusable[index]:
+        reused = [index for index in indices if index in self._reusable]
+        for index in reused:
+            for report in self._reusable[index]:
                 self._on_report(report)
                 if self.state.trials[index].status in ENDED:
                     break
-        self._queue = deque(index for index in self._queue if self.state.trials[index].status not in ENDED)
-        self.flush()
+        if reused:
+            self._queue = deque(index for index in self._queue if self.state.trials[index].status not in ENDED)
+            self.flush()
 
     def _skips_epochs(self, report: dict[str, Any]) -> bool:
         """Tell whether epochs are missing between the journal and a report, as where records were lost since."""
@@ -332,8 +355,7 @@ class Driver:
             "decision": decision.to_dict() if decision else None,
         }
         self._record("report", body)
-        if trial.status in ENDED and trial.stop_kind in OVER:
-            self._keep_best_checkpoint(index)
+        self._checkpoints.tidy(index)
 
     def _fail(self, index: int, failure: Failure) -> None:
         self._record_start(index)
@@ -353,30 +375,6 @@ class Driver:
         }
         self._record("failed", body)
 
-    def _rank(self, index: int) -> tuple[bool, float, int] | None:
-        """Return how good an ended trial is: completed before stopped, then by objective; `None` if it has none."""
-        trial = self.state.trials[index]
-        if trial.objective is None or not math.isfinite(trial.objective) or trial.status == FAILED:
-            return None
-        value = -trial.objective if self.halving.mode == "min" else trial.objective
-        return trial.status == COMPLETED, value, -index
-
-    def _keep_best_checkpoint(self, index: int) -> None:
-        """Remove an ended trial's checkpoints unless it is the best so far; then the former best's."""
-        rank, loser = self._rank(index), index
-        if rank is not None and (self._best is None or rank > self._best):
-            loser = -self._best[2] if self._best else -1
-            self._best = rank
-        if loser >= 0:
-            self.keeper.remove_checkpoints(trial_name(loser))
-
-    def _remove_leftover_checkpoints(self) -> None:
-        """Remove what a driver that died between a trial's end and its tidying up left behind."""
-        best = -self._best[2] if self._best else None
-        done = {i for i, t in self.state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
-        for name in {trial_name(index) for index in done - {best}} & self.keeper.trials_with_checkpoints():
-            self.keeper.remove_checkpoints(name)
-
     def _record_start(self, index: int) -> None:
         """Record that a configuration's process has begun, unless that was done."""
         if self._starting.pop(index, None) is not None:
@@ -386,5 +384,7 @@ class Driver:
         record = self._journal.append(kind, body)
         self.state.apply(record)
         self.rungs.apply(record)
+        if self._searcher is not None:
+            self._searcher.apply(record)
         for sink in self._sinks:
             sink.append(record)

@@ -32,7 +32,8 @@ class Record:
 
     Attributes:
         sequence: its place in the journal, counted from 0 without gaps.
-        kind: `attempt`, `started`, `replicate` (one replicate's report), `report`, `failed` or `ended`.
+        kind: `attempt`, `learned` (what earlier sweeps' trials came to), `suggested` (a configuration that a searcher
+            chose), `started`, `replicate` (one replicate's report), `report`, `failed` or `ended`.
         time: Unix time in seconds at which it was written.
         body: what happened; plain JSON values.
     """
@@ -167,18 +168,33 @@ def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
                 f"the journal in {folder} has {name} where record {expected:010d} was expected",
                 "restore the missing record from a backup; results cannot be trusted without it",
             )
-        try:
-            record = Record.from_bytes((folder / name).read_bytes())
-            if record.file_name != name:
-                raise ValueError(f"it holds {record.file_name}")
-        except (ValueError, KeyError, TypeError) as error:
-            raise SweeperError(
-                f"the journal record {folder / name} is damaged: {error}",
-                "restore it from a backup, or run `sweeper resume --discard-damaged` to set it and all later "
-                "records aside and continue from the last sound one",
-            ) from error
-        yield record
+        yield _sound(folder, name)
         expected += 1
+
+
+def read_kind(folder: Path, kind: str, after: int = -1) -> Iterator[Record]:
+    """Yield the records of one kind with a sequence above `after`, in order, each checked; no other is opened.
+
+    Raises SweeperError naming the file when a record is damaged.
+    """
+    for name in record_names(folder):
+        if int(name[:10]) > after and name[11:].startswith((f"{kind}-", f"{kind}.")):
+            yield _sound(folder, name)
+
+
+def _sound(folder: Path, name: str) -> Record:
+    """Return a record. Raises SweeperError when it is damaged."""
+    try:
+        record = Record.from_bytes((folder / name).read_bytes())
+        if record.file_name != name:
+            raise ValueError(f"it holds {record.file_name}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise SweeperError(
+            f"the journal record {folder / name} is damaged: {error}",
+            "restore it from a backup, or run `sweeper resume --discard-damaged` to set it and all later "
+            "records aside and continue from the last sound one",
+        ) from error
+    return record
 
 
 def set_aside_damaged(folder: Path) -> list[str]:

@@ -16,7 +16,10 @@ from typing import Any
 from sweeper.redaction import redact_arguments
 from sweeper.spec_models import SweepSpec
 
-PACKAGES = ("calibration-sweeper", "torch", "torchvision", "timm", "ray", "mlflow", "pyarrow", "numpy", "scikit-learn")
+PACKAGES = (
+    *("calibration-sweeper", "torch", "torchvision", "timm", "scikit-learn", "numpy"),
+    *("ray", "optuna", "mlflow", "pyarrow"),
+)
 
 
 def build_manifest(spec: SweepSpec, dataset_facts: dict[str, Any]) -> dict[str, Any]:

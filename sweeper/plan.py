@@ -19,7 +19,7 @@ from sweeper.plan_estimate import Estimate, estimate
 from sweeper.plan_view import PlanView
 from sweeper.rehearsal import notice
 from sweeper.scheduler import Halving, Rungs, decide
-from sweeper.space import configurations
+from sweeper.space import configurations, examples
 from sweeper.spec_models import Resources, SweepSpec
 
 SIMULATED_TRIALS = 2000
@@ -228,7 +228,7 @@ def _hours(value: float) -> str:
 
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
     """Return the share of configurations of each architecture, from at most the first `SIMULATED_TRIALS`."""
-    space = configurations(spec)
+    space = examples(spec)
     names = [space[i]["architecture"]["name"] for i in range(min(len(space), SIMULATED_TRIALS))]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 

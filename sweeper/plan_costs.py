@@ -14,7 +14,7 @@ from sweeper.errors import InvalidSearchSpace, SweeperError
 from sweeper.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.plan_estimate import TRAINING_PASSES, forward_operations
 from sweeper.preparation import prepare_dataset
-from sweeper.space import configurations
+from sweeper.space import examples
 from sweeper.spec_models import SweepSpec
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def representatives(spec: SweepSpec) -> dict[str, dict[str, Any]]:
     """Return architecture → one of its configurations, preferring other losses to plain cross-entropy, which
     needs one Hessian where they need two.
     """
-    space = configurations(spec)
+    space = examples(spec)
     chosen: dict[str, dict[str, Any]] = {}
     for i in range(min(len(space), SIMULATED_TRIALS)):
         configuration = space[i]

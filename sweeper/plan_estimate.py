@@ -15,7 +15,7 @@ import yaml
 
 from sweeper.dataset_sizes import DataSetSize, dataset_size
 from sweeper.preparation import distinct
-from sweeper.space import configurations
+from sweeper.space import examples
 from sweeper.spec_models import SweepSpec
 
 LOOKED_AT = 2000
@@ -80,7 +80,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | N
     size = dataset_size(spec.dataset)
     if size is None:
         return None
-    drawn = configurations(spec)[:LOOKED_AT]
+    drawn = examples(spec)[:LOOKED_AT]
     networks = [configuration["architecture"] for configuration in drawn]
     counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
     forward = {_label(network, [n for n, _ in counted]): count for network, count in counted}

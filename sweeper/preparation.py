@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sweeper.errors import Fault, InvalidSearchSpace, SweeperError
-from sweeper.space import Configuration, configurations
+from sweeper.space import Configuration, examples
 from sweeper.spec_models import SweepSpec
 from trainables.acceleration import TrainingSettings, acceleration_fault, compiler_fault
 from trainables.datasets import load_dataset
@@ -28,7 +28,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
             that cannot be.
     """
     dataset = _load(spec.dataset)
-    drawn = configurations(spec)[:LOOKED_AT]
+    drawn = examples(spec)[:LOOKED_AT]
     training = TrainingSettings(**spec.training.model_dump())
     faults = [
         *_faults("space.architecture", (c["architecture"] for c in drawn), lambda a: fit_fault(dataset, a)),

@@ -31,9 +31,13 @@ from trainables.watchdog import last_reason
 class ReplicateDriver(Driver):
     """Hands out single replicates; an assignment is `[configuration, replicate]`."""
 
-    def begin(self, reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None) -> None:
+    def begin(
+        self,
+        reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None,
+        learned: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
         """Journal that this driver takes the sweep up; judge what has been reported in full but never judged."""
-        super().begin(reusable)
+        super().begin(reusable, learned)
         unfinished, self._queue = list(self._queue), deque()
         self._pieces = deque(
             (configuration, number)
@@ -47,7 +51,10 @@ class ReplicateDriver(Driver):
 
     def next_assignment(self) -> list[int] | None:
         """Return the next replicate as `[configuration, replicate]`; `None` when there is none to give now."""
-        while self._pieces and not self.closing and self._has_room:
+        while not self.closing and self._has_room and (self._pieces or self._suggest()):
+            while self._queue:  # what was suggested just now
+                configuration = self._queue.popleft()
+                self._pieces.extend((configuration, number) for number in range(self._replicates))
             piece = self._pieces.popleft()
             if self.state.trials[piece[0]].status not in ENDED:
                 self._outstanding.add(piece)
@@ -57,7 +64,7 @@ class ReplicateDriver(Driver):
     @property
     def _waiting(self) -> int:
         """How many replicates there are to give out."""
-        return len(self._pieces)
+        return len(self._pieces) + self._replicates * len(self._unsuggested)
 
     def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""

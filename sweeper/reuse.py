@@ -24,9 +24,9 @@ from sweeper.ids import config_hash, trial_name
 from sweeper.journal import read_journal
 from sweeper.places import local_copies, local_copy
 from sweeper.reused_tables import TablesOfTrials
-from sweeper.space import Configurations, configurations
 from sweeper.spec_models import SweepSpec
 from sweeper.state import COMPLETED, EARLY_STOPPED, SweepState
+from sweeper.suggested import SuggestedConfigurations
 from sweeper.sweep import Sweep, list_sweeps, open_sweep
 from trainables.packing import TRIALS
 from trainables.storage import is_store_address
@@ -38,7 +38,7 @@ _OF_THIS_SWEEP = ("attempt", "status", "decision")
 """What a driver adds to a report; a driver that takes the report over adds its own."""
 
 _HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "notify"}
-_HARMLESS |= {"rehearsal", "rehearsed"}
+_HARMLESS |= {"searcher", "rehearsal", "rehearsed"}
 """Parts of a search space that change no number of a trial. Configurations are compared one by one."""
 
 
@@ -91,9 +91,37 @@ def choose_sources(
     return chosen
 
 
-def reusable_trials(
-    sweep: Sweep, wanted: Sequence[int], output: str | Path, incoming: Path
-) -> dict[int, Iterator[dict[str, Any]]]:
+class ReusableTrials(Mapping[int, Iterator[dict[str, Any]]]):
+    """Trial → its reports from elsewhere, for those that are the same here.
+
+    Which configuration a searcher chooses is known only then: such a trial is compared when it is asked for.
+    """
+
+    def __init__(self, sweep: Sweep) -> None:
+        """Begin with none."""
+        self._here = sweep.configurations
+        self._found: dict[int, list[tuple[str, Iterator[dict[str, Any]]]]] = {}
+
+    def add(self, index: int, digest: str, reports: Iterator[dict[str, Any]]) -> None:
+        """Add a trial that has ended elsewhere, by its index and the hash of its configuration there."""
+        self._found.setdefault(index, []).append((digest, reports))
+
+    def __getitem__(self, index: int) -> Iterator[dict[str, Any]]:
+        digest = _digest(self._here, index)
+        return next(reports for there, reports in self._found[index] if there == digest)
+
+    def __contains__(self, index: object) -> bool:
+        digest = _digest(self._here, index) if isinstance(index, int) and index in self._found else None
+        return digest is not None and any(there == digest for there, _ in self._found[index])  # type: ignore[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return (index for index in self._found if index in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def reusable_trials(sweep: Sweep, wanted: Sequence[int], output: str | Path, incoming: Path) -> ReusableTrials:
     """Return, for every trial that a source has ended, its reports in order, each saying where it comes from.
 
     The reports are read, and their tables copied into `incoming`, one at a time as they are asked for.
@@ -105,7 +133,7 @@ def reusable_trials(
         output: where the sources lie.
         incoming: where this sweep's trials leave their tables.
     """
-    found: dict[int, Iterator[dict[str, Any]]] = {}
+    found = ReusableTrials(sweep)
     # A sweep may be resumed by its path, from anywhere.
     output = output if is_store_address(output) else sweep.paths.root.parent
     for name in _manifest(sweep).get(MANIFEST_KEY, ()):
@@ -117,7 +145,8 @@ def reusable_trials(
         tables = TablesOfTrials(source.paths)
         for index, bodies in reports.items():
             if all(tables.has(trial_name(index), body["evaluations"]) for body in bodies):
-                found[index] = _brought(bodies, tables, trial_name(index), incoming)
+                digest = config_hash(source.configurations[index])
+                found.add(index, digest, _brought(bodies, tables, trial_name(index), incoming))
     return found
 
 
@@ -172,13 +201,21 @@ def _attempts_of_this_code(source: Sweep) -> set[int]:
     return {record.body["attempt"] for record in records if record.body.get("code") == code_version()}
 
 
-def _ended_reports(source: Sweep, here: Configurations, wanted: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
-    """Return the reports of the source's trials that ended well, ran this code only, and are the same here.
+def _digest(configurations: Sequence[Any], index: int) -> str | None:
+    """Return a configuration's hash; `None` where a searcher has not chosen it yet."""
+    if isinstance(configurations, SuggestedConfigurations) and not configurations.known(index):
+        return None
+    return config_hash(configurations[index])
+
+
+def _ended_reports(source: Sweep, here: Sequence[Any], wanted: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """Return the reports of the source's trials that ended well, ran this code only, and may be the same here.
 
     Raises SweeperError when the source's journal is damaged.
     """
-    attempts, there = _attempts_of_this_code(source), configurations(source.spec)
-    same = {i for i in wanted if i < len(there) and config_hash(here[i]) == config_hash(there[i])}
+    attempts, there = _attempts_of_this_code(source), source.configurations
+    digests = {i: _digest(there, i) for i in wanted if i < len(there)}
+    same = {i for i, digest in digests.items() if digest is not None and _digest(here, i) in (None, digest)}
     state, reports = SweepState(len(there)), dict[int, list[dict[str, Any]]]()
     for record in read_journal(source.paths.journal):
         state.apply(record)

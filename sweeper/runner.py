@@ -41,6 +41,7 @@ from sweeper.replicate_driver import ReplicateDriver
 from sweeper.report import write_report
 from sweeper.reuse import MANIFEST_KEY, choose_sources, reusable_trials
 from sweeper.scheduler import Rungs
+from sweeper.searcher import Searcher
 from sweeper.sharing import shares_of
 from sweeper.sinks.follower import MlflowFollower, patience
 from sweeper.sinks.metrics import METRICS, MetricsSink, Publish, price_from
@@ -49,12 +50,16 @@ from sweeper.space import column_types
 from sweeper.spec import load_spec
 from sweeper.spec_models import Budget, Resources, SweepSpec
 from sweeper.state import SweepState
+from sweeper.suggested import configurations_of
 from sweeper.sweep import Sweep, create_sweep, open_sweep
 from sweeper.tables import epoch_columns, evaluation_columns, table_schemas
+from sweeper.warm_start import MANIFEST_KEY as LEARNED
+from sweeper.warm_start import lessons
 from trainables.acceleration import TrainingSettings
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key, node_copy
 from trainables.packing import TRIALS
+from trainables.storage import is_store_address
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,10 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
         stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     sources = choose_sources(spec, facts, options.output, every=options.reuse, named=options.reuse_from)
-    manifest = {**build_manifest(spec, facts), **({MANIFEST_KEY: sources.names} if sources.names else {})}
+    reused = {MANIFEST_KEY: sources.names} if sources.names else {}
+    learned = {LEARNED: [lesson.summary() for lesson in lessons(spec, facts, options.output)]}
+    learned = learned if spec.searcher.warm_start else {}
+    manifest = {**build_manifest(spec, facts), **reused, **learned}
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
     with mirror_of(sweep.paths, place) as mirror:
         outcome = _drive(sweep, dataset, options, mirror, targets)
@@ -164,6 +172,7 @@ def _drive(
         paths.stop_marker.unlink(missing_ok=True)
         notes = discard_damaged(paths, mirror) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)
+        sweep = replace(sweep, configurations=configurations_of(sweep.spec, state.suggested))
         worked = WorkingTime()
         for record in read_journal(paths.journal):
             state.apply(record)
@@ -243,9 +252,12 @@ class _Parts:
             peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
             sinks: list[Sink] = [watch, metrics, peers] if options.address else []
             budget = BudgetWatch(self.sweep.spec.budget or Budget(), self.state, self.worked, resources, os.environ)
+            spec, facts = self.sweep.spec, dataset_facts(self.dataset)
+            learned = lessons(spec, facts, self._beside(options), known=self.state.learned)
             driver = self._driver(slots, shares, options, [budget, *sinks])
             watch.driver = budget.driver = peers.driver = self.notifier.driver = driver
-            driver.begin(reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming))
+            reusable = reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming)
+            driver.begin(reusable, [lesson.record() for lesson in learned])
             self.progress.stage("running")
             if cluster.autoscales:
                 watch.see(cluster)
@@ -255,6 +267,21 @@ class _Parts:
                 metrics.publish(running=False)
                 peers.leave()
         return driver
+
+    def _beside(self, options: RunOptions) -> str | Path:
+        """Return where earlier sweeps lie: beside this one, which may be resumed by its path from anywhere."""
+        return options.output if is_store_address(options.output) else self.sweep.paths.root.parent
+
+    def _searcher(self) -> Searcher | None:
+        """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
+        if not self.sweep.spec.searcher.learns:
+            return None
+        from sweeper.optuna_search import OptunaSearcher  # imports Ray
+
+        searcher = OptunaSearcher(self.sweep.spec)
+        for record in read_journal(self.sweep.paths.journal):
+            searcher.apply(record)
+        return searcher
 
     def _metrics(self, publish: Publish, resources: Mapping[str, float]) -> MetricsSink:
         named = self.sweep.spec.budget.gpu_hour_price if self.sweep.spec.budget else None
@@ -289,6 +316,7 @@ class _Parts:
             failed_too=options.failed_too,
             slots=slots,
             max_concurrent=spec.max_concurrent,
+            searcher=self._searcher(),
         )
 
 
@@ -345,7 +373,7 @@ def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> P
             rehearsal=spec.is_rehearsal,
             arithmetic=TrainingSettings(**spec.training.model_dump()).described,
         ),
-        sweep.configurations,
+        [None] * len(sweep.configurations) if spec.searcher.learns else sweep.configurations,
         replicates=spec.replicates.count,
         sweep_seed=spec.seed,
         arrivals=mirror.arrivals,

@@ -7,6 +7,7 @@ from typing import Any
 
 from sweeper.card_shares import CardMemory, CardShares
 from sweeper.ids import replicate_seed, trial_name
+from sweeper.space import examples
 from sweeper.sweep import Sweep
 from trainables.packing import TRIALS
 
@@ -28,9 +29,11 @@ def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] 
     facts = spec.model_dump(mode="json", include={"dataset", "replicates", "evaluation", "training"})
     replicates = 1 if spec.replicates.packing == TRIALS else spec.replicates.count
 
+    looked_at = examples(spec)
+
     def measure(index: int) -> CardMemory | None:
         seeds = [replicate_seed(spec.seed, index, number) for number in range(replicates)]
-        found = probe([index, trial_name(index), sweep.configurations[index], seeds])
+        found = probe([index, trial_name(index), looked_at[index], seeds])
         return CardMemory(**found) if found is not None else None
 
-    return CardShares(sweep.configurations, facts, sweep.paths.card_memory, measure)
+    return CardShares(sweep.configurations, facts, sweep.paths.card_memory, measure, looked_at)

@@ -12,23 +12,27 @@ from typing import Any, overload
 
 import numpy as np
 
-from sweeper.domains import Fields, Members, Node, draw, extremes, grid_size, parse, plain
+from sweeper.choices import Uniforms, draw
+from sweeper.domains import Fields, Members, Node, extremes, grid_size, parse, plain
 from sweeper.errors import Fault, InvalidSearchSpace
 from sweeper.ids import configuration_seed, flatten_configuration, seed_from
 from sweeper.spec_models import SweepSpec
 
 Configuration = dict[str, Any]
 
+EXAMPLES = 2000
+"""Random configurations that are looked at where a sweep has none yet: enough to meet every branch."""
+
 
 class Configurations(Sequence[Configuration]):
     """All configurations of a sweep, each drawn when asked for."""
 
-    def __init__(self, spec: SweepSpec) -> None:
-        """Parse the space of `spec` once."""
-        self._space = _parse(spec.space)
+    def __init__(self, spec: SweepSpec, samples: int | None = None) -> None:
+        """Parse the space of `spec` once; `samples` draws a grid point, by default as many as the sweep has."""
+        self._space = parsed_space(spec)
         self._seed = spec.seed
         self.grid_points = grid_size(self._space)
-        self._count = self.grid_points * spec.samples
+        self._count = self.grid_points * (spec.samples if samples is None else samples)
 
     def __len__(self) -> int:
         return self._count
@@ -44,12 +48,25 @@ class Configurations(Sequence[Configuration]):
         if not 0 <= i < len(self):
             raise IndexError(f"configuration {index} of {len(self)}")
         seed = configuration_seed(self._seed, i)
-        return draw(self._space, "", i % self.grid_points, lambda path: _uniform(seed, path))
+        return draw(self._space, "", i % self.grid_points, Uniforms(lambda path: _uniform(seed, path)))
 
 
 def configurations(spec: SweepSpec) -> Configurations:
-    """Return the sweep's configurations, nested dicts such as `{"loss": {"name": "focal", "gamma": 3.0}, …}`."""
+    """Return the sweep's configurations, nested dicts such as `{"loss": {"name": "focal", "gamma": 3.0}, …}`.
+
+    Where the searcher learns, they are not the sweep's own, which `sweeper.suggested` has, but as many random ones.
+    """
     return Configurations(spec)
+
+
+def examples(spec: SweepSpec) -> Configurations:
+    """Return what to look at before a sweep starts: its configurations, or random ones where it has none yet."""
+    return Configurations(spec, EXAMPLES) if spec.searcher.learns else Configurations(spec)
+
+
+def parsed_space(spec: SweepSpec) -> Node:
+    """Return the parsed space of a sweep."""
+    return _parse(spec.space)
 
 
 def configuration(spec: SweepSpec, i: int) -> Configuration:
@@ -82,6 +99,11 @@ def varying_columns(space: Mapping[str, Any]) -> tuple[str, ...]:
     for component, column, value in _column_values(space):
         values.setdefault(column, {}).setdefault(component, set()).add(value)
     return tuple(column for column, seen in values.items() if any(len(s) > 1 for s in seen.values()))
+
+
+def named_components(part: Any) -> list[str]:
+    """Return the names of the components that a part of a space, such as `space["loss"]`, may draw, each once."""
+    return [*dict.fromkeys(str(plain(component.nodes["name"])) for component in _components(parse(part, "", [])))]
 
 
 def _parse(space: Mapping[str, Any]) -> Node:

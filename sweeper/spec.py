@@ -26,6 +26,7 @@ from sweeper.spec_file import Document, join_path, read_document
 from sweeper.spec_models import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.spec_overrides import apply_overrides
 from sweeper.spec_registries import Registries, installed_registries
+from sweeper.spec_searcher import check_searcher
 from trainables.registry import did_you_mean
 
 __all__ = ["SweepSpec", "build_spec", "load_spec"]
@@ -105,7 +106,7 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
 def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the file's values with the short forms outside the space written out."""
     written = dict(values)
-    for key, inner in (("dataset", "name"), ("scheduler", "name"), ("replicates", "count")):
+    for key, inner in (("dataset", "name"), ("scheduler", "name"), ("searcher", "name"), ("replicates", "count")):
         if key in written and not isinstance(written[key], (dict, list)):
             written[key] = {inner: written[key]}
     scheduler = written.get("scheduler")
@@ -125,7 +126,7 @@ def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
     if "dataset" in values:
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
     if isinstance(values.get("space"), dict):
-        nodes = _check_space(values["space"], registries, faults)
+        nodes = check_searcher(values, _check_space(values["space"], registries, faults), faults)
         values["space"] = {key: plain(node) for key, node in nodes.items()}
         faults += _count_faults(values, Fields(nodes))
     if "evaluation" not in values or isinstance(values["evaluation"], dict):

@@ -75,6 +75,26 @@ class Scheduler(_Part):
         return Halving("", "min", self.max_epochs, self.grace_epochs, self.reduction_factor, self.name == "asha").rungs
 
 
+class Searcher(_Part):
+    """Who chooses configurations; `sweeper.spec_searcher` says what each asks of the space.
+
+    Attributes:
+        name: `random`; `grid`, which takes every member of every domain in turn; `optuna`, Optuna's tree-structured
+            Parzen estimator (Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization, section 4).
+        startup: trials that optuna draws at random before it begins to model; its own default, 10.
+        warm_start: names of earlier sweeps whose finished configurations optuna has observed when it begins.
+    """
+
+    name: Literal["random", "grid", "optuna"] = "random"
+    startup: int | None = Field(default=None, ge=1, le=MAXIMUM_CONFIGURATIONS)
+    warm_start: list[str] = Field(default_factory=list)
+
+    @property
+    def learns(self) -> bool:
+        """Whether a configuration depends on what was observed before, so that none is known in advance."""
+        return self.name == "optuna"
+
+
 class Replicates(_Part):
     """How many seeds each configuration is trained with, and how they share a processor.
 
@@ -196,6 +216,7 @@ class SweepSpec(_Part):
         dataset: `{name: …, option: value}`.
         space: `{loss: …, architecture: …, optimizer: …}` with domains, as in the file but resolved.
         samples: configurations drawn a grid point.
+        searcher: who chooses them.
         retries: how often a crashed trial is tried again.
         trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
         hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
@@ -213,6 +234,7 @@ class SweepSpec(_Part):
     objective: Objective = Objective()
     scheduler: Scheduler
     samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
+    searcher: Searcher = Searcher()
     replicates: Replicates = Replicates()
     seed: int = Field(default=0, ge=0)
     space: dict[str, Any]
@@ -247,4 +269,5 @@ class SweepSpec(_Part):
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
         values = self.model_dump(mode="json")
         values["header"] = {key: text for key, text in values["header"].items() if text}
+        values["searcher"] = {} if self.searcher == Searcher() else {k: v for k, v in values["searcher"].items() if v}
         return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}

@@ -20,6 +20,7 @@ _PATH = re.compile(r"[^.\[\]]+|\[\d+\]")
 SHORT_FORMS = {
     "dataset": "name",
     "scheduler": "name",
+    "searcher": "name",
     "replicates": "count",
     "space.loss": "name",
     "space.architecture": "name",

@@ -150,7 +150,17 @@ class TrialState:
 
 
 class SweepState:
-    """All trials of a sweep, and how far the driver has come. `apply` folds one record in."""
+    """All trials of a sweep, and how far the driver has come. `apply` folds one record in.
+
+    Attributes:
+        trials: by configuration.
+        attempt: the driver that is at work, counted from 1; 0 before the first.
+        sequence: of the newest record.
+        started_at, updated_at: when the first and the newest record were written, Unix time in seconds.
+        outcome: how the last driver ended; `None` while one is at work, or died.
+        suggested: configuration → its values, where a searcher chooses them: those that it has chosen so far.
+        learned: earlier sweep → how many of its trials the searcher knows of.
+    """
 
     def __init__(self, configurations: int) -> None:
         """Start with `configurations` waiting trials."""
@@ -160,6 +170,8 @@ class SweepState:
         self.started_at: float | None = None
         self.updated_at: float | None = None
         self.outcome: str | None = None
+        self.suggested: dict[int, dict[str, Any]] = {}
+        self.learned: dict[str, int] = {}
 
     def apply(self, record: Record) -> None:
         """Fold one record in. Records must come in order."""
@@ -184,6 +196,12 @@ class SweepState:
         self.outcome = None
         self.started_at = self.started_at if self.started_at is not None else record.time
         self._interrupt_running()
+
+    def _apply_suggested(self, record: Record) -> None:
+        self.suggested[record.body["configuration"]] = record.body["values"]
+
+    def _apply_learned(self, record: Record) -> None:
+        self.learned[record.body["sweep"]] = len(record.body["observations"])
 
     def _apply_started(self, record: Record) -> None:
         trial = self._trial(record.body)

@@ -9,11 +9,13 @@ from rich.table import Table
 from sweeper.ids import SweepPaths
 from sweeper.journal import read_journal
 from sweeper.lease import holder
+from sweeper.ray_environment import prepare
 from sweeper.scheduler import audit
+from sweeper.searcher import SuggestionAudit, audit_suggestions
 from sweeper.snapshot import snapshot
 from sweeper.state import fold
 from sweeper.store_lease import OBJECT, holder_of_copy
-from sweeper.sweep import find_sweep, list_sweeps, open_sweep
+from sweeper.sweep import Sweep, find_sweep, list_sweeps, open_sweep
 
 
 def status_table(output: Path, name: str | None = None) -> Table:
@@ -26,10 +28,26 @@ def status_table(output: Path, name: str | None = None) -> Table:
     return table
 
 
-def audit_sweep(name: str, output: Path) -> tuple[int, list[str]]:
-    """Recompute every journaled decision; return how many were checked and what differs."""
+def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
+    """Recompute every journaled decision and suggestion; return what was done and what differs, a sentence each."""
     sweep = open_sweep(name, output)
-    return audit(sweep.spec.halving, read_journal(sweep.paths.journal))
+    checked, differences = audit(sweep.spec.halving, read_journal(sweep.paths.journal))
+    said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
+    if sweep.spec.searcher.learns:
+        found = _audit_suggestions(sweep)
+        differ = len(found.differences)
+        said.append(f"{found.checked} suggestions made again from the records before them, {differ} differ")
+        if found.unchecked:
+            said.append(f"{found.unchecked} follow a difference, or another version made them: not checked")
+        differences += found.differences
+    return said, differences
+
+
+def _audit_suggestions(sweep: Sweep) -> SuggestionAudit:
+    prepare(None)
+    from sweeper.optuna_search import OptunaSearcher  # imports Ray
+
+    return audit_suggestions(lambda: OptunaSearcher(sweep.spec), read_journal(sweep.paths.journal))
 
 
 def running(paths: SweepPaths) -> str | None:

@@ -13,9 +13,10 @@ import yaml
 
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths, flatten_configuration, is_sweep_name
-from sweeper.space import Configurations, configurations, varying_columns
+from sweeper.space import Configurations, varying_columns
 from sweeper.spec import build_spec
 from sweeper.spec_models import SweepSpec
+from sweeper.suggested import JournaledSuggestions, SuggestedConfigurations, configurations_of
 from sweeper.wording import describe, in_order
 from trainables.registry import did_you_mean
 
@@ -28,7 +29,7 @@ class Sweep:
 
     paths: SweepPaths
     spec: SweepSpec
-    configurations: Configurations
+    configurations: Configurations | SuggestedConfigurations
 
     @property
     def name(self) -> str:
@@ -58,7 +59,7 @@ def create_sweep(
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
     write_whole(paths.sweep_file, text)
     write_whole(paths.manifest, json.dumps(manifest, indent=2) + "\n")
-    return Sweep(paths, spec, configurations(spec))
+    return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
 
 
 def open_sweep(name: str, output: Path) -> Sweep:
@@ -74,7 +75,7 @@ def open_sweep(name: str, output: Path) -> Sweep:
             "restore it from a backup; the journal can only be continued with the space it was begun with",
         ) from error
     spec = build_spec(values, source=str(paths.sweep_file))
-    return Sweep(paths, spec, configurations(spec))
+    return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
 
 
 def find_sweep(name: str, output: Path) -> SweepPaths:

@@ -26,7 +26,9 @@ FORBIDDEN = {
 }
 FILES = sorted(path for package in ("trainables", "sweeper") for path in (ROOT / package).rglob("*.py"))
 RAY_FILES = {"trainables/trainable.py", "sweeper/executor.py", "sweeper/cluster.py", "sweeper/ray_view.py"}
+RAY_FILES |= {"sweeper/optuna_search.py"}  # Optuna through Tune's own searcher
 SLOW = {"torchvision", "timm", "scipy", "sklearn", "ray", "mlflow", "pandas", "duckdb", "plotly", "matplotlib"}
+SLOW |= {"optuna"}
 
 
 def _name(path):

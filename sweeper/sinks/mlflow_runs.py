@@ -87,7 +87,7 @@ class SweepDescription:
         name: the sweep's, which is also the experiment's.
         identity: of this sweep among all of its name, on any server.
         generation: of its journal, see `sweeper.journal.generation`: runs of another hold what is no longer true.
-        configurations: nested values by index.
+        configurations: nested values by index; those that a searcher chose are in the journal instead.
         varying: the hyperparameter columns that become params; the others become tags.
         tags: of the parent run.
     """
@@ -168,7 +168,9 @@ class RunProjection:
         return updates
 
     def _places(self, record: Record) -> list[int]:
-        """Return the runs that a record changes."""
+        """Return the runs that a record changes; a trial has one from its start on."""
+        if record.kind == "suggested":
+            return []
         if "configuration" in record.body:
             return [record.body["configuration"]]
         # Drivers that start or end change what was running to interrupted.
@@ -177,7 +179,7 @@ class RunProjection:
     def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
         trial = self.state.trials[index]
         status = INTERRUPTED if abandoned and trial.status == RUNNING else trial.status
-        configuration = self._description.configurations[index]
+        configuration = self.state.suggested.get(index) or self._description.configurations[index]
         flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
         varying = self._description.varying
         tags = {key: _text(value) for key, value in flat.items() if key not in varying}

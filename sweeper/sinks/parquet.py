@@ -45,7 +45,7 @@ class ParquetSink:
     Args:
         paths: of the sweep; the caller holds its lease.
         schemas: of every table, see `sweeper.tables.table_schemas`.
-        configurations: all of them, by index.
+        configurations: all of them, by index; `None` for each that a searcher chooses, which the journal has.
         replicates: of each configuration.
         sweep_seed: the replicates' seeds follow from it.
         clock: seconds, for the time between flushes.
@@ -62,7 +62,7 @@ class ParquetSink:
         self,
         paths: SweepPaths,
         schemas: Mapping[str, pa.Schema],
-        configurations: Sequence[Mapping[str, Any]],
+        configurations: Sequence[Mapping[str, Any] | None],
         *,
         replicates: int,
         sweep_seed: int,

@@ -1,4 +1,7 @@
-"""The `trials` table: one row a trial and replicate, of all configurations, also those that still wait."""
+"""The `trials` table: one row a trial and replicate, of all configurations, also those that still wait.
+
+Where a searcher chooses configurations, the hyperparameters of those that it has not chosen yet are null.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +41,16 @@ class TrialsTable:
         self,
         sweep: str,
         schema: pa.Schema,
-        configurations: Sequence[Mapping[str, Any]],
+        configurations: Sequence[Mapping[str, Any] | None],
         *,
         replicates: int,
         sweep_seed: int,
     ) -> None:
-        """Convert the configurations.
+        """Convert the configurations; `None` stands for one that is not known yet, and comes with the state.
 
         Raises ValueError when a configuration has a hyperparameter that the schema has no column for.
         """
-        self._schema, self._replicates = schema, replicates
+        self._sweep, self._schema, self._replicates = sweep, schema, replicates
         self._places = np.repeat(np.arange(len(configurations)), replicates)
         fixed = [
             "sweep",
@@ -57,24 +60,38 @@ class TrialsTable:
             REHEARSAL,
             *(name for name in schema.names if name.startswith("config_")),
         ]
-        fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
-        rows = [
-            {
-                "sweep": sweep,
-                "trial": trial_name(index),
-                "config_hash": config_hash(configuration),
-                **{
-                    name: _as_text(value) if name in schema.names and schema.field(name).type == pa.string() else value
-                    for name, value in flatten_configuration(configuration).items()
-                },
-            }
-            for index, configuration in enumerate(configurations)
-        ]
-        batch = record_batch("trials", fixed_schema, rows).take(pa.array(self._places))
-        self._fixed = {name: batch.column(name) for name in fixed_schema.names}
-        numbers = [(index, replicate) for index in range(len(rows)) for replicate in range(replicates)]
-        self._fixed["replicate"] = pa.array([replicate for _, replicate in numbers], pa.int64())
-        self._fixed["seed"] = pa.array([replicate_seed(sweep_seed, *number) for number in numbers], pa.int64())
+        self._texts = {field.name for field in schema if field.type == pa.string()}
+        self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
+        self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
+        self._unknown = {index for index, configuration in enumerate(configurations) if configuration is None}
+        numbers = [(index, replicate) for index in range(len(self._rows)) for replicate in range(replicates)]
+        self._fixed = {
+            "replicate": pa.array([replicate for _, replicate in numbers], pa.int64()),
+            "seed": pa.array([replicate_seed(sweep_seed, *number) for number in numbers], pa.int64()),
+        }
+        self._convert()
+
+    def _row(self, index: int, configuration: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what never changes of a trial, once its configuration is known."""
+        row = {"sweep": self._sweep, "trial": trial_name(index)}
+        if configuration is None:
+            return row
+        values = flatten_configuration(configuration).items()
+        shown = {name: _as_text(value) if name in self._texts else value for name, value in values}
+        return {**row, "config_hash": config_hash(configuration), **shown}
+
+    def _convert(self) -> None:
+        batch = record_batch("trials", self._fixed_schema, self._rows).take(pa.array(self._places))
+        self._fixed |= {name: batch.column(name) for name in self._fixed_schema.names}
+
+    def _take_suggestions(self, state: SweepState) -> None:
+        """Fill in the configurations that a searcher has chosen since the last time."""
+        known = self._unknown & state.suggested.keys()
+        if known:
+            for index in known:
+                self._rows[index] = self._row(index, state.suggested[index])
+            self._unknown -= known
+            self._convert()
 
     def batch(self, state: SweepState) -> pa.RecordBatch:
         """Return the table as it is in `state`.
@@ -83,6 +100,7 @@ class TrialsTable:
         replicate's share of its trial's, so that sums over rows come out right. Replicates with processes of their own
         have their own epochs, times and attempts as well.
         """
+        self._take_suggestions(state)
         trials, replicates = [*state.trials.values()], range(self._replicates)
         columns = dict(self._fixed)
         for column, attribute in _STATE_COLUMNS.items():

@@ -21,7 +21,9 @@ from sweeper.failures import CRASH, PREEMPTED, Failure
 from sweeper.ids import SweepPaths
 from sweeper.journal import Journal, Record, read_journal
 from sweeper.scheduler import Halving, Rungs
+from sweeper.searcher import Searcher
 from sweeper.state import SweepState, fold
+from sweeper.suggested import SuggestedConfigurations
 
 REPLICATES = 2
 PREEMPTION = Failure(PREEMPTED, "its node was taken away", counts=False)
@@ -144,6 +146,7 @@ class FakeSweep:
     slots: int = 1
     replicates: int = REPLICATES
     kind: type[Driver] = Driver
+    searcher: Callable[[], Searcher] | None = None
 
     def worker(self, assignment: list[int], rng: np.random.Generator) -> Worker:
         """Start a process on an assignment."""
@@ -152,12 +155,17 @@ class FakeSweep:
     def driver(self, sink: KillingSink | None = None, **options: Any) -> Driver:
         """Fold the journal and take the sweep up, as `sweeper.runner` does."""
         state, rungs = SweepState(self.configurations), Rungs(self.halving)
+        searcher = self.searcher() if self.searcher is not None else None
         for record in self.records():
             state.apply(record)
             rungs.apply(record)
+            if searcher is not None:
+                searcher.apply(record)
+        known = [{"index": index} for index in range(self.configurations)]
         return self.kind(
             self.paths,
-            [{"index": index} for index in range(self.configurations)],
+            known if searcher is None else SuggestedConfigurations(self.configurations, state.suggested),
+            searcher=searcher,
             seed=0,
             replicates=self.replicates,
             halving=self.halving,

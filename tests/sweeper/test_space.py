@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.domains import draw, grid_size, parse, plain
+from sweeper.choices import Uniforms, draw
+from sweeper.domains import grid_size, parse, plain
 from sweeper.ids import flatten_configuration
 from sweeper.space import column_types, configuration, configurations, varying_columns
 from sweeper.spec import build_spec
@@ -145,7 +146,7 @@ def test_grids_are_enumerated_completely(value):
     node = parse(value, "", faults)
     assert faults == []
     assert plain(node) == value
-    drawn = [draw(node, "", point, lambda path: math.nan) for point in range(grid_size(node))]
+    drawn = [draw(node, "", point, Uniforms(lambda path: math.nan)) for point in range(grid_size(node))]
     assert Counter(map(repr, drawn)) == Counter(map(repr, _every_point(value)))
 
 
@@ -153,7 +154,7 @@ def _draws(domain, n=400):
     node = parse(domain, "x", faults := [])
     assert faults == []
     random = np.random.default_rng(1)
-    return [draw(node, "x", 0, lambda path: random.random()) for _ in range(n)]
+    return [draw(node, "x", 0, Uniforms(lambda path: random.random())) for _ in range(n)]
 
 
 _ENDS = st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted).filter(lambda ends: ends[0] < ends[1])
@@ -163,7 +164,7 @@ _ENDS = st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted).filter
 @settings(max_examples=200, deadline=None)
 def test_real_draws_stay_inside(ends, u):
     def at(domain):
-        return draw(parse(domain, "x", []), "x", 0, lambda path: u)
+        return draw(parse(domain, "x", []), "x", 0, Uniforms(lambda path: u))
 
     assert ends[0] <= at({"uniform": ends}) <= ends[1]
     low, high = abs(ends[0]) + 1e-9, abs(ends[0]) + 1e-9 + ends[1] - ends[0]
@@ -182,7 +183,7 @@ def test_quniform_has_no_rounding_dust(start, count, step, share):
     domain = {"quniform": [values[0], values[-1], float(step)]}
     node = parse(domain, "x", faults := [])
     assert faults == []
-    assert draw(node, "x", 0, lambda path: share / 100) in values
+    assert draw(node, "x", 0, Uniforms(lambda path: share / 100)) in values
 
 
 def test_distributions():
