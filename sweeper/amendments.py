@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import yaml
 
 from sweeper.errors import Fault, InvalidSearchSpace, SweeperError
-from sweeper.spec import build_spec
+from sweeper.spec import reopened_spec
 from sweeper.spec_file import Document
 from sweeper.spec_overrides import apply_overrides
 from sweeper.sweep import Sweep, open_sweep, write_whole
@@ -36,7 +36,7 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     apply_overrides(document, settings)
     if refused or document.faults:
         raise InvalidSearchSpace([*refused, *document.faults], source="--set")
-    spec = build_spec(document.values, source="--set")
+    spec = reopened_spec(document.values, "--set")
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
     try:
         write_whole(sweep.paths.sweep_file, text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +13,6 @@ from rich.console import Console
 from sweeper.cli_common import RESULTS, Name, Output, show
 from sweeper.cli_places import all_here, here
 from sweeper.completion import complete_sweep
-from sweeper.errors import SweeperError
 
 commands = typer.Typer()
 
@@ -79,23 +80,17 @@ def recalibrate(
 
     The answers are rows of the table `recalibrations`, beside the network's own probabilities (method `none`).
     """
-    from sweeper.own_components import take_up_kept
     from sweeper.places import publish
-    from sweeper.recalibration import recalibrate as compute
+    from sweeper.recalibration import recalibrate_sweep
     from sweeper.recalibration_progress import RecalibrationProgress
-    from sweeper.recalibration_request import read_requests
-    from sweeper.sweep import open_sweep
 
-    sweep = open_sweep(*here(name, output))
-    if not method and not bins:
-        raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
-    take_up_kept(sweep.paths)
-    requests = read_requests(method or [], option or [], bins or [sweep.spec.evaluation.bins])
-    with RecalibrationProgress(Console(stderr=True, highlight=False), sweep.name) as progress:
-        done = compute(sweep, requests, progress)
+    console = Console(stderr=True, highlight=False)
+    showing = partial(RecalibrationProgress, console)
+    copy, folder = here(name, output)
+    done = recalibrate_sweep(copy, folder, method or [], option or [], bins or [], showing)
     publish(name, output)
     for line in done.lines():
         typer.echo(line, err=True)
-    where = "" if output == RESULTS else f" --output {output}"
-    typer.echo(f'next\n  sweeper results {sweep.name}{where} --sql "{AFTERWARDS_SQL}"', err=True)
-    typer.echo(f"  sweeper report {sweep.name}{where}\n  sweeper sync {sweep.name}{where}", err=True)
+    sweep, where = Path(copy).name, "" if output == RESULTS else f" --output {output}"
+    typer.echo(f'next\n  sweeper results {sweep}{where} --sql "{AFTERWARDS_SQL}"', err=True)
+    typer.echo(f"  sweeper report {sweep}{where}\n  sweeper sync {sweep}{where}", err=True)

@@ -49,7 +49,7 @@ def own_faults(spec: SweepSpec, drawn: Sequence[Values], dataset: DataSet) -> li
         drawn: configurations of it.
         dataset: the sweep's, on the CPU.
     """
-    faults = []
+    faults: list[Fault] = []
     for part, registry, look in (
         ("loss", LOSSES, lambda loss: _check_loss(loss, dataset)),
         ("architecture", ARCHITECTURES, lambda network: _check_architecture(network, dataset)),

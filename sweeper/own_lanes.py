@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.space import configurations
+from sweeper.space import Configuration, configurations
 from sweeper.spec_models import SweepSpec
 from trainables.acceleration import TrainingSettings
 from trainables.datasets.base import DataSet
@@ -20,7 +20,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
     """
     if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
         return []
-    pairs = {}
+    pairs: dict[tuple[str, str], Configuration] = {}
     for configuration in configurations(spec)[:LOOKED_AT]:
         if is_own(configuration):
             pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)
@@ -28,7 +28,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
     notes = []
     for (network, loss), configuration in pairs.items():
 
-        def build(seed: int, data: DataSet, values: dict = configuration) -> Replicate:
+        def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
             return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
 
         fault = lane_fault(build, (0, 1), dataset, configuration["optimizer"]["batch_size"])

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sweeper.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.own_checks import dataset_fault, own_faults
 from sweeper.space import Configuration, examples
 from sweeper.spec_models import SweepSpec
 from trainables.acceleration import TrainingSettings, acceleration_fault, compiler_fault
-from trainables.datasets import load_dataset
+from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
-from trainables.models import fit_fault
+from trainables.extensions.targets import told
+from trainables.models import ARCHITECTURES, fit_fault
 from trainables.packing import packing_fault
 
 LOOKED_AT = 2000
@@ -29,9 +31,16 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     """
     dataset = _load(spec.dataset)
     drawn = examples(spec)[:LOOKED_AT]
+    own = own_faults(spec, drawn, dataset)
+    if own:
+        raise InvalidSearchSpace(own)
     training = TrainingSettings(**spec.training.model_dump())
     faults = [
-        *_faults("space.architecture", (c["architecture"] for c in drawn), lambda a: fit_fault(dataset, a)),
+        *_faults(
+            "space.architecture",
+            (c["architecture"] for c in drawn if not ARCHITECTURES.is_own(c["architecture"]["name"])),
+            lambda a: fit_fault(dataset, a),
+        ),
         *_faults(
             "space.optimizer.batch_size",
             (c["optimizer"]["batch_size"] for c in drawn),
@@ -72,9 +81,18 @@ def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]
 
 def _load(dataset: Configuration) -> DataSet:
     options = dict(dataset)
+    name = options.pop("name")
     try:
-        return load_dataset(options.pop("name"), **options)
+        loaded = load_dataset(name, **options)
     except DataSetUnavailableError as error:
         raise SweeperError(
-            f"the data set {dataset['name']!r} cannot be loaded: {error.path}: {error.rule}", error.remedy
+            f"the data set {name!r} cannot be loaded: {error.path}: {error.rule}", error.remedy
         ) from error
+    except Exception as error:
+        if not DATASETS.is_own(name):
+            raise
+        raise InvalidSearchSpace([Fault("dataset", f"{name} cannot be loaded: {told(error, name)}")]) from error
+    fault = dataset_fault(loaded, name) if DATASETS.is_own(name) else None
+    if fault is not None:
+        raise InvalidSearchSpace([Fault("dataset", fault)])
+    return loaded

@@ -11,8 +11,10 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,12 @@ import pyarrow as pa
 
 from sweeper.errors import SweeperError
 from sweeper.ids import RECALIBRATIONS, SweepPaths, configuration_index
+from sweeper.own_components import take_up_kept
 from sweeper.recalibration_predictions import PredictionFiles, StoredPredictions
-from sweeper.recalibration_request import UNCALIBRATED, Request
+from sweeper.recalibration_request import UNCALIBRATED, Request, read_requests
 from sweeper.recalibration_table import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
 from sweeper.results import current_generation
-from sweeper.sweep import Sweep
+from sweeper.sweep import Sweep, open_sweep
 from sweeper.tables import record_batch
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.posthoc import fit
@@ -108,6 +111,36 @@ def recalibrate(sweep: Sweep, requests: Sequence[Request], progress: Progress | 
         [answer.reason for answer in answers],
         time.monotonic() - began,
     )
+
+
+def recalibrate_sweep(
+    name: str,
+    output: Path,
+    methods: Sequence[str],
+    options: Sequence[str],
+    bins: Sequence[int],
+    showing: Callable[[str], AbstractContextManager[Progress | None]],
+) -> Recalibrated:
+    """Recalibrate the sweep `name` as a command asks for it.
+
+    Args:
+        name: of a sweep on this machine, or its folder.
+        output: where it lies.
+        methods: names of post-hoc methods.
+        options: `key=value` or `method.key=value`.
+        bins: of the calibration errors; the sweep's where none are given.
+        showing: gives, for the sweep's name, what is told of the progress.
+
+    Raises:
+        SweeperError: with every fault of what is asked for; and as `recalibrate`.
+    """
+    sweep = open_sweep(name, output)
+    if not methods and not bins:
+        raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
+    take_up_kept(sweep.paths)
+    requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
+    with showing(sweep.name) as progress:
+        return recalibrate(sweep, requests, progress)
 
 
 def measure(

@@ -22,6 +22,7 @@ from sweeper.code_version import code_version
 from sweeper.errors import SweeperError
 from sweeper.ids import config_hash, trial_name
 from sweeper.journal import read_journal
+from sweeper.own_components import MANIFEST_KEY as OWN_CODE
 from sweeper.places import local_copies, local_copy
 from sweeper.reused_tables import TablesOfTrials
 from sweeper.spec_models import SweepSpec
@@ -56,7 +57,13 @@ class Chosen:
 
 
 def choose_sources(
-    spec: SweepSpec, facts: Mapping[str, Any], output: str | Path, *, every: bool, named: Sequence[str]
+    spec: SweepSpec,
+    facts: Mapping[str, Any],
+    output: str | Path,
+    own_code: str | None = None,
+    *,
+    every: bool,
+    named: Sequence[str],
 ) -> Chosen:
     """Return the sweeps below `output` whose trials a new sweep can take over.
 
@@ -64,6 +71,7 @@ def choose_sources(
         spec: of the new sweep.
         facts: of its data set, as its manifest will record them (`dataset_facts`).
         output: where sweeps lie.
+        own_code: the digest of the code of its own components, if it has any.
         every: look at all of them.
         named: look at these; that one of them cannot be used is an error.
 
@@ -74,7 +82,7 @@ def choose_sources(
         return chosen
     for name in dict.fromkeys([*named, *(list_sweeps(local_copies(output)) if every else ())]):
         try:
-            reasons = _differences(spec, facts, _open(name, output, tables=False))
+            reasons = _differences(spec, facts, own_code, _open(name, output, tables=False))
         except SweeperError as error:
             if name in named:
                 raise
@@ -163,13 +171,15 @@ def _open(name: str, output: str | Path, *, tables: bool) -> Sweep:
     return open_sweep(*local_copy(name, output, tables=tables))
 
 
-def _differences(spec: SweepSpec, facts: Mapping[str, Any], source: Sweep) -> list[str]:
+def _differences(spec: SweepSpec, facts: Mapping[str, Any], own_code: str | None, source: Sweep) -> list[str]:
     """Return what keeps a sweep's trials from being those of `spec`, a few words each."""
     here = _what_numbers_follow_from(spec, {**spec.dataset, **facts})
     there = _what_numbers_follow_from(source.spec, _manifest(source).get("dataset"))
     reasons = [f"its {key} differs" for key in here if here[key] != there[key]]
     if spec.is_rehearsal != source.spec.is_rehearsal:
         reasons.append("one of the two is a rehearsal")
+    if own_code != _manifest(source).get(OWN_CODE, {}).get("digest"):
+        reasons.append("the code of its own components differs")
     if spec.replicates.packing == TRIALS:
         reasons.append("replicates with processes of their own (packing: trials) are not taken over")
     if not reasons and not _attempts_of_this_code(source):

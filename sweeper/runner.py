@@ -31,6 +31,8 @@ from sweeper.mirror import Mirror, SharedFolder, mirror_of
 from sweeper.notifications import Notifier
 from sweeper.notify_targets import Target, option_notifications, resolve_targets
 from sweeper.output import chatter_to
+from sweeper.own_components import code_of, keep, manifest_part, take_up_kept
+from sweeper.own_lanes import lane_notes
 from sweeper.peers import Peers
 from sweeper.places import DRIVING, place_of, split_name
 from sweeper.preparation import dataset_facts, prepare_dataset
@@ -79,6 +81,7 @@ class RunOptions:
         settings: on resume, changes of what does not concern the measurements, see `sweeper.amendments`.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
         notify: webhooks and commands to tell of this run, besides those of the search space.
+        progress: what shows the run while it lasts.
     """
 
     output: str | Path
@@ -93,6 +96,7 @@ class RunOptions:
     reuse_from: Sequence[str] = ()
     wait_for_nodes: float = PATIENCE_SECONDS
     notify: Sequence[str] = ()
+    progress: type[Progress] = Progress
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,10 @@ class Outcome:
     notes: Sequence[str]
 
 
-def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, options: RunOptions) -> Outcome:
-    """Read a search space, claim a name for it and run it to its end.
+def run_sweep(
+    space: Path | str | Mapping[str, Any], overrides: Sequence[str], name: str | None, options: RunOptions
+) -> Outcome:
+    """Read a search space, or take its values, claim a name for it and run it to its end.
 
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
@@ -125,19 +131,22 @@ def run_sweep(space: Path | str, overrides: Sequence[str], name: str | None, opt
     if place.store is not None:
         place.store.check()
     dataset = prepare_dataset(spec)
-    stem = Path(space).stem
+    stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
     if spec.is_rehearsal:
         stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
+    own, own_notes = code_of(spec), lane_notes(spec, dataset)
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
-    sources = choose_sources(spec, facts, options.output, every=options.reuse, named=options.reuse_from)
+    digest = own.digest if own is not None else None
+    sources = choose_sources(spec, facts, options.output, digest, every=options.reuse, named=options.reuse_from)
     reused = {MANIFEST_KEY: sources.names} if sources.names else {}
     learned = {LEARNED: [lesson.summary() for lesson in lessons(spec, facts, options.output)]}
     learned = learned if spec.searcher.warm_start else {}
-    manifest = {**build_manifest(spec, facts), **reused, **learned}
+    manifest = {**build_manifest(spec, facts), **reused, **learned, **manifest_part(own)}
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
+    keep(own, sweep.paths)
     with mirror_of(sweep.paths, place) as mirror:
         outcome = _drive(sweep, dataset, options, mirror, targets)
-    return replace(outcome, notes=[*sources.notes, *outcome.notes])
+    return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
 
 
 def resume_sweep(name: str, options: RunOptions) -> Outcome:
@@ -149,6 +158,7 @@ def resume_sweep(name: str, options: RunOptions) -> Outcome:
     place = place_of(output, DRIVING)
     with mirror_of(place.find(name), place) as mirror:
         sweep = amend(open_sweep(name, place.folder), options.settings)
+        take_up_kept(sweep.paths)
         targets = notification_targets(sweep.spec, options)
         return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets)
 
@@ -184,7 +194,7 @@ def _drive(
         if state.attempt or notes or mirror.store is not None:
             tables.rebuild(read_journal(paths.journal))
         follower = MlflowFollower(paths, options.tracking_uri)
-        progress = Progress(terminal, state, halving, sweep.describe)
+        progress = options.progress(terminal, state, halving, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)
         with progress, follower, notifier:
             outcome, reason = "finished", None
@@ -360,7 +370,8 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
 
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
     spec = sweep.spec
-    columns = evaluation_columns([method["name"] for method in spec.evaluation.posthoc])
+    measured = spec.evaluation
+    columns = evaluation_columns([m["name"] for m in measured.posthoc], [m["name"] for m in measured.metrics])
     trajectory = spec.evaluation.trajectory
     more = epoch_columns(None if trajectory is None else trajectory.model_dump())
     return ParquetSink(
@@ -399,6 +410,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,
         "hang_seconds": spec.hang_timeout,
+        "extensions": paths.extensions.read_bytes() if paths.extensions.is_file() else None,
     }
 
 

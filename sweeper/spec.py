@@ -8,6 +8,7 @@ The structure is checked by pydantic (`sweeper.spec_models`), names and hyperpar
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +21,10 @@ from search_spaces import locate
 from sweeper import notify_targets
 from sweeper.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, plain
 from sweeper.errors import Fault, InvalidSearchSpace
+from sweeper.own_components import look_beside
 from sweeper.rehearsal import change_faults, rehearsed_values
 from sweeper.spec_components import resolve_component, resolve_plain_component
+from sweeper.spec_evaluation import check_evaluation, further_metric_labels
 from sweeper.spec_file import Document, join_path, read_document
 from sweeper.spec_models import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.spec_overrides import apply_overrides
@@ -33,7 +36,7 @@ __all__ = ["SweepSpec", "build_spec", "load_spec"]
 
 
 def load_spec(
-    path: str | Path,
+    path: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     registries: Registries | None = None,
     *,
@@ -42,7 +45,7 @@ def load_spec(
     """Read, override and check a search space file; its `rehearsal` is checked whether or not it is asked for.
 
     Args:
-        path: the file, or the name of one that ships with the project, such as `quickstart`.
+        path: the file, the name of one that ships with the project, such as `quickstart`, or the values of one.
         overrides: `key=value` texts, e.g. `space.loss.one_of[1].gamma=3`; values are YAML.
         registries: the names to check against; those built into the project by default.
         rehearse: scale the sweep down to a rehearsal, see `sweeper.rehearsal`.
@@ -50,7 +53,13 @@ def load_spec(
     Raises:
         InvalidSearchSpace: with every fault of file, overrides and rehearsal.
     """
-    document = read_document(locate(path))
+    if isinstance(path, Mapping):
+        look_beside(None)
+        document, path = Document(values=copy.deepcopy(dict(path))), "search space"
+    else:
+        file = locate(path)
+        look_beside(file)
+        document = read_document(file)
     if not document.faults:
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
@@ -61,8 +70,13 @@ def load_spec(
 def build_spec(
     values: Mapping[str, Any], registries: Registries | None = None, source: str = "search space"
 ) -> SweepSpec:
-    """Check values that are in memory already, such as a resumed sweep's. Raises InvalidSearchSpace."""
+    """Check values that are in memory already. Raises InvalidSearchSpace."""
     return _checked(Document(values=dict(values)), source, registries)
+
+
+def reopened_spec(values: Mapping[str, Any], source: str) -> SweepSpec:
+    """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace."""
+    return build_spec(values, installed_registries().trusted(), source)
 
 
 def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> SweepSpec:
@@ -130,7 +144,7 @@ def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
         values["space"] = {key: plain(node) for key, node in nodes.items()}
         faults += _count_faults(values, Fields(nodes))
     if "evaluation" not in values or isinstance(values["evaluation"], dict):
-        values["evaluation"] = _check_evaluation(dict(values.get("evaluation", {})), registries, faults)
+        values["evaluation"] = check_evaluation(dict(values.get("evaluation", {})), registries, faults)
     return faults
 
 
@@ -172,41 +186,6 @@ def _invalid(node: Node) -> bool:
     if isinstance(node, Members):
         return any(map(_invalid, node.nodes))
     return node is INVALID or isinstance(node, Constant)
-
-
-def _check_evaluation(evaluation: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
-    posthoc = evaluation.get("posthoc")
-    if isinstance(posthoc, (str, dict)) or posthoc is None:
-        posthoc = [posthoc] if posthoc else []
-    if isinstance(posthoc, list):
-        resolved: list[dict[str, Any]] = []
-        for index, method in enumerate(posthoc):
-            place = join_path("evaluation.posthoc", index)
-            resolved.append(resolve_plain_component(method, registries.posthoc, place, faults))
-            if resolved[-1] and resolved[-1]["name"] in [m.get("name") for m in resolved[:-1]]:
-                faults.append(Fault(place, f"{resolved[-1]['name']} is given twice", "columns are named by method"))
-        evaluation["posthoc"] = resolved
-    if "bootstrap" in evaluation and evaluation["bootstrap"] in (False, None):
-        evaluation["bootstrap"] = 0
-    curvature = evaluation.get("curvature", {})
-    if curvature is True or curvature is None:
-        curvature = {}
-    evaluation["curvature"] = (
-        _check_curvature(curvature, registries, faults) if isinstance(curvature, dict) else curvature
-    )
-    return evaluation
-
-
-def _check_curvature(values: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
-    """Return all curvature settings, defaults filled in, as plain values."""
-    place, known = "evaluation.curvature", tuple(registries.curvature_defaults)
-    for key in values.keys() - set(known):
-        hint = did_you_mean(key, known).removeprefix("; ")
-        faults.append(Fault(join_path(place, key), f"unknown key {key!r}", hint))
-    given = {key: value for key, value in values.items() if key in known}
-    faults += [Fault(join_path(place, rule.split()[0]), rule) for rule in registries.curvature_faults(given)]
-    settings = {**registries.curvature_defaults, **given}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
 def _structure(values: dict[str, Any]) -> tuple[SweepSpec | None, list[Fault]]:
@@ -258,7 +237,8 @@ def _cross_rules(values: Mapping[str, Any], registries: Registries) -> list[Faul
             hint = did_you_mean(claim, registries.claims).removeprefix("; ")
             faults.append(Fault(join_path("header.claims", index), f"unknown claim {claim!r}", hint))
     metric = objective.get("metric") if isinstance(objective, dict) else None
-    if isinstance(metric, str) and metric not in registries.objectives:
-        hint = did_you_mean(metric, registries.objectives).removeprefix("; ")
+    known = (*registries.objectives, *(f"val_{label}" for label in further_metric_labels(values.get("evaluation"))))
+    if isinstance(metric, str) and metric not in known:
+        hint = did_you_mean(metric, known).removeprefix("; ")
         faults.append(Fault("objective.metric", f"unknown metric {metric!r}", hint))
     return faults

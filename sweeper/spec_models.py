@@ -200,6 +200,7 @@ class Evaluation(_Part):
         curvature: settings of the curvature measurement, or `False` for none.
         bootstrap: resamples for the calibration errors' standard errors; 0 for none.
         trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
+        metrics: metrics of the user's own, each `{name: …, option: value}`; the project's are measured anyway.
     """
 
     bins: int = Field(default=15, ge=1, le=1000)
@@ -207,6 +208,7 @@ class Evaluation(_Part):
     curvature: dict[str, Any] | Literal[False] = Field(default_factory=dict)
     bootstrap: int = Field(default=100, ge=0, le=100_000)
     trajectory: Trajectory | None = None
+    metrics: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class SweepSpec(_Part):

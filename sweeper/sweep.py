@@ -14,7 +14,7 @@ import yaml
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths, flatten_configuration, is_sweep_name
 from sweeper.space import Configurations, varying_columns
-from sweeper.spec import build_spec
+from sweeper.spec import reopened_spec
 from sweeper.spec_models import SweepSpec
 from sweeper.suggested import JournaledSuggestions, SuggestedConfigurations, configurations_of
 from sweeper.wording import describe, in_order
@@ -74,7 +74,7 @@ def open_sweep(name: str, output: Path) -> Sweep:
             f"the resolved search space {paths.sweep_file} cannot be read: {error}",
             "restore it from a backup; the journal can only be continued with the space it was begun with",
         ) from error
-    spec = build_spec(values, source=str(paths.sweep_file))
+    spec = reopened_spec(values, str(paths.sweep_file))
     return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
 
 

@@ -45,10 +45,12 @@ def adapted(kind: str, group: str, name: str, path: str) -> Component:
 def _loss(target: Any, path: str, name: str) -> Component:
     from trainables.losses.base import Loss
 
+    build: Callable[..., Loss]
+    leading: list[str] = []
     if isinstance(target, type) and issubclass(target, Loss):
-        build, leading = target, []
+        build = target
     elif isinstance(target, type) and issubclass(target, nn.Module):
-        build, leading = _module_loss(target, path), []
+        build = _module_loss(target, path)
     elif inspect.isfunction(target):
         build, leading = _function_loss(target, path), ["logits", "targets"]
     else:
@@ -59,7 +61,7 @@ def _loss(target: Any, path: str, name: str) -> Component:
 
     def named(**hyperparameters: Any) -> Any:
         loss = build(**hyperparameters)
-        loss.name = name  # a subclass of one of ours is not that one
+        loss.name = name  # type: ignore[misc]  # a subclass of one of ours is not that one
         return loss
 
     return Component(name, named, hyperparameters_of(target, path, leading))

@@ -51,7 +51,7 @@ def hyperparameters_of(target: Callable[..., Any], path: str, leading: Sequence[
 
 def _hints(target: Any) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(target.__init__ if isinstance(target, type) else target)
+        return typing.get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
     except Exception:
         return {}  # a hint that cannot be resolved; the default tells the type then
 
