@@ -45,7 +45,8 @@ def run(
     address: str | None = None,
     cpus: int | None = None,
     rehearse: bool = False,
-    reuse: bool | str | Sequence[str] = False,
+    reuse: bool = False,
+    reuse_from: str | Sequence[str] = (),
     wait_for_nodes: float = 30.0,
     notify: Sequence[str] = (),
 ) -> FinishedRun:
@@ -61,7 +62,8 @@ def run(
         address: of a Ray cluster; one is started on this machine if unset.
         cpus: cores that a started one may use; all if unset.
         rehearse: the same code in minutes, on digits and small networks.
-        reuse: take trials over from all other sweeps of the output, or from those that are named.
+        reuse: take over trials that other sweeps of the output have trained already.
+        reuse_from: take them over from this sweep, or these.
         wait_for_nodes: minutes that a cluster's autoscaler has to start a first node.
         notify: webhooks and commands to tell.
 
@@ -77,8 +79,8 @@ def run(
         cpus,
         _tracking(tracking_uri, place) if mlflow else None,
         rehearse=rehearse,
-        reuse=reuse is True,
-        reuse_from=_several(reuse),
+        reuse=reuse,
+        reuse_from=[reuse_from] if isinstance(reuse_from, str) else reuse_from,
         wait_for_nodes=60 * wait_for_nodes,
         notify=notify,
         progress=_progress(),
@@ -290,12 +292,6 @@ def overrides(settings: Settings) -> list[str]:
     if isinstance(settings, Mapping):
         return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     return [settings] if isinstance(settings, str) else list(settings or ())
-
-
-def _several(reuse: bool | str | Sequence[str]) -> Sequence[str]:
-    if isinstance(reuse, bool):
-        return ()
-    return [reuse] if isinstance(reuse, str) else reuse
 
 
 def _output(output: str | Path | None) -> str:

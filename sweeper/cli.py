@@ -32,10 +32,10 @@ from sweeper.cli_common import (
     finish,
     show,
 )
-from sweeper.cli_places import all_here, here, local_tracking, tracking
 from sweeper.cli_remote import ClusterAddress
 from sweeper.completion import complete_sweep
 from sweeper.errors import SweeperError
+from sweeper.reach import all_here, here, local_tracking
 from trainables.storage import StoreError
 
 app = typer.Typer(
@@ -101,21 +101,24 @@ def run(
     notify: Notify = None,
 ) -> None:
     """Run a sweep from a search space file to its report."""
-    from sweeper.runner import RunOptions, run_sweep
+    from sweeper import api
 
-    uri = None if no_mlflow else tracking(tracking_uri, output)
-    chosen = RunOptions(
-        output,
-        address,
-        cpus,
-        uri,
+    done = api.run(
+        space,
+        set=settings,
+        name=name,
+        output=output,
+        tracking_uri=tracking_uri,
+        mlflow=not no_mlflow,
+        address=address,
+        cpus=cpus,
         rehearse=rehearse,
         reuse=reuse,
         reuse_from=reuse_from or (),
-        wait_for_nodes=60 * wait_for_nodes,
+        wait_for_nodes=wait_for_nodes,
         notify=notify or (),
     )
-    finish(run_sweep(space, settings or [], name, chosen), output)
+    finish(done)
 
 
 @app.command()
@@ -137,28 +140,27 @@ def resume(
     notify: Notify = None,
 ) -> None:
     """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
-    from sweeper.places import split_name
-    from sweeper.runner import RunOptions, resume_sweep
+    from sweeper import api
 
     if address is not None and address.startswith("http"):
         if notify:
             raise SweeperError("--notify is for sweeps driven from here", "name it in the sweep: --set 'notify=[…]'")
         cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [], wait_for_nodes=wait_for_nodes)
         return
-    name, output = split_name(name, output)
-    uri = None if no_mlflow else tracking(tracking_uri, output, name)
-    chosen = RunOptions(
-        output,
-        address,
-        cpus,
-        uri,
-        failed_too=failed,
+    done = api.resume(
+        name,
+        failed=failed,
+        set=settings,
         discard_damaged=discard_damaged,
-        settings=settings or (),
-        wait_for_nodes=60 * wait_for_nodes,
+        output=output,
+        tracking_uri=tracking_uri,
+        mlflow=not no_mlflow,
+        address=address,
+        cpus=cpus,
+        wait_for_nodes=wait_for_nodes,
         notify=notify or (),
     )
-    finish(resume_sweep(name, chosen), output)
+    finish(done)
 
 
 @app.command()
@@ -245,10 +247,8 @@ def report(
     address: ClusterAddress = None,
 ) -> None:
     """Write a sweep's report.html again; or print a paper's table with its numbers beside those of our sweeps."""
-    from sweeper.places import publish
-    from sweeper.report import write_report
+    from sweeper import api
     from sweeper.results import load, sweep_names
-    from sweeper.sweep import find_sweep
 
     if table is not None:
         from sweeper.paper_table_formats import format_paper_table
@@ -259,10 +259,7 @@ def report(
         return
     if name is None:
         raise SweeperError("no sweep was named", "give its name, or --table to fill in a paper's table")
-    name, output = cli_remote.remote_output(name, output, address)
-    copy, folder = here(name, output)
-    typer.echo(write_report(find_sweep(copy, folder).root))
-    publish(name, output)
+    typer.echo(api.report(name, output=output, address=address))
 
 
 @app.command()

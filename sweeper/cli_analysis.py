@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from sweeper.cli_common import RESULTS, Name, Output, show
-from sweeper.cli_places import all_here, here
 from sweeper.completion import complete_sweep
+from sweeper.reach import all_here, here
 
 commands = typer.Typer()
 

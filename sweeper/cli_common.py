@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, RenderableType
 
 from sweeper.completion import complete_space, complete_sweep
+
+if TYPE_CHECKING:
+    from sweeper.finished import FinishedRun
 
 DONE, INCOMPLETE = 0, 1
 
@@ -50,40 +53,35 @@ def show(content: RenderableType) -> None:
     console.print(content)
 
 
-def finish(outcome: Any, output: str) -> None:
+def finish(done: FinishedRun) -> None:
     """Print a run's summary, where its results are, and the next commands, ready to paste."""
     from sweeper.places import DRIVING, place_of
-    from sweeper.results import load
     from sweeper.summary import summary
 
-    sweep, paths = outcome.sweep, outcome.sweep.paths
-    show(summary(load(paths.root)))
+    show(summary(done.results))
     say: Callable[[str], None] = typer.echo
-    place = place_of(output, DRIVING)
-    if place.store is None:
-        say(f"\nresults  {_short(paths.root)}\nreport   {_short(paths.report)}")
+    store = place_of(done.output, DRIVING).store
+    if store is None:
+        say(f"\nresults  {_short(done.folder)}\nreport   {_short(done.report.path)}")
     else:
-        say(f"\nresults  {place.store.child(sweep.name).uri}")
-    for note in outcome.notes:
+        say(f"\nresults  {store.child(done.name).uri}")
+    for note in done.notes:
         say(f"note     {note}")
-    where = "" if output == RESULTS else f" --output {output}"
+    where = "" if done.output == RESULTS else f" --output {done.output}"
     next_commands = [
-        f'sweeper results {sweep.name}{where} --sql "select config_loss_name, avg(ece) from final '
+        f'sweeper results {done.name}{where} --sql "select config_loss_name, avg(ece) from final '
         "where split = 'test' group by all order by 2\"",
-        f"sweeper ui{where}" if place.store is None else f"sweeper report {sweep.name}{where}",
+        f"sweeper ui{where}" if store is None else f"sweeper report {done.name}{where}",
     ]
-    if outcome.outcome != "finished":
-        counts = outcome.state.count()
-        left = len(outcome.state.unfinished())
-        say(f"\n{outcome.outcome}: {left} of {sum(counts.values())} trials are unfinished")
-        next_commands.insert(0, f"sweeper resume {sweep.name}{where}")
-    elif outcome.state.count()["failed"]:
-        next_commands.insert(0, f"sweeper resume {sweep.name}{where} --failed")
+    if done.outcome != "finished":
+        say(f"\n{done.outcome}: {done.unfinished} of {sum(done.counts.values())} trials are unfinished")
+        next_commands.insert(0, f"sweeper resume {done.name}{where}")
+    elif done.counts["failed"]:
+        next_commands.insert(0, f"sweeper resume {done.name}{where} --failed")
     say("\nnext")
     for command in next_commands:
         say(f"  {command}")
-    complete = outcome.outcome == "finished" and not outcome.state.count()["failed"]
-    raise typer.Exit(DONE if complete else INCOMPLETE)
+    raise typer.Exit(DONE if done.complete else INCOMPLETE)
 
 
 def _short(path: Path) -> str:

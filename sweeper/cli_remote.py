@@ -11,7 +11,7 @@ import typer
 
 from sweeper.cli_common import Space, WaitForNodes
 from sweeper.errors import SweeperError
-from trainables.storage import is_store_address
+from sweeper.reach import connect
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,22 +25,6 @@ ClusterAddress = Annotated[
 ]
 
 commands = typer.Typer()
-
-
-def connect(address: str) -> Cluster:
-    """Return the cluster at `address`. Raises SweeperError when it does not answer, or refuses the token."""
-    # Importing Ray takes a second that commands on local sweeps save.
-    from sweeper.cluster import Cluster
-
-    return Cluster(address)
-
-
-def remote_output(name: str, output: str, address: str | None) -> tuple[str, str]:
-    """Return a sweep's name and where its results lie: as given, or as the cluster at `address` tells."""
-    if address is None or is_store_address(name):
-        return name, output
-    sweep = connect(address).sweep(name)
-    return sweep.name, sweep.output
 
 
 @commands.command()

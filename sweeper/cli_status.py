@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 
 from sweeper.cli_common import DONE, INCOMPLETE, RESULTS, Output, show
-from sweeper.cli_places import here
-from sweeper.cli_remote import ClusterAddress, remote_look, remote_output, status_remotely
+from sweeper.cli_remote import ClusterAddress, remote_look, status_remotely
 from sweeper.completion import complete_sweep
 from sweeper.errors import SweeperError
+from sweeper.reach import here, remote_output
 from trainables.storage import StoreError
 
 commands = typer.Typer()

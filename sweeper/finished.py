@@ -31,6 +31,7 @@ class FinishedRun:
         results: its tables, for SQL, Arrow, pandas and Polars.
         report: the page.
         counts: trials by status.
+        unfinished: how many trials a `resume` would go on with.
     """
 
     def __init__(self, outcome: Outcome, output: str) -> None:
@@ -41,7 +42,7 @@ class FinishedRun:
         self.results = Results(paths.root)
         self.report = ReportPage(paths.report)
         self.counts: dict[str, int] = dict(outcome.state.count())
-        self._unfinished = len(outcome.state.unfinished())
+        self.unfinished = len(outcome.state.unfinished())
 
     @property
     def complete(self) -> bool:
@@ -52,7 +53,7 @@ class FinishedRun:
         lines = [f"note     {note}" for note in self.notes]
         if self.outcome != "finished":
             total = sum(self.counts.values())
-            lines.append(f'{self.outcome}: {self._unfinished} of {total} trials are unfinished; resume("{self.name}")')
+            lines.append(f'{self.outcome}: {self.unfinished} of {total} trials are unfinished; resume("{self.name}")')
         elif self.counts["failed"]:
             lines.append(f'resume("{self.name}", failed=True) tries failed trials again')
         return Group(summary(self.results), Text(), Text(f"results  {self.folder}"), *map(Text, lines))
