@@ -3,6 +3,10 @@
 The forward pass runs once under `torch.func.vmap` over stacked weights; ordinary automatic differentiation goes
 back through it. Lanes share nothing, so the gradient of the sum of their losses is each lane's own gradient, and a
 lane whose numbers overflow spoils no other.
+
+A rung's evaluation takes the replicates one by one. On a CPU, stacked predictions were 1.23 times as fast for five
+mlps, of 1.4 ms in all, and half as fast for five resnet8; stacked Hessian-vector products 1.35 and 0.95 times as fast
+(`make bench-lane-evaluation`, n = 9). That does not pay for curvature's shortcuts, which take one network at a time.
 """
 
 from __future__ import annotations
