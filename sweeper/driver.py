@@ -142,7 +142,8 @@ class Driver:
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
         for each in learned:
             self._record("learned", {"attempt": self.state.attempt, **each})
-        self._reusable = reusable or {}
+        # It may be empty for now: what a searcher will have chosen is compared then.
+        self._reusable = {} if reusable is None else reusable
         self._take_over([*self._queue])
 
     def next_assignment(self) -> list[int] | None:

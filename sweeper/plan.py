@@ -87,6 +87,7 @@ class Plan(PlanView):
         rehearsed: what a rehearsal changes, a sentence each; empty for the real thing.
         packing: how replicates share processes.
         takes: what each process takes of a machine, in words.
+        searcher: who chooses configurations, in words; empty where they are drawn at random or taken from grids.
     """
 
     trials: int
@@ -102,6 +103,7 @@ class Plan(PlanView):
     rehearsed: tuple[str, ...] = ()
     packing: str = "sequential"
     takes: str = ""
+    searcher: str = ""
 
     def warnings(self) -> Iterator[str]:
         """Yield that it is a rehearsal, if it is."""
@@ -112,6 +114,8 @@ class Plan(PlanView):
         """Yield trials, rungs, epochs, evaluations and time."""
         unit = "replicates " if self.packing == "trials" else ""
         yield "trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time"
+        if self.searcher:
+            yield "searcher", self.searcher
         if self.replicates > 1:
             yield "packing", PACKINGS[self.packing]
         yield "a process takes", self.takes
@@ -174,9 +178,21 @@ def plan(
     counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
     packing, taken = spec.replicates.packing, takes(spec.resources)
     planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
+    planned = replace(planned, searcher=searched(spec))
     if not estimated:
         return planned
     return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean))
+
+
+def searched(spec: SweepSpec) -> str:
+    """Return in words who chooses configurations; empty where each follows from the space alone."""
+    if not spec.searcher.learns:
+        return ""
+    warm = f", told of {', '.join(spec.searcher.warm_start)}" if spec.searcher.warm_start else ""
+    return (
+        f"{spec.searcher.name}{warm}: {spec.searcher.startup} trials at random, then from what was observed; time is "
+        "reckoned for random ones"
+    )
 
 
 def takes(resources: Resources) -> str:

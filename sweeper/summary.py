@@ -27,7 +27,7 @@ def summary(results: Results) -> RenderableType:
     with results.snapshot() as snapshot:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
         curvature = curvature_against_gamma.draw(snapshot)
-        judged, packed = verdicts_of(snapshot), packing_lines(snapshot)
+        judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
     parts: list[RenderableType] = []
     if results.rehearsed:
         parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
@@ -52,6 +52,21 @@ def packing_lines(results: Results) -> list[str]:
     named = {"trials": "in processes of their own"}
     counted = [f"{named.get(row['packing'], row['packing'])} in {plural(row['trials'], 'trial')}" for row in rows]
     return [f"replicates trained {', '.join(counted)}"] if rows else []
+
+
+def searcher_lines(results: Results) -> list[str]:
+    """Return who chose the configurations, and what it knew before: nothing where they follow from the space."""
+    searcher = results.specification.get("searcher", {})
+    if searcher.get("name") != "optuna":
+        return []
+    chosen = results.rows("SELECT count(DISTINCT trial) AS n FROM trials WHERE config_hash IS NOT NULL")[0]["n"]
+    line = f"optuna chose {plural(chosen, 'configuration')}, at random until {searcher['startup']} trials had ended"
+    lines = [line]
+    for source in results.manifest.get("warm_start", ()):
+        outside = f"; {source['outside']} more lie outside of this space" if source["outside"] else ""
+        trials = plural(source["observations"], "finished trial")
+        lines.append(f"it knew {trials} of {source['sweep']} before it began{outside}")
+    return lines
 
 
 def reused_lines(results: Results) -> list[str]:

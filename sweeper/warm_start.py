@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,14 +128,3 @@ def _dataset(source: Sweep) -> Any:
 
 def _plain(values: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps(values))
-
-
-def warm_start_lines(said: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence on each sweep that the searcher learned from, of the manifest's list."""
-    lines = []
-    for each in said:
-        number = each["observations"]
-        trials = f"{number} finished trial{'' if number == 1 else 's'}"
-        outside = f"; {each['outside']} more lie outside of this space" if each["outside"] else ""
-        lines.append(f"the searcher knew {trials} of {each['sweep']} before it began{outside}")
-    return lines

@@ -59,7 +59,7 @@ class Disturbed:
     def _once(self, paths: SweepPaths, kills: int, strike: Strike, environ: dict[str, str]) -> bool:
         """Run until a blow or to the end; return whether it was the end."""
         with started(*self.command(paths), cwd=self.folder, environment=environ) as process:
-            moments = Moments(paths, self.random.getrandbits(32), self._mlflow)
+            moments = self._moments(paths)
             moment = moments.draw(process) if len(self.fallen) < kills else None
             if moment is None:
                 assert process.wait(200) == 0, self._said()
@@ -76,7 +76,7 @@ class Disturbed:
                 Poller(paths.tables) as poller,
                 started(*self.command(paths), cwd=self.folder, environment=environ) as process,
             ):
-                moments = Moments(paths, self.random.getrandbits(32), self._mlflow)
+                moments = self._moments(paths)
                 while len(self.fallen) < kills and (moment := moments.draw(process)) is not None:
                     strike(process)
                     self.fallen.append(moment)
@@ -84,6 +84,10 @@ class Disturbed:
             self._check(paths, poller, number)
             if len(self.fallen) >= kills:
                 return
+
+    def _moments(self, paths: SweepPaths) -> Moments:
+        searched = self._expected.spec.searcher.learns
+        return Moments(paths, self.random.getrandbits(32), self._mlflow, searched=searched)
 
     def _check(self, paths: SweepPaths, poller: Poller, number: int) -> None:
         assert not poller.faults, poller.faults[:5]

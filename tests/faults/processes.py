@@ -54,15 +54,25 @@ def kill_ids(*pids: int) -> None:
 class Moments:
     """Draws moments of a sweep by its progress, and waits for them: `draw` returns what was waited for, in words."""
 
-    def __init__(self, paths: SweepPaths, seed: int, mlflow: Path | None = None) -> None:
-        """Draw moments of the sweep in `paths`; `mlflow` is a file that changes whenever MLflow was written to."""
+    def __init__(self, paths: SweepPaths, seed: int, mlflow: Path | None = None, *, searched: bool = False) -> None:
+        """Draw moments of the sweep in `paths`.
+
+        Args:
+            paths: of the sweep.
+            seed: of the moments.
+            mlflow: a file that changes whenever MLflow was written to.
+            searched: whether a searcher suggests its configurations.
+        """
         self._paths, self._random, self._mlflow = paths, random.Random(seed), mlflow
+        self._searched = searched
 
     def draw(self, process: subprocess.Popen[str], timeout: float = 300) -> str | None:
         """Wait for a random moment; `None` when the process ends before it comes."""
         kinds = [("records", self._records), ("checkpoint written", self._checkpoint), ("table written", self._table)]
         if self._mlflow is not None:
             kinds += [("MLflow written", self._written)]
+        if self._searched:
+            kinds += [("configuration suggested", self._suggestion)] * 2
         kind, wait = self._random.choice(kinds)
         if kind == "records":
             count = self._random.randint(1, 6)
@@ -87,6 +97,10 @@ class Moments:
     def _table(self, count: int) -> Callable[[], bool]:
         """Between an evaluation's predictions and its record."""
         return self._new_file(self._paths.generations, "incoming/predictions/c*.parquet", count)
+
+    def _suggestion(self, count: int) -> Callable[[], bool]:
+        """Between a suggestion's record and the start of its trial, or soon after."""
+        return self._new_file(self._paths.journal, "*-suggested-*.json", count)
 
     def _written(self, count: int) -> Callable[[], bool]:
         """Between two writes to MLflow, or in the middle of one."""

@@ -15,6 +15,7 @@ from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Record, read_journal
 from sweeper.results import load
 from sweeper.scheduler import Rungs, audit, decide
+from sweeper.searcher import audit_suggestions, suggested_body
 from sweeper.space import configurations
 from sweeper.spec import load_spec
 from sweeper.spec_models import SweepSpec
@@ -52,12 +53,57 @@ class Undisturbed:
     spec: SweepSpec
     metrics: dict[Key, dict[str, object]]
     decisions: dict[int, list[dict[str, Any]]]
+    configurations: list[dict[str, Any]]
+
+
+class Drawn:
+    """Configurations that are known beforehand."""
+
+    def __init__(self, known: Sequence[dict[str, Any]]) -> None:
+        self.known = known
+
+    def choose(self, index: int) -> dict[str, Any]:
+        """Return configuration `index`."""
+        return self.known[index]
+
+    def hear(self, index: int, decision: dict[str, Any]) -> None:
+        """What becomes of it changes nothing."""
+
+
+class Searched(Drawn):
+    """Configurations that a searcher chooses, which hears of every decision at once."""
+
+    def __init__(self, spec: SweepSpec) -> None:
+        from sweeper.optuna_search import OptunaSearcher  # imports Ray
+
+        super().__init__([])
+        self._searcher, self._records = OptunaSearcher(spec), 0
+
+    def choose(self, index: int) -> dict[str, Any]:
+        """Return configuration `index`."""
+        suggestion = self._searcher.suggest(index)
+        self._tell("suggested", suggested_body(index, suggestion, self._searcher.maker))
+        return suggestion.values
+
+    def hear(self, index: int, decision: dict[str, Any]) -> None:
+        """Tell the searcher."""
+        status = {"stop": "early_stopped", "complete": "completed"}.get(decision["kind"], "running")
+        self._tell("report", {"configuration": index, "status": status, "decision": decision})
+
+    def _tell(self, kind: str, body: dict[str, Any]) -> None:
+        self._searcher.apply(Record(self._records, kind, 0.0, body))
+        self._records += 1
 
 
 @functools.cache
 def undisturbed(space: Path) -> Undisturbed:
     """Train the trials of `space` one after the other, deciding after each rung."""
     spec = load_spec(space)
+    return trained(spec, Searched(spec) if spec.searcher.learns else Drawn(configurations(spec)))
+
+
+def trained(spec: SweepSpec, chosen: Drawn) -> Undisturbed:
+    """Train all trials of `spec`, with the configurations that `chosen` gives."""
     settings = TrialSettings.from_mapping(
         {
             "dataset": spec.dataset,
@@ -70,18 +116,20 @@ def undisturbed(space: Path) -> Undisturbed:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _train(spec, settings)
+        return _train(spec, settings, chosen)
     finally:
         torch.set_num_threads(threads)
 
 
-def _train(spec: SweepSpec, settings: TrialSettings) -> Undisturbed:
+def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturbed:
     rungs, dataset = Rungs(spec.halving), settings.load_dataset()
     records: list[Record] = []
     decisions: dict[int, list[dict[str, Any]]] = {}
-    for index, values in enumerate(configurations(spec)):
+    known: list[dict[str, Any]] = []
+    for index in range(len(configurations(spec))):
+        known.append(chosen.choose(index))
         seeds = [replicate_seed(spec.seed, index, r) for r in range(spec.replicates.count)]
-        trial = Trial(Assignment(index, trial_name(index), values, seeds), settings, dataset)
+        trial = Trial(Assignment(index, trial_name(index), known[-1], seeds), settings, dataset)
         decided: list[dict[str, Any]] = []
         # Beyond the early stop, too: with several trials at once others may get that far.
         while not trial.finished:
@@ -93,8 +141,9 @@ def _train(spec: SweepSpec, settings: TrialSettings) -> Undisturbed:
             if decision is not None:
                 decided.append(decision.to_dict())
                 rungs.add(report["epoch"], index, report["objective"])
+                chosen.hear(index, decided[-1])
         decisions[index] = decided
-    return Undisturbed(spec, metrics_by_key(records), decisions)
+    return Undisturbed(spec, metrics_by_key(records), decisions, known)
 
 
 def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: bool) -> None:
@@ -106,6 +155,8 @@ def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: b
     assert sorted(ended) == list(range(count)), "every configuration ends exactly once"
     checked, differences = audit(expected.spec.halving, records)
     assert not differences and checked >= count, differences
+    if expected.spec.searcher.learns:
+        expected = _check_suggestions(records, expected, one_at_a_time)
     measured = metrics_by_key(reports)
     for key, row in measured.items():
         for name, value in row.items():
@@ -118,6 +169,29 @@ def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: b
         wanted = {key for key in expected.metrics if key[0] == index and key[2] <= last}
         assert {key for key in measured if key[0] == index} == wanted, "every epoch up to the last, none beyond"
     _check_tables(paths, measured, sum(map(len, decided.values())))
+
+
+def _check_suggestions(records: Sequence[Record], expected: Undisturbed, one_at_a_time: bool) -> Undisturbed:
+    """Assert that each configuration was suggested once, before its trial began, and from the records before it.
+
+    Returns what is expected of the configurations that were suggested: with several trials at a time others than those
+    of the undisturbed sweep, for what is known when one is asked for is chance then.
+    """
+    from sweeper.optuna_search import OptunaSearcher  # imports Ray
+
+    bodies = [record.body for record in records if record.kind == "suggested"]
+    assert [body["configuration"] for body in bodies] == list(range(len(expected.configurations)))
+    known = set()
+    for record in records:
+        index = record.body.get("configuration")
+        known |= {index} if record.kind == "suggested" else set()
+        assert index is None or index in known, record
+    audited = audit_suggestions(lambda: OptunaSearcher(expected.spec), records)
+    assert (audited.checked, audited.differences) == (len(bodies), [])
+    if not one_at_a_time:
+        return trained(expected.spec, Drawn([body["values"] for body in bodies]))
+    assert [body["values"] for body in bodies] == expected.configurations
+    return expected
 
 
 def decisions_of(reports: Sequence[Record]) -> dict[int, list[dict[str, Any]]]:

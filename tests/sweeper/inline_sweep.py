@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ from sweeper.sinks.parquet import ParquetSink
 from sweeper.space import column_types
 from sweeper.spec import load_spec
 from sweeper.state import SweepState
+from sweeper.suggested import configurations_of
 from sweeper.sweep import Sweep, create_sweep
 from sweeper.tables import evaluation_columns, table_schemas
+from sweeper.warm_start import MANIFEST_KEY as LEARNED
+from sweeper.warm_start import Lesson, lessons
 from tests.faults.reference import SMALL
 from tests.running import write_space
 from trainables.trial import Assignment, Trial, TrialSettings
@@ -47,21 +52,32 @@ class Inline:
         facts = dataset_facts(self.dataset)
         sources = choose_sources(spec, facts, self.output, every=every, named=named)
         self.notes = sources.notes
-        manifest = {**build_manifest(spec, facts), MANIFEST_KEY: sources.names}
+        learned = lessons(spec, facts, self.output)
+        told = {LEARNED: [lesson.summary() for lesson in learned]} if learned else {}
+        manifest = {**build_manifest(spec, facts), MANIFEST_KEY: sources.names, **told}
         sweep = create_sweep(spec, "small", name, self.output, manifest)
-        self.drive(sweep, settings)
+        self.drive(sweep, settings, learned)
         return sweep
 
-    def drive(self, sweep: Sweep, settings: dict[str, Any]) -> None:
+    def drive(self, sweep: Sweep, settings: dict[str, Any], learned: Sequence[Lesson] = ()) -> None:
         spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), Rungs(sweep.spec.halving)
+        searcher = None
+        if spec.searcher.learns:
+            from sweeper.optuna_search import OptunaSearcher
+
+            searcher = OptunaSearcher(spec)
+            sweep = replace(sweep, configurations=configurations_of(spec, state.suggested))
         schemas = table_schemas(column_types(spec.space), self.dataset.classes, evaluation_columns(["temperature"]))
         replicates = spec.replicates.count
-        tables = ParquetSink(sweep.paths, schemas, sweep.configurations, replicates=replicates, sweep_seed=spec.seed)
+        known = [None] * len(sweep.configurations) if searcher is not None else sweep.configurations
+        tables = ParquetSink(sweep.paths, schemas, known, replicates=replicates, sweep_seed=spec.seed)
         driver = Driver(
             sweep.paths, sweep.configurations, seed=spec.seed, replicates=replicates, halving=spec.halving,
             journal=Journal(sweep.paths.journal, durable=False), state=state, rungs=rungs, sinks=[tables],
+            searcher=searcher,
         )  # fmt: skip
-        driver.begin(reusable_trials(sweep, state.unfinished(), self.output, tables.incoming))
+        reusable = reusable_trials(sweep, state.unfinished(), self.output, tables.incoming)
+        driver.begin(reusable, [lesson.record() for lesson in learned])
         self.trained = []
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
