@@ -13,7 +13,6 @@ generation from beginning to end even when the link is swapped meanwhile.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
-import yaml
 
 from sweeper.errors import SweeperError
 from sweeper.ids import RECALIBRATIONS, TABLES, SweepPaths
 from sweeper.recalibration_table import RECALIBRATIONS_SCHEMA
 from sweeper.tables import table_schemas
+from sweeper.written import read_manifest, read_specification
 
 if TYPE_CHECKING:
     import pandas
@@ -152,8 +151,8 @@ class Results:
 
     @cached_property
     def specification(self) -> dict[str, Any]:
-        """What was run: the resolved search space, from sweep.yaml. Empty where the file is missing."""
-        return yaml.safe_load(self.paths.sweep_file.read_text("utf-8")) if self.paths.sweep_file.exists() else {}
+        """What was run: the resolved search space. Empty where the file is missing. Raises SweeperError if damaged."""
+        return read_specification(self.paths.sweep_file)
 
     @property
     def rehearsed(self) -> list[str]:
@@ -162,8 +161,8 @@ class Results:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """With what it was run: versions, commit, seeds, hardware, command. Empty where the file is missing."""
-        return json.loads(self.paths.manifest.read_text("utf-8")) if self.paths.manifest.exists() else {}
+        """With what it was run: versions, commit, seeds, hardware, command. Empty and raises as `specification`."""
+        return read_manifest(self.paths.manifest)
 
 
 def load(name_or_path: str | Path, output: str | Path = "results") -> Results:
