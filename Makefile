@@ -5,9 +5,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
+RELEASE := $(VENV)/.release-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-.PHONY: sweep test test-slow rehearse test-faults check-gpu bench-trials check format install bench-overhead bench-losses bench-posthoc bench-curvature bench-scheduler bench-replicates bench-lanes-gpu bench-lane-memory bench-lane-evaluation bench-training bench-mlflow-faults bench-report simulate-cluster clean
+BENCHES := overhead losses posthoc curvature scheduler trials replicates lanes-gpu lane-memory lane-evaluation training \
+	report searchers
+
+.PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme fuzz rehearse format install \
+	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -35,6 +40,13 @@ check: $(DEVELOPMENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pylint sweeper trainables search_spaces deploy/images/*.py  # repeated code: six lines and more
+	$(BIN)/vulture
+
+# 100,000 inputs and more for the search space parser and the readers of results: a plan or rows, or a clear error.
+fuzz: $(DEVELOPMENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[fuzz]
+	$(BIN)/python -m tests.fuzzing
 
 format: $(DEVELOPMENT)
 	$(BIN)/ruff check --fix .
@@ -53,52 +65,46 @@ $(DEVELOPMENT): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles]
 	touch $@
 
-bench-overhead: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_overhead
+$(RELEASE): $(DEVELOPMENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[release]
+	touch $@
 
-bench-losses: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_losses
-
-bench-posthoc: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_posthoc
-
-bench-curvature: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_curvature
-
-bench-scheduler: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_scheduler
-
-bench-trials: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_trials
+# tests/benchmarks/bench_*.py, each of which says what it measures; they want a machine of their own.
+$(BENCHES:%=bench-%): bench-%: $(DEVELOPMENT)
+	$(BIN)/python -m tests.benchmarks.bench_$(subst -,_,$*)
 
 # A broken MLflow server beside a healthy one; once on each kind of store.
 bench-mlflow-faults: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_mlflow_faults --backend sqlite
 	$(BIN)/python -m tests.benchmarks.bench_mlflow_faults --backend postgresql
 
-bench-replicates: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_replicates
-
-# Lanes, replicates in turn and fractions of a card, for K = 1, 2, 5, 10, 20: on any machine with a CUDA card.
-bench-lanes-gpu: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_lanes_gpu
-
-bench-lane-memory: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_lane_memory
-
-bench-lane-evaluation: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_lane_evaluation
-
-bench-training: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_training
-
-# Report, SQL and tables of 1,000 and of 10,000 trials, and how soon a browser shows the page.
-bench-report: $(DEVELOPMENT)
-	$(BIN)/python -m tests.benchmarks.bench_report
-
 # 100,000 trials on 1,000 GPUs with an injected clock: what reaches driver, journal, MLflow, tables and head.
 simulate-cluster: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.simulate_cluster
+
+# Wheel and source distribution, the wheel built from the latter.
+dist: $(RELEASE)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
+# The wheel in an environment of its own, away from this checkout: every command that needs no network, and quickstart.
+check-wheel: dist
+	$(BIN)/python -m tests.release.clean_environment dist
+
+# Every command of the README, from a fresh clone in an empty home: half an hour on two cores.
+check-readme: $(DEVELOPMENT)
+	$(BIN)/python -m pytest tests/release -m slow -k readme -s --timeout 5400
+
+# Known vulnerabilities of the pinned versions, from the package index's advisories.
+audit: $(RELEASE)
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
+
+# What an installation brings: build/clean is made by `make check-wheel`.
+sbom: $(RELEASE)
+	$(BIN)/cyclonedx-py environment build/clean/bin/python --pyproject pyproject.toml --output-file dist/sbom.cdx.json
+
+notices: $(RELEASE)
+	$(BIN)/python -m tests.release.notices build/clean/bin/python > THIRD_PARTY_NOTICES.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -132,8 +132,8 @@ def _finished(both: SeveralResults, sweep: str) -> dict[Key, dict[str, Any]]:
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}
     columns = ["config_hash", "seed", "split", *sorted(wanted & set(table.column_names))]
     for row in table.select(columns).to_pylist():
-        of_replicate = found.setdefault((row["config_hash"], row["seed"]), {})
-        of_replicate |= {f"{row['split']}_{name}": row[name] for name in columns[3:]}
+        measured = {f"{row['split']}_{name}": row[name] for name in columns[3:]}
+        found.setdefault((row["config_hash"], row["seed"]), {}).update(measured)
     return found
 
 

@@ -20,8 +20,6 @@ from sweeper.suggested import JournaledSuggestions, SuggestedConfigurations, con
 from sweeper.wording import describe, in_order
 from trainables.registry import did_you_mean
 
-DEFAULT_OUTPUT = Path("results")
-
 
 @dataclass(frozen=True)
 class Sweep:

@@ -58,7 +58,7 @@ def posthoc_section(results: Results, sources: Sources) -> Markup:
         return Markup("")
     bins = sorted({row["bins"] for row in measured.rows})
     wanted = [(metric, count) for metric in BINNED for count in bins] + [("nll", bins[0])]
-    parts = [table_of(measured, metric, count, len(bins) > 1) for metric, count in wanted]
+    parts = [table_of(measured, metric, count) for metric, count in wanted]
     caption = CAPTION + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
     if measured.left_out:
         caption += f" The best {len(measured.names)} configurations; {measured.left_out} more are in the tables."
@@ -66,7 +66,7 @@ def posthoc_section(results: Results, sources: Sources) -> Markup:
     return tag("section", tag("h2", TITLE), tag("p", caption, class_="caption"), *parts, behind, class_="card", id=KEY)
 
 
-def table_of(measured: Posthoc, metric: str, bins: int, several: bool) -> Markup:
+def table_of(measured: Posthoc, metric: str, bins: int) -> Markup:
     """Return one metric's table with heading and notes."""
     title, scale = HEADINGS[metric]
     rows = [row for row in measured.rows if row["split"] == "test" and row["bins"] == bins]

@@ -61,11 +61,6 @@ def configuration_traces(
     return traces
 
 
-def marker(shape: str, paint: str) -> dict[str, Any]:
-    """Return a point's style."""
-    return {"color": paint, "size": 8, "symbol": shape, "line": {"width": 1.4, "color": paint}}
-
-
 def error_bars(mine: Rows, y: str, index: int, points: int) -> dict[str, Any]:
     """Return the error bars' arguments: standard deviations over replicates, where they can be read."""
     if points > ERROR_BARS_UP_TO or mine[0]["status"] != "completed":

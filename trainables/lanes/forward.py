@@ -14,8 +14,7 @@ from torch.func import functional_call, vmap
 from trainables.lanes.functions import Turns, lane_functions, needs_lane_functions
 
 Weights = Mapping[str, Tensor]
-Forward = Callable[[Weights, Tensor], Tensor]
-"""From the lanes' parameters and buffers [L, ...] and inputs, [L, B, ...] or [B, ...] for all, to logits [L, B, K]."""
+"""The lanes' parameters and buffers by name, each [L, ...]."""
 
 _WRITTEN_OUT = (nn.Flatten, nn.Linear, nn.ReLU)
 
