@@ -120,6 +120,9 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
 def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the file's values with the short forms outside the space written out."""
     written = dict(values)
+    for key in ("header", "objective", "resources", "evaluation", "replicates", "searcher", "training"):
+        if key in written and written[key] is None:  # a key with nothing below it
+            del written[key]
     for key, inner in (("dataset", "name"), ("scheduler", "name"), ("searcher", "name"), ("replicates", "count")):
         if key in written and not isinstance(written[key], (dict, list)):
             written[key] = {inner: written[key]}
@@ -128,9 +131,6 @@ def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
         written["scheduler"] = {**scheduler, "name": "none"}
     if "notify" in written:
         written["notify"] = notify_targets.written_out(written["notify"])
-    for key in ("header", "objective", "resources", "evaluation", "replicates", "searcher", "training"):
-        if key in written and written[key] is None:  # a key with nothing below it
-            del written[key]
     return written
 
 
