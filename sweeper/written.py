@@ -53,11 +53,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, parse: Callable[[str], Any], faults: tuple[type[Exception], ...]) -> dict[str, Any]:
+    unreadable: tuple[type[Exception], ...] = (OSError, *faults)
     try:
         values = parse(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, *faults) as error:
+    except unreadable as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise _damaged(path, reason) from error
     if not isinstance(values, dict):
