@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,17 +23,20 @@ QUICK_DEATHS = {
     "RAY_health_check_timeout_ms": "500",
     "RAY_health_check_failure_threshold": "3",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3",
+    # A busy machine takes its time to start a node; Ray gives it half a minute.
+    "RAY_raylet_start_wait_time_s": "240",
 }
 
 
 class LocalCluster:
     """The test's side: the process, its address and the environment that a driver needs to join it."""
 
-    def __init__(self, nodes: int, folder: Path) -> None:
+    def __init__(self, nodes: int, folder: Path, before: Sequence[str] = ()) -> None:
+        """Start a cluster that logs into `folder`; its command stands behind `before`."""
         self.environment = {**os.environ, **QUICK_DEATHS, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
         with (folder / "cluster.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.cluster", str(nodes)],
+                [*before, sys.executable, "-m", "tests.faults.cluster", str(nodes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -69,9 +72,9 @@ class LocalCluster:
 
 
 @contextmanager
-def local_cluster(nodes: int, folder: Path) -> Iterator[LocalCluster]:
+def local_cluster(nodes: int, folder: Path, before: Sequence[str] = ()) -> Iterator[LocalCluster]:
     """A cluster that lasts as long as the context."""
-    cluster = LocalCluster(nodes, folder)
+    cluster = LocalCluster(nodes, folder, before)
     try:
         yield cluster
     finally:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.extensions.installed import GROUP, entry_points, provenance
-from trainables.extensions.targets import OUR_PACKAGES, look_first_in, looks_first_in, package_place
+from trainables.extensions.targets import OUR_PACKAGES, import_target, look_first_in, looks_first_in, package_place
 from trainables.registry import ExtensionError, Registry, is_import_path
 
 MOST_BYTES = 32 * 2**20
@@ -59,7 +59,7 @@ def gathered(named: Iterable[tuple[Registry, str]]) -> ExtensionCode | None:
     """Return the code of the users' own components among `named`; `None` where there are none.
 
     Raises:
-        ExtensionError: the code is larger than `MOST_BYTES`.
+        ExtensionError: a name cannot be imported, or the code is larger than `MOST_BYTES`.
     """
     components: dict[str, dict[str, str]] = {}
     tops: list[str] = []
@@ -68,6 +68,7 @@ def gathered(named: Iterable[tuple[Registry, str]]) -> ExtensionCode | None:
         if not registry.is_own(name):
             continue
         path = registry.installed().get(name, name) if not is_import_path(name) else name
+        import_target(path)
         package = provenance(registry.group, name)
         components[name] = {"kind": registry.kind, **({"package": package} if package else {})}
         if package:
