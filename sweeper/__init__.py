@@ -9,8 +9,8 @@ In a notebook or a script it reads like the command line (`sweeper.api` says wha
     done = sweeper.run("quickstart", set={"samples": 12})
     sweeper.results.load(done.name).sql("select config_loss_name, avg(ece) from final group by all")
 
-Nothing is imported before it is used. Some commands are modules as well: `sweeper.plan(…)` plans, and
-`from sweeper.plan import Plan` is the module's.
+Errors are `sweeper.SweeperError`, with the sentences of the command line. Nothing is imported before it is used. Some
+commands are modules as well: `sweeper.plan(…)` plans, and `from sweeper.plan import Plan` is the module's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMANDS = ("run", "plan", "resume", "status", "stop", "report", "compare", "rec
 SHARED = ("plan", "status", "report", "compare", "claims")
 """Those whose name a module of this package has, too; the module can be called."""
 
-__all__ = [*COMMANDS, "results"]
+__all__ = [*COMMANDS, "SweeperError", "results"]
 
 
 class _Command(ModuleType):
@@ -55,6 +55,8 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for: a command, or the module `results`."""
     if name == "results" or name in SHARED:
         return importlib.import_module(f"sweeper.{name}")
+    if name == "SweeperError":
+        return importlib.import_module("sweeper.errors").SweeperError
     if name in COMMANDS:
         return getattr(importlib.import_module("sweeper.api"), name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

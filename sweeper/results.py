@@ -13,13 +13,14 @@ generation from beginning to end even when the link is swapped meanwhile.
 from __future__ import annotations
 
 import difflib
+import html
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import duckdb
 import pyarrow as pa
@@ -29,6 +30,7 @@ from sweeper.ids import RECALIBRATIONS, TABLES, SweepPaths
 from sweeper.recalibration_table import RECALIBRATIONS_SCHEMA
 from sweeper.tables import table_schemas
 from sweeper.written import read_manifest, read_specification
+from trainables.storage import is_store_address
 
 if TYPE_CHECKING:
     import pandas
@@ -140,6 +142,16 @@ class Results:
         assert isinstance(frame, polars.DataFrame)
         return frame
 
+    def _repr_html_(self) -> str:
+        """What `sweeper run` prints at a sweep's end, for a notebook."""
+        from sweeper.shown import as_html
+        from sweeper.summary import summary
+
+        try:
+            return as_html(summary(self))
+        except QueryError as error:
+            return f"<p>{html.escape(f'{self.name}: {error}')}</p>"
+
     @contextmanager
     def snapshot(self) -> Iterator[Results]:
         """Give these results as they are now: every query in the block sees the same rows, read once.
@@ -165,12 +177,37 @@ class Results:
         return read_manifest(self.paths.manifest)
 
 
-def load(name_or_path: str | Path, output: str | Path = "results") -> Results:
-    """Open a sweep by name (a folder of `output`) or by the path of its results folder.
+@overload
+def load(name_or_path: str | Path, output: str | Path = "results", *, table: None = None) -> Results: ...
+@overload
+def load(name_or_path: str | Path, output: str | Path = "results", *, table: str) -> pa.Table: ...
+def load(name_or_path: str | Path, output: str | Path = "results", *, table: str | None = None) -> Results | pa.Table:
+    """Open a sweep, or read one table of it as Arrow (`.to_pandas()`, `polars.from_arrow`).
+
+    Args:
+        name_or_path: its name (a folder of `output`), the path of its results folder, or its address in a store, from
+            where it is copied first.
+        output: where sweeps lie.
+        table: a table, or the view `final`; the whole sweep if unset.
 
     Raises:
         UnknownSweepError: when there is none, with the nearest names of `output`.
+        QueryError: when it has no such table.
     """
+    found = _opened(name_or_path, output)
+    return found if table is None else found.table(table)
+
+
+def sql(name_or_path: str | Path, query: str, output: str | Path = "results") -> pa.Table:
+    """Return the rows of one reading SQL statement as Arrow. Raises as `load` and `Results.sql` do."""
+    return load(name_or_path, output).sql(query)
+
+
+def _opened(name_or_path: str | Path, output: str | Path) -> Results:
+    if is_store_address(name_or_path) or is_store_address(output):
+        from sweeper.places import local_copy  # brings along what checks search spaces
+
+        name_or_path, output = local_copy(str(name_or_path), output)
     for folder in (Path(output) / name_or_path, Path(name_or_path)):
         if is_sweep(folder):
             return Results(folder.resolve())
