@@ -95,16 +95,16 @@ check-wheel: dist
 check-readme: $(DEVELOPMENT)
 	$(BIN)/python -m pytest tests/release -m slow -k readme -s --timeout 5400
 
-# Known vulnerabilities of the pinned versions, from the package index's advisories.
+# Known vulnerabilities of the pinned versions, from PyPI's JSON API; fails where an index has none, as mirrors may.
 audit: $(RELEASE)
-	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off
 
 # What an installation brings: build/clean is made by `make check-wheel`.
 sbom: $(RELEASE)
 	$(BIN)/cyclonedx-py environment build/clean/bin/python --pyproject pyproject.toml --output-file dist/sbom.cdx.json
 
 notices: $(RELEASE)
-	$(BIN)/python -m tests.release.notices build/clean/bin/python > THIRD_PARTY_NOTICES.md
+	$(BIN)/python -m tests.release.notices > THIRD_PARTY_NOTICES.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

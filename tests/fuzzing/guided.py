@@ -1,0 +1,44 @@
+"""Atheris's part of the fuzzing: `python -m tests.fuzzing.guided FOLDER INPUTS SEED`; leaves `FOLDER/counts`.
+
+libFuzzer ends the process itself, so the counts are written with the last input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["yaml", "sweeper.spec", "sweeper.domains", "sweeper.spec_file"]):
+    import sweeper.spec
+from search_spaces import packaged_files
+from tests.fuzzing.spaces import check_bytes
+
+MAXIMUM_LENGTH = 4096
+"""Bytes: above the longest file that ships."""
+
+
+def main() -> None:
+    """Fuzz the parser, beginning with the files that ship."""
+    folder, inputs, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    for name, path in packaged_files().items():
+        (corpus / name).write_bytes(path.read_bytes())
+    counts: Counter[str] = Counter()
+
+    def one(content: bytes) -> None:
+        counts[check_bytes(content, folder)] += 1
+        if counts.total() == inputs:
+            (folder / "counts").write_text(" ".join(f"{answer} {count}" for answer, count in counts.items()))
+
+    limits = ["-timeout=60", "-rss_limit_mb=4096", f"-max_len={MAXIMUM_LENGTH}", f"-artifact_prefix={folder}/"]
+    atheris.Setup([sys.argv[0], str(corpus), f"-runs={inputs}", f"-seed={seed}", *limits], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    assert sweeper.spec
+    main()

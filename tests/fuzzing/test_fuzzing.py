@@ -1,0 +1,51 @@
+"""A few hundred inputs of `make fuzz`; and the fuzzing itself finds faults and hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from tests.fuzzing import __main__ as fuzzing
+from tests.fuzzing import folders, spaces
+from tests.sweeper.inline_sweep import Inline
+
+SEED = 12
+
+
+def test_structures_end_in_a_plan_or_a_clear_error() -> None:
+    counts = fuzzing.fuzz(spaces.structured, spaces.check_values, 250, SEED)
+    assert counts[spaces.VALID] > 5 and counts[spaces.REFUSED] > 50, counts
+
+
+def test_garbled_bytes_end_in_a_plan_or_a_clear_error(tmp_path: Path) -> None:
+    counts = fuzzing.fuzz(spaces.garbled, lambda content: spaces.check_bytes(content, tmp_path), 150, SEED)
+    assert counts[spaces.REFUSED] > 20, counts
+
+
+def test_damaged_folders_are_read_or_refused(tmp_path: Path) -> None:
+    folder = folders.Folder(Inline(tmp_path).run("fuzzed").paths.root, tmp_path / "damaged")
+    counts = fuzzing.fuzz(folders.cases, lambda case: folder.check(*case), 60, SEED)
+    assert counts[folders.REFUSED] > 10, counts
+
+
+def test_a_fault_is_found_and_shrunk() -> None:
+    def check(number: int) -> str:
+        if number > 1000:
+            raise KeyError(number)
+        return "fine"
+
+    with pytest.raises(KeyError, match="1001"):
+        fuzzing.fuzz(st.integers(0, 10**6), check, 100, SEED)
+
+
+def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzzing, "PATIENCE", 0.05)
+
+    def check(_: int) -> str:
+        while True:
+            pass
+
+    with pytest.raises(fuzzing.HangError):
+        fuzzing.fuzz(st.just(0), check, 1, SEED)

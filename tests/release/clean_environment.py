@@ -1,0 +1,74 @@
+"""`make check-wheel`: install the wheel and everything it needs into an empty environment, and use it away from here.
+
+    python -m tests.release.clean_environment dist [build/clean] [--installed]
+
+The environment stays, for `make sbom` and `make notices` to look at; an older one is replaced, unless `--installed`
+says that it holds the wheel already.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.release.distribution import ROOT, clean_environment
+
+QUICK = ("--set", "samples=6", "--set", "replicates=1")
+
+
+def main() -> None:
+    """Make the environment, run the commands, and print what each took."""
+    dist, environment = (Path(place).resolve() for place in [*sys.argv[1:], "build/clean"][:2])
+    (wheel,) = dist.glob("*.whl")
+    installed = "--installed" in sys.argv
+    if not installed:
+        shutil.rmtree(environment, ignore_errors=True)
+    python, program = environment / "bin" / "python", environment / "bin" / "sweeper"
+    pip = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-c",
+        ROOT / "constraints.txt",
+    ]
+    with tempfile.TemporaryDirectory(prefix="away-") as away:
+        variables = clean_environment(Path(away) / "home")
+        pip_home = clean_environment(Path.home())
+
+        def run(*command: object, environment: dict[str, str] = variables) -> None:
+            began = time.perf_counter()
+            words = [str(word) for word in command]
+            done = subprocess.run(words, cwd=away, env=environment, capture_output=True, text=True, timeout=1800)
+            print(f"{time.perf_counter() - began:6.1f} s  exit {done.returncode}  {' '.join(words)}", flush=True)
+            if done.returncode:
+                raise SystemExit(done.stdout + done.stderr)
+
+        if not installed:
+            run(sys.executable, "-m", "venv", environment)
+            run(*pip, "torch", environment=pip_home)
+            run(*pip, wheel, environment=pip_home)
+        run(python, "-m", "pip", "check")
+        run(program, "--version")
+        run(python, "-m", "sweeper", "--version")
+        run(program, "doctor")
+        run(program, "spaces")
+        run(program, "plan", "quickstart")
+        run(program, "run", "quickstart", *QUICK)
+        run(program, "results", "quickstart")
+        run(program, "status", "--audit", "quickstart")
+        run(program, "recalibrate", "quickstart", "--method", "focal_temperature")
+        run(program, "report", "quickstart")
+        run(program, "run", "loss_families", "--rehearse", "--set", "samples=2")
+        assert (Path(away) / "results" / "quickstart" / "report.html").stat().st_size > 10_000
+    print(f"{wheel.name} works in an environment of its own: {environment}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The README's commands: taken out of its `sh` blocks, and what each needs to be run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from tests.release.distribution import ROOT
+
+TEXT = (ROOT / "README.md").read_text("utf-8")
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+
+ELSEWHERE = {
+    # What a reader runs with things of their own, or what takes too long beside the rest; each is shown elsewhere.
+    "make test": "the suite itself: continuous integration runs it in a clean clone",
+    "make rehearse": "every search space, for hours; tests/test_rehearsals.py has the short form",
+    "export SWEEPER_ADDRESS": "a cluster of the reader's; tests/remote/test_end_to_end.py submits to a real one",
+    "sweeper submit": "as above",
+    "sweeper status && sweeper logs": "as above",
+    "sweeper results gamma_tau_nu": "as above",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line of a `sh` block, without its comment."""
+
+    line: str
+
+    @property
+    def elsewhere(self) -> str | None:
+        """Why it is not run with the others; `None` where it is."""
+        return next((why for start, why in ELSEWHERE.items() if self.line.startswith(start)), None)
+
+    @property
+    def parts(self) -> list[list[str]]:
+        """The words of each command of the line: `a && b` are two."""
+        lexer = shlex.shlex(self.line, posix=True, punctuation_chars="&|;")
+        lexer.whitespace_split = True
+        found: list[list[str]] = [[]]
+        for word in lexer:
+            if set(word) <= set("&|;"):
+                found.append([])
+            else:
+                found[-1].append(word)
+        return found
+
+
+def commands() -> list[Command]:
+    """Return every line of the README's `sh` blocks."""
+    lines = [line for block in BLOCK.findall(TEXT) for line in block.splitlines()]
+    return [Command(_without_comment(line)) for line in lines if _without_comment(line)]
+
+
+def mentioned() -> list[list[str]]:
+    """Return the words of what the text calls by name: `sweeper plan FILE`, `make check`, `--set key=value`."""
+    outside = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+    found = [" ".join(text.split()) for text in INLINE.findall(outside)]
+    return [shlex.split(text) for text in found if text.startswith(("sweeper ", "make ", "--"))]
+
+
+def _without_comment(line: str) -> str:
+    quoted = False
+    for at, character in enumerate(line):
+        if character in "\"'":
+            quoted = not quoted
+        if character == "#" and not quoted and (at == 0 or line[at - 1].isspace()):
+            return line[:at].strip()
+    return line.strip()

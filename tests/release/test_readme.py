@@ -1,0 +1,104 @@
+"""The README: each command and option it names exists; each command in it runs, in a fresh clone with an empty home."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from sweeper.cli import app
+from tests.release import readme
+from tests.release.distribution import ROOT, clean_environment
+
+TREE: Any = typer.main.get_command(app)
+TARGETS = set(re.findall(r"^([a-z][a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS |= {f"bench-{path.stem[6:].replace('_', '-')}" for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")}
+PLACEHOLDER = re.compile(r"[A-Z]+|…|.*[…<>].*")
+UNNAMED = {"--help", "--install-completion", "--show-completion", "--version"}
+
+
+def options_of(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | UNNAMED
+
+
+def subcommand(words: list[str]) -> Any:
+    if not words or words[0].startswith("-"):
+        return TREE
+    assert words[0] in TREE.commands, f"there is no command `sweeper {words[0]}`"
+    return TREE.commands[words[0]]
+
+
+def check(words: list[str]) -> None:
+    """Check that a command line names what exists."""
+    if words[0] == "make":
+        named = {word for word in words[1:] if "=" not in word}
+        assert named <= TARGETS or any(PLACEHOLDER.fullmatch(word) for word in named), named - TARGETS
+        return
+    if words[0] != "sweeper":
+        return
+    known = options_of(subcommand(words[1:]))
+    given = {word.partition("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
+    assert given <= known, (words, given - known)
+
+
+def test_there_are_commands() -> None:
+    found = readme.commands()
+    assert {"make sweep", "make test"} <= {command.line for command in found}
+    assert len(found) >= 12 and len(readme.mentioned()) >= 15
+    assert sum(command.elsewhere is None for command in found) >= 8
+
+
+def test_each_reason_for_not_running_a_command_has_a_command() -> None:
+    lines = [command.line for command in readme.commands()]
+    assert [start for start in readme.ELSEWHERE if not any(line.startswith(start) for line in lines)] == []
+
+
+@pytest.mark.parametrize("command", readme.commands(), ids=lambda command: command.line[:60])
+def test_commands_in_blocks_exist_and_parse(command: readme.Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_ADDRESS", "http://head:8265")  # a line of the same block sets it
+    for words in command.parts:
+        check(words)
+        if words[0] == "sweeper" and not PLACEHOLDER.fullmatch(words[-1]):
+            subcommand(words[1:]).make_context("sweeper", words[2:], resilient_parsing=False)
+
+
+@pytest.mark.parametrize("words", readme.mentioned(), ids=lambda words: " ".join(words)[:60])
+def test_commands_in_the_text_exist(words: list[str]) -> None:
+    if words[0].startswith("--"):
+        everywhere = set().union(*(options_of(each) for each in (TREE, *TREE.commands.values())))
+        assert words[0].partition("=")[0] in everywhere, words
+    else:
+        check(words)
+
+
+def test_files_that_it_names_are_there() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", readme.TEXT)
+    assert links and [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_readme_by_itself_in_a_fresh_clone(tmp_path: Path) -> None:
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True, timeout=300)
+    activated = ""
+    for command in readme.commands():
+        if command.elsewhere is not None:
+            print(f"   left out  {command.line}: {command.elsewhere}", flush=True)
+            continue
+        if command.line.startswith(". "):
+            activated = f"{command.line} && "
+            continue
+        began = time.perf_counter()
+        done = subprocess.run(
+            ["bash", "-c", activated + command.line], cwd=clone, env=clean_environment(home), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=3600,
+        )  # fmt: skip
+        print(f"{time.perf_counter() - began:8.1f} s  exit {done.returncode}  {command.line}", flush=True)
+        assert done.returncode == 0, done.stdout[-6000:]
+        assert "Traceback" not in done.stdout, done.stdout[-6000:]
