@@ -280,8 +280,12 @@ def ui(
 ) -> None:
     """Browse sweeps in MLflow, on this machine only (127.0.0.1)."""
     from sweeper.places import READING, place_of
+    from sweeper.sinks.mlflow_questions import as_lines, questions
     from sweeper.sinks.server import serve
 
+    typer.echo("filters for the search box of a sweep's page:", err=True)
+    for line in as_lines(questions()):
+        typer.echo(f"  {line}", err=True)
     typer.echo(f"MLflow is at http://127.0.0.1:{port} (end with Ctrl-C)", err=True)
     raise typer.Exit(serve(local_tracking(tracking_uri, place_of(output, READING).folder), port))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ import pyarrow.dataset as ds
 
 from sweeper.ids import RECALIBRATIONS, SweepPaths, trial_name
 from sweeper.recalibration_table import recalibration_parts
+from sweeper.sinks.mlflow_diagrams import DIAGRAM, SPLIT, merged, reliability_diagram, said_of
 from sweeper.state import SweepState
 from trainables.trial_tables import write_parquet
 
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
 """The tables that are attached, a file each; predictions are large and stay in the results folder."""
-
-_SIDE, _MARGIN = 360, 45
 
 
 def artifacts(paths: SweepPaths, state: SweepState, mode: str, folder: Path) -> Iterator[tuple[Path, str | None]]:
@@ -39,9 +38,8 @@ def artifacts(paths: SweepPaths, state: SweepState, mode: str, folder: Path) -> 
     if best is not None:
         bins = reliability_of(paths, trial_name(best))
         if bins:
-            target = folder / "reliability_diagram.svg"
-            title = f"{trial_name(best)}, test split, mean of its replicates"
-            target.write_text(reliability_diagram(bins, title), encoding="utf-8")
+            target = folder / DIAGRAM
+            target.write_text(reliability_diagram(bins, f"{trial_name(best)}, the best", said_of(bins)), "utf-8")
             yield target, None
 
 
@@ -56,54 +54,6 @@ def best_trial(state: SweepState, mode: str) -> int | None:
 def reliability_of(paths: SweepPaths, trial: str) -> list[dict[str, Any]]:
     """Return the bins of a trial's last evaluation on the test split, counted together over its replicates."""
     rows = ds.dataset(paths.tables / "reliability", format="parquet").to_table(
-        filter=(pc.field("trial") == trial) & (pc.field("split") == "test")
+        filter=(pc.field("trial") == trial) & (pc.field("split") == SPLIT)
     )
-    lines = [row for row in rows.to_pylist() if row["epoch"] == pc.max(rows["epoch"]).as_py()]
-    merged = []
-    for number in sorted({line["bin"] for line in lines}):
-        group = [line for line in lines if line["bin"] == number]
-        n = sum(line["n"] for line in group)
-        merged.append({"lower": group[0]["lower"], "upper": group[0]["upper"], "n": n})
-        for column in ("confidence", "accuracy"):
-            total = sum(line["n"] * line[column] for line in group if line["n"])
-            merged[-1][column] = total / n if n else None
-    return merged
-
-
-def reliability_diagram(bins: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Return a reliability diagram as SVG: accuracy against confidence, a bar a bin, the diagonal dashed."""
-
-    def x(value: float) -> float:
-        return _MARGIN + value * _SIDE
-
-    def y(value: float) -> float:
-        return _MARGIN + (1 - value) * _SIDE
-
-    bars = [
-        f'<rect x="{x(row["lower"]):.1f}" y="{y(row["accuracy"]):.1f}" width="{x(row["upper"]) - x(row["lower"]):.1f}" '
-        f'height="{_SIDE * row["accuracy"]:.1f}" fill="#4477aa" fill-opacity="0.75" stroke="white">'
-        f"<title>confidence {row['confidence']:.3f}, accuracy {row['accuracy']:.3f}, n {row['n']}</title></rect>"
-        for row in bins
-        if row["n"]
-    ]
-    size = _SIDE + 2 * _MARGIN
-    ticks = [
-        f'<text x="{x(t / 5):.1f}" y="{y(0) + 16:.1f}" text-anchor="middle">{t / 5:g}</text>'
-        f'<text x="{x(0) - 6:.1f}" y="{y(t / 5) + 4:.1f}" text-anchor="end">{t / 5:g}</text>'
-        for t in range(6)
-    ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" '
-            'font-family="sans-serif" font-size="11">',
-            f'<rect width="{size}" height="{size}" fill="white"/>',
-            f'<rect x="{x(0)}" y="{y(1)}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#999999"/>',
-            *bars,
-            f'<line x1="{x(0)}" y1="{y(0)}" x2="{x(1)}" y2="{y(1)}" stroke="#333333" stroke-dasharray="5 4"/>',
-            *ticks,
-            f'<text x="{size / 2}" y="{_MARGIN - 20}" text-anchor="middle" font-size="13">{title}</text>',
-            f'<text x="{size / 2}" y="{size - 8}" text-anchor="middle">confidence</text>',
-            f'<text transform="translate(14 {size / 2}) rotate(-90)" text-anchor="middle">accuracy</text>',
-            "</svg>",
-        ]
-    )
+    return merged([row for row in rows.to_pylist() if row["epoch"] == pc.max(rows["epoch"]).as_py()])

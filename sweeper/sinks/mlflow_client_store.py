@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.sinks.mlflow_diagrams import DIAGRAM_TAG
 from sweeper.sinks.mlflow_runs import GENERATION_TAG, SWEEP_RUN, RunUpdate
 
 SEQUENCE_TAG = "journal_sequence"
@@ -17,6 +18,12 @@ SEQUENCE_TAG = "journal_sequence"
 
 PARENT_TAG = "mlflow.parentRunId"
 """MLflow's own tag that makes a run a child of another."""
+
+DESCRIPTION_TAG = "mlflow.note.content"
+"""MLflow's own tag with the description that its pages show."""
+
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""What makes MLflow's page of an experiment open on its runs, and not ask what kind it is."""
 
 BATCH_ENTITIES = 1000
 """MLflow takes this many metrics, params and tags together in one batch."""
@@ -61,21 +68,25 @@ class FoundRun:
 class ClientStore:
     """The runs of one sweep in a tracking store, by place."""
 
-    def __init__(self, uri: str, experiment: str, artifact_location: str | None) -> None:
+    def __init__(self, uri: str, experiment: str, artifact_location: str | None, description: str = "") -> None:
         """Take note; nothing is sent before `prepare` and `connect`.
 
         Args:
             uri: of the tracking store.
             experiment: its name; created when missing, restored when deleted.
             artifact_location: of a new experiment; `None` leaves it to the server.
+            description: of a new experiment, in Markdown.
         """
         self._uri, self._experiment, self._artifact_location = uri, experiment, artifact_location
         self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN
         self.answered: Callable[[], None] = lambda: None
+        self._description = description
         self._sweep_id = self._generation = ""
         self._run_ids: dict[int, str] = {}
         self._statuses: dict[int, str] = {}
         self._tags: dict[str, str] = {}
+        self.drawn: dict[int, str] = {}
+        """Place → the epoch of the diagram that its run has, as `DIAGRAM_TAG` says."""
 
     def prepare(self) -> None:
         """Open the store, which creates it where it is a file, and the experiment."""
@@ -90,6 +101,7 @@ class ClientStore:
         Runs of another generation of its journal are deleted, as MLflow deletes: they can be restored.
         """
         self._sweep_id, self._generation, self._run_ids, self._statuses = sweep_id, generation, {}, {}
+        self.drawn = {}
         known: dict[int, int] = {}
         for run in sorted(self._find_runs(), key=_preference):
             if run.place in known or run.generation != generation:
@@ -100,6 +112,8 @@ class ClientStore:
                 self._client.restore_run(run.run_id)
             self._run_ids[run.place], self._statuses[run.place] = run.run_id, run.status
             known[run.place] = run.sequence
+            if DIAGRAM_TAG in run.tags:
+                self.drawn[run.place] = run.tags[DIAGRAM_TAG]
             if run.place == SWEEP_RUN:
                 self._tags = dict(run.tags)
         return known
@@ -127,13 +141,25 @@ class ClientStore:
         """Attach a file to the parent run, in `folder`."""
         self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
 
+    def draw(self, files: Mapping[int, tuple[Path, int]]) -> None:
+        """Attach diagrams to trials' runs: place → (file, epoch)."""
+        for place, (path, epoch) in files.items():
+            self._attach(self._run_ids[place], path)
+            self._client.set_tag(self._run_ids[place], DIAGRAM_TAG, str(epoch))
+            self.drawn[place] = str(epoch)
+            self.answered()
+
+    def _attach(self, run_id: str, path: Path) -> None:
+        self._client.log_artifact(run_id, str(path))
+
     def _open_experiment(self) -> str:
         from mlflow.exceptions import MlflowException
 
         found = self._client.get_experiment_by_name(self._experiment)
         if found is None:
+            tags = {DESCRIPTION_TAG: self._description, **EXPERIMENT_TAGS}
             try:
-                return str(self._client.create_experiment(self._experiment, artifact_location=self._artifact_location))
+                return str(self._client.create_experiment(self._experiment, self._artifact_location, tags))
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise

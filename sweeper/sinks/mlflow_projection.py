@@ -8,33 +8,40 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sweeper.errors import SweeperError
-from sweeper.ids import SweepPaths
+from sweeper.ids import SweepPaths, trial_name
 from sweeper.journal import generation, record_names
 from sweeper.journal_tail import JournalTail
 from sweeper.recalibration_table import recalibration_parts, state_of_recalibrations
 from sweeper.redaction import redact
 from sweeper.sinks.mlflow_artifacts import artifacts
 from sweeper.sinks.mlflow_client_store import ClientStore
+from sweeper.sinks.mlflow_diagrams import DIAGRAM, Diagrams, reliability_diagram, said_of
+from sweeper.sinks.mlflow_questions import as_markdown, questions
 from sweeper.sinks.mlflow_recalibrations import recalibration_points
 from sweeper.sinks.mlflow_runs import RunProjection, RunUpdate, SweepDescription
 from sweeper.sinks.mlflow_sqlite_store import SqliteStore
 from sweeper.sinks.watchdog import Watchdog
-from sweeper.space import configurations, varying_columns
+from sweeper.space import configurations, named_components, varying_columns
 from sweeper.spec_models import SweepSpec
 
 POINTS_A_PASS = 200_000
 """A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""
+
+DIAGRAMS_A_CALL = 100
+"""Diagrams are attached so many at a time, which bounds the files that lie about."""
 
 ARTIFACTS_TAG = "artifacts_sequence"
 """The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then."""
@@ -64,7 +71,7 @@ class Projection:
         self.paths = paths = SweepPaths(root.resolve())
         artifacts_at = None if uri.startswith("http") else (paths.root.parent / "mlartifacts" / paths.name).as_uri()
         kind = SqliteStore if uri.startswith("sqlite:") else ClientStore
-        self._store = kind(uri, paths.name, artifacts_at)
+        self._store = kind(uri, paths.name, artifacts_at, _questions(paths))
         self._watchdog = watchdog
         if watchdog is not None:
             self._store.answered = watchdog.heard
@@ -91,6 +98,7 @@ class Projection:
             known = self._store.connect(description.identity, description.generation)
         self._runs = RunProjection(description, known)
         self._tail = JournalTail(self.paths.journal)
+        self._diagrams = Diagrams(self.paths)
         return True
 
     def advance(self, *, abandoned: bool = False) -> None:
@@ -103,6 +111,7 @@ class Projection:
             if self._runs.pending_points >= POINTS_A_PASS:
                 self._write(self._runs.take())
         self._write(self._runs.take(abandoned=abandoned))
+        self._draw()
 
     def attach(self) -> None:
         """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there.
@@ -119,6 +128,21 @@ class Projection:
                     self._store.log_artifact(path, target)
         with self._asking():
             self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
+
+    def _draw(self) -> None:
+        """Attach the reliability diagrams of trials that have ended since."""
+        self._diagrams.gather(self._store.drawn)
+        while drawn := list(islice(self._diagrams.due(self._runs.state), DIAGRAMS_A_CALL)):
+            with tempfile.TemporaryDirectory() as folder:
+                files = {}
+                for index, epoch, bins in drawn:
+                    path = Path(folder) / trial_name(index) / DIAGRAM
+                    path.parent.mkdir()
+                    title = self._runs.name_of(index)
+                    path.write_text(reliability_diagram(bins, title, f"epoch {epoch}, {said_of(bins)}"), "utf-8")
+                    files[index] = path, epoch
+                with self._asking():
+                    self._store.draw(files)
 
     def _log_recalibrations(self) -> str:
         """Log the points of all recalibrations where one is new; return what tells this state of them from others."""
@@ -181,6 +205,12 @@ def sentence(error: Exception) -> str:
     return redact((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
+def _questions(paths: SweepPaths) -> str:
+    """Return what to ask MLflow of the sweep, as Markdown."""
+    spec = SweepSpec.model_validate(yaml.safe_load(paths.sweep_file.read_text()))
+    return as_markdown(questions(named_components(spec.space["loss"]), spec.objective.metric, spec.halving.rungs[0]))
+
+
 def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
     first = paths.journal / record_names(paths.journal)[0]
     facts: dict[str, Any] = {
@@ -190,6 +220,7 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         "max_epochs": spec.scheduler.max_epochs,
         "replicates": spec.replicates.count,
         "seed": spec.seed,
+        "version": _version(paths),
         "results": paths.root,
         "rehearsal": "true" if spec.is_rehearsal else "",
         "mlflow.note.content": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
@@ -203,3 +234,11 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         varying=frozenset(varying_columns(spec.space)),
         tags={key: str(value) for key, value in facts.items() if value not in (None, "")},
     )
+
+
+def _version(paths: SweepPaths) -> str:
+    """Return the release of this program that began the sweep, from its manifest; nothing where that cannot be read."""
+    try:
+        return str(json.loads(paths.manifest.read_text("utf-8"))["versions"]["calibration-sweeper"] or "")
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

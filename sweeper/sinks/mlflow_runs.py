@@ -16,6 +16,7 @@ from sweeper.journal import Record
 from sweeper.sinks.rows import JournalRows
 from sweeper.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables import EPOCHS_SCHEMA, REHEARSAL
+from sweeper.wording import describe, in_order
 
 GENERATION_TAG = "journal_generation"
 """The tag that tells runs of a journal some of whose records were set aside from those made before."""
@@ -37,6 +38,12 @@ RUN_STATUS = {
 
 LONGEST_TEXT = 5000
 """Longer tag values are cut: MLflow's servers refuse them."""
+
+LONGEST_NAME = 120
+"""Longer names of runs are cut: MLflow's pages show less of them."""
+
+EVERYWHERE = frozenset({REHEARSAL, "version"})
+"""Tags of the parent that its children carry, too."""
 
 _KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
 _EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
@@ -176,19 +183,26 @@ class RunProjection:
         # Drivers that start or end change what was running to interrupted.
         return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
 
+    def name_of(self, index: int) -> str:
+        """Return the name of a trial's run: the trial, and what tells it from others, for charts' legends."""
+        flat = flatten_configuration(self._configuration(index))
+        return f"{trial_name(index)} {describe(flat, in_order(self._description.varying))}"[:LONGEST_NAME]
+
+    def _configuration(self, index: int) -> Mapping[str, Any]:
+        return self.state.suggested.get(index) or self._description.configurations[index]
+
     def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
         trial = self.state.trials[index]
         status = INTERRUPTED if abandoned and trial.status == RUNNING else trial.status
-        configuration = self.state.suggested.get(index) or self._description.configurations[index]
+        configuration = self._configuration(index)
         flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
         varying = self._description.varying
         tags = {key: _text(value) for key, value in flat.items() if key not in varying}
-        if REHEARSAL in self._description.tags:
-            tags[REHEARSAL] = self._description.tags[REHEARSAL]
+        tags |= {key: value for key, value in self._description.tags.items() if key in EVERYWHERE}
         tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
         return RunUpdate(
             place=index,
-            name=trial_name(index),
+            name=self.name_of(index),
             identity={
                 **self._identity(index),
                 "trial": trial_name(index),

@@ -9,13 +9,18 @@ from __future__ import annotations
 import fcntl
 import getpass
 import math
+import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sweeper.sinks.mlflow_client_store import PARENT_TAG, SEQUENCE_TAG, ClientStore, FoundRun
+from sweeper.sinks.mlflow_diagrams import DIAGRAM_TAG
 from sweeper.sinks.mlflow_runs import SWEEP_RUN, Point, RunUpdate
+from trainables.trial_tables import replace_file
 
 LARGEST = 1.7976931348623157e308
 """What MLflow's SQL store writes for an infinite value."""
@@ -54,6 +59,23 @@ class SqliteStore(ClientStore):
             self._insert(session, "SqlLatestMetric", latest, replace=("value", "timestamp", "step", "is_nan"))
         self._run_ids = ids
         self._statuses |= {update.place: update.status for update in batch}
+
+    def draw(self, files: Mapping[int, tuple[Path, int]]) -> None:
+        """Attach diagrams to trials' runs: copied beside each other, and all their tags in one transaction."""
+        folder = local_folder(self._artifacts)
+        if folder is None:
+            super().draw(files)
+            return
+        for place, (path, _) in files.items():
+            target = folder / self._run_ids[place] / "artifacts" / path.name
+            replace_file(target, partial(shutil.copyfile, path))
+        tags = [
+            {"run_uuid": self._run_ids[place], "key": DIAGRAM_TAG, "value": str(epoch)}
+            for place, (_, epoch) in files.items()
+        ]
+        with self._sessions(read_only=False) as session:
+            self._insert(session, "SqlTag", tags, replace=("value",))
+        self.drawn |= {place: str(epoch) for place, (_, epoch) in files.items()}
 
     def _find_runs(self) -> list[FoundRun]:
         # The client's search loads every metric of every run along with its tags.
@@ -123,6 +145,12 @@ class SqliteStore(ClientStore):
             "artifact_uri": f"{self._artifacts.rstrip('/')}/{run_id}/artifacts",
             "experiment_id": int(self._experiment_id),
         }
+
+
+def local_folder(uri: str) -> Path | None:
+    """Return the folder that an artifact location names, or `None` when it is no folder of this machine."""
+    parts = urlsplit(uri)
+    return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
 
 
 def _tag_rows(updates: Sequence[RunUpdate], ids: dict[int, str], made: dict[int, str]) -> Iterator[dict[str, Any]]:

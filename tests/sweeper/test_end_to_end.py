@@ -3,36 +3,86 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from mlflow.tracking import MlflowClient
 
 from sweeper.ids import TABLES, SweepPaths
 from sweeper.journal import read_journal
 from sweeper.results import load
-from tests.running import metrics_by_key, reports, same, sweeper, write_space
+from sweeper.sinks.mlflow_questions import questions
+from sweeper.sweep import open_sweep
+from tests.receiver import receiver
+from tests.running import metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
+
+SECRET = "b0ld-s3cr3t-path"
+
+TELL = "import sys, pathlib; pathlib.Path('told.json').open('ab').write(sys.stdin.buffer.read() + b'\\n')"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished sweep, what its command printed, and the folder it ran in."""
+    """A finished sweep, what its command printed, what an onlooker saw, what was told of it, and its folder."""
 
     folder: Path
     paths: SweepPaths
     stdout: str
     stderr: str
+    watched: subprocess.CompletedProcess[str]
+    posted: list[tuple[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("end-to-end")
-    done = sweeper("run", write_space(folder), cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Finished(folder, SweepPaths(folder / "results" / "small"), done.stdout, done.stderr)
+    paths = SweepPaths(folder / "results" / "small")
+    (folder / "tell.py").write_text(TELL)
+    told = ["--notify", "${SWEEP_HOOK}", "--notify", f"{sys.executable} tell.py"]
+    with receiver() as hook:
+        environment = {**os.environ, "SWEEP_HOOK": f"{hook.url}/{SECRET}", "no_proxy": "127.0.0.1"}
+        with started("run", write_space(folder), *told, cwd=folder, environment=environment) as process:
+            wait_for_records(paths, 1, process)
+            watched = sweeper("status", "small", "--watch", cwd=folder)
+            code = process.wait(60)
+    stdout, stderr = (folder / "driver.out").read_text(), (folder / "driver.err").read_text()
+    assert code == 0, stdout + stderr
+    return Finished(folder, paths, stdout, stderr, watched, hook.messages)
+
+
+def test_an_onlooker_sees_it_until_its_driver_has_left(finished: Finished) -> None:
+    assert finished.watched.returncode == 0, finished.watched.stderr
+    lines = finished.watched.stdout.splitlines()
+    assert lines[0].startswith("small · running · process"), lines[0]
+    assert lines[-1].startswith("small · finished · ") and "best val_nll" in lines[-1] and "epochs/s" in lines[-1]
+    assert "\x1b[" not in finished.watched.stdout
+
+
+def test_a_webhook_and_a_command_are_told_of_the_end(finished: Finished) -> None:
+    [(path, message)] = finished.posted
+    assert path == f"/{SECRET}"
+    assert (message["event"], message["outcome"], message["sweep"]) == ("end", "finished", "small")
+    assert sum(message["trials"].values()) == 10 and message["best"]["metric"] == "val_nll"
+    told = json.loads((finished.folder / "told.json").read_text())
+    assert {**told, "time": ""} == {**message, "time": ""}
+
+
+def test_the_webhooks_secret_is_written_nowhere(finished: Finished) -> None:
+    files = [path for path in finished.folder.rglob("*") if path.is_file()]
+    assert len(files) > 30
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes(), path
+    assert SECRET not in finished.stdout + finished.stderr
+    command = json.loads(finished.paths.manifest.read_text())["command"]
+    assert "${SWEEP_HOOK}" in command, "what was written on the command line is no secret"
 
 
 def test_every_trial_ends_once(finished: Finished) -> None:
@@ -118,6 +168,64 @@ def test_mlflow_holds_the_tree(finished: Finished) -> None:
         children = store.execute("SELECT count(*) FROM tags WHERE key = 'mlflow.parentRunId'").fetchone()[0]
     assert runs == [("FINISHED", 11)]
     assert children == 10
+
+
+ASKED = {
+    "trust": "status = 'completed'",
+    "Which γ": "status = 'completed' AND config_loss_name = 'focal'",
+    "accurate and calibrated": "status = 'completed' AND a > 0.95 AND e < 0.03",
+    "lower curvature": "status = 'completed' AND h > 0",
+    "temperature scaling": "status = 'completed' AND t >= 0",
+    "stopped early": "status = 'early_stopped'",
+    "first rung": "stop_rung = 1",
+    "failed": "status = 'failed'",
+}
+"""Words of each question → what its filter means in SQL, on means over replicates."""
+
+
+def test_every_documented_filter_finds_in_mlflow_what_the_tables_say(finished: Finished) -> None:
+    client = MlflowClient(f"sqlite:///{finished.folder / 'results' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("small")
+    asked = questions(["cross_entropy", "focal", "selective_risk"], "val_nll", rung=1)
+    for question in asked:
+        assert f"`{question.filter}`" in experiment.tags["mlflow.note.content"]
+        found = client.search_runs([experiment.experiment_id], question.filter, max_results=1000)
+        if "sweep itself" in question.words:
+            assert [run.info.run_name for run in found] == ["small"]
+            continue
+        (condition,) = (sql for words, sql in ASKED.items() if words in question.words)
+        expected = load(finished.paths.root).rows(
+            "SELECT trial FROM (SELECT trial, status, stop_rung, config_loss_name, "
+            "avg(accuracy) FILTER (split = 'test') AS a, avg(ece) FILTER (split = 'test') AS e, "
+            "avg(posthoc_temperature_ece) FILTER (split = 'test') AS t, "
+            "avg(hessian_cross_entropy_lambda_max) FILTER (split = 'val') AS h "
+            f"FROM final JOIN trials USING (trial, replicate, status, config_loss_name) GROUP BY ALL) WHERE {condition}"
+        )
+        assert {run.data.tags["trial"] for run in found} == {row["trial"] for row in expected}, question.words
+    assert len(asked) == len(ASKED) + 1
+
+
+def test_every_run_shows_its_own_reliability_diagram_and_says_what_it_is(finished: Finished) -> None:
+    client = MlflowClient(f"sqlite:///{finished.folder / 'results' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("small")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    sweep = open_sweep("small", finished.folder / "results")
+    children = client.search_runs([experiment.experiment_id], "tags.trial LIKE 'c%'")
+    assert len(children) == 10
+    for run in children:
+        trial = run.data.tags["trial"]
+        assert run.info.run_name == f"{trial} {sweep.describe(int(trial[1:]))}"
+        assert run.data.tags["reliability_epoch"] == run.data.tags["epochs"]
+        assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["reliability_diagram.svg"]
+        diagram = Path(client.download_artifacts(run.info.run_id, "reliability_diagram.svg")).read_text()
+        row = load(finished.paths.root).rows(
+            f"SELECT sum(n) AS n, sum(n * abs(accuracy - confidence)) / sum(n) AS ece FROM (SELECT bin, sum(n) AS n, "
+            "sum(n * accuracy) / sum(n) AS accuracy, sum(n * confidence) / sum(n) AS confidence FROM reliability "
+            f"JOIN (SELECT trial, max(epoch) AS epoch FROM reliability GROUP BY trial) USING (trial, epoch) "
+            f"WHERE trial = '{trial}' AND split = 'test' AND n > 0 GROUP BY bin)"
+        )[0]
+        assert f"{row['n']:,} predictions of all replicates, ECE {row['ece']:.3f}" in diagram
+        assert trial in diagram and f"epoch {run.data.tags['epochs']}" in diagram
 
 
 def test_status_and_audit(finished: Finished) -> None:

@@ -56,7 +56,7 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
         tags = run.data.tags
         assert (run.info.status, tags["status"]) == (RUN_STATUS[status], status)
         assert tags["mlflow.parentRunId"] == parent.info.run_id
-        assert (tags["trial"], run.info.run_name) == (trial_name(index), trial_name(index))
+        assert tags["trial"] == trial_name(index) == run.info.run_name.partition(" ")[0]
         assert tags["config_hash"] == config_hash(sweep.configurations[index])
         assert (tags["attempt"], tags.get("decision")) == (str(trial.attempt), trial.stop_reason)
         assert tags["config_optimizer_momentum"] == "0.9"
@@ -129,6 +129,10 @@ def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: 
     assert parent.info.status == "FINISHED"
     paths = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert paths == {"tables", "report.html", "reliability_diagram.svg"}
+    children = client.search_runs([parent.info.experiment_id], "tags.trial LIKE 'c%'")
+    assert len(children) == 3
+    for child in children:
+        assert [item.path for item in client.list_artifacts(child.info.run_id)] == ["reliability_diagram.svg"]
     tables = {item.path for item in client.list_artifacts(parent.info.run_id, "tables")}
     assert {"tables/trials.parquet", "tables/evaluations.parquet"} <= tables
     diagram = Path(client.download_artifacts(parent.info.run_id, "reliability_diagram.svg", str(tmp_path)))
