@@ -4,7 +4,24 @@
 const root = document.documentElement;
 const hiddenStatuses = new Set();
 const drawn = new Set();
-const read = (id) => JSON.parse(document.getElementById(id).textContent);
+
+/* Large data stand in the page compressed; `unpacked` has their texts once they have been asked for. */
+const unpacked = new Map();
+const isPacked = (script) => script.type === "application/gzip";
+const atHand = (id) => unpacked.has(id) || !isPacked(document.getElementById(id));
+const read = (id) => JSON.parse(unpacked.get(id) ?? document.getElementById(id).textContent);
+
+async function gunzip(base64) {
+  const packed = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+async function unpack(id) {
+  if (atHand(id)) return;
+  if (!("DecompressionStream" in window)) throw new Error("this page needs a browser of 2023 or later");
+  unpacked.set(id, await gunzip(document.getElementById(id).textContent));
+}
+
 const STATUS_WORDS = read("status-words");
 
 /* --- colours ------------------------------------------------------------------------------------------------- */
@@ -41,7 +58,19 @@ function keepShown(trace) {
   trace.line.color = keep(trace.line.color);
 }
 
+async function drawUnpacked(plot) {
+  try {
+    await unpack(plot.dataset.plot);
+  } catch (error) {
+    plot.textContent = String(error.message);
+    return;
+  }
+  draw(plot);
+}
+
+/* Draws at once where the data are at hand, as printing needs it. */
 function draw(plot) {
+  if (!atHand(plot.dataset.plot)) return drawUnpacked(plot);
   const figure = resolveColours(read(plot.dataset.plot), getComputedStyle(root));
   const groups = hiddenGroups(plot);
   for (const trace of figure.data) {
@@ -60,7 +89,7 @@ function draw(plot) {
 }
 
 const allPlots = () => [...document.querySelectorAll(".plot")];
-const drawAll = () => allPlots().forEach((plot) => { if (!drawn.has(plot)) draw(plot); });
+const drawAll = () => Promise.all(allPlots().map((plot) => (drawn.has(plot) ? null : draw(plot))));
 
 function drawWhenNear() {
   const watcher = new IntersectionObserver((entries) => {
@@ -192,10 +221,9 @@ function setUpTable(section) {
 
 /* The link itself saves the compressed file; browsers that can unpack it hand over plain CSV. */
 async function saveUnpacked(link) {
-  const packed = Uint8Array.from(atob(link.href.split(",", 2)[1]), (letter) => letter.charCodeAt(0));
-  const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const text = await gunzip(link.href.split(",", 2)[1]);
   const saved = document.createElement("a");
-  saved.href = URL.createObjectURL(new Blob([await new Response(plain).text()], { type: "text/csv" }));
+  saved.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
   saved.download = link.download.replace(/\.gz$/, "");
   saved.click();
   setTimeout(() => URL.revokeObjectURL(saved.href), 10000);
@@ -226,14 +254,14 @@ function start() {
   });
 
   const tables = [...document.querySelectorAll("section[data-table]")];
-  tables.forEach(setUpTable);
+  tables.filter((section) => atHand(section.dataset.table)).forEach(setUpTable);
   document.querySelectorAll(".toolbar [data-status]").forEach((chip) => chip.addEventListener("click", () => {
     const on = press(chip);
     for (const status of chip.dataset.status.split(" ")) {
       if (on) hiddenStatuses.delete(status); else hiddenStatuses.add(status);
     }
     drawn.forEach(draw);
-    tables.forEach((section) => section.refresh());
+    tables.forEach((section) => section.refresh?.());
   }));
   document.querySelectorAll(".key [data-group]").forEach((chip) => chip.addEventListener("click", () => {
     press(chip);
@@ -246,17 +274,33 @@ function start() {
     root.classList.add("printing");
     drawAll();
     setTheme("light");
-    tables.forEach((section) => section.sayWhatIsPrinted());
+    tables.forEach((section) => section.sayWhatIsPrinted?.());
   });
   window.addEventListener("afterprint", () => {
     root.classList.remove("printing");
     setTheme(before);
-    tables.forEach((section) => section.refresh());
+    tables.forEach((section) => section.refresh?.());
   });
 
   setUpDataLinks();
   drawWhenNear();
   root.dataset.ready = "yes";
+  setTimeout(() => unpackTheRest(tables), IDLE_MILLISECONDS);
+}
+
+/* So that tables are there to scroll to and all of it can be printed; figures that are drawn first come first. */
+const IDLE_MILLISECONDS = 300;
+
+async function unpackTheRest(tables) {
+  if ("DecompressionStream" in window) {
+    for (const section of tables) {
+      if (section.refresh) continue;
+      await unpack(section.dataset.table);
+      setUpTable(section);
+    }
+    for (const plot of allPlots()) await unpack(plot.dataset.plot);
+  }
+  root.dataset.unpacked = "yes";
 }
 
 start();

@@ -20,6 +20,12 @@ Rows = Sequence[Mapping[str, Any]]
 AXIS_WIDTH = 90
 """Pixels an axis needs for its labels."""
 
+MOST_LINES = 1500
+"""More lines only cover each other, and drawing them takes seconds where no graphics card helps."""
+
+BEST_LINES = 500
+"""So many of the best are among them in any case."""
+
 WIDE_RANGE = 20.0
 """Ratio of largest to smallest positive value from which an axis is logarithmic."""
 
@@ -30,18 +36,34 @@ def draw(results: Results) -> Figure | None:
     rows = [row for row in board.rows if row["judged"] is not None and math.isfinite(row["judged"])]
     if len(rows) < 2 or not board.varying:
         return None
+    shown = thinned(rows, board.objective.mode)
+    left_out = (
+        f" Drawn are {len(shown):,}: the best {BEST_LINES}, and the others thinned evenly by rank."
+        if len(shown) < len(rows)
+        else ""
+    )
     return Figure(
         key="parallel-coordinates",
         title="Hyperparameters and outcome",
         caption=(
             f"One line a configuration, {counted(rows)}; only hyperparameters that vary. At “none” are those a "
             f"configuration does not have. Colour by rank of {board.objective.label}: the best stand out. Drag along "
-            "an axis to select."
+            f"an axis to select.{left_out}"
         ),
         sql=[board.sql],
         tables=["evaluations", "trials"],
-        panels=[Panel("", [], lines(board, rows), width=AXIS_WIDTH * (len(board.varying) + 4))],
+        panels=[Panel("", [], lines(board, shown), width=AXIS_WIDTH * (len(board.varying) + 4))],
     )
+
+
+def thinned(rows: Rows, mode: str) -> Rows:
+    """Return at most MOST_LINES rows, in their order: the BEST_LINES best, and the others evenly by rank."""
+    if len(rows) <= MOST_LINES:
+        return rows
+    ordered = sorted(range(len(rows)), key=lambda at: rows[at]["judged"], reverse=mode == "max")
+    rest, places = ordered[BEST_LINES:], MOST_LINES - BEST_LINES
+    kept = {*ordered[:BEST_LINES], *(rest[at * (len(rest) - 1) // (places - 1)] for at in range(places))}
+    return [row for at, row in enumerate(rows) if at in kept]
 
 
 def lines(board: Leaderboard, rows: Rows) -> go.Figure:

@@ -68,7 +68,8 @@ async def check_figure(tab: Tab, key: str) -> None:
 async def check_page(tab: Tab, page: Path, width: int, dark: bool) -> None:
     """Open the page, draw everything, use its filters and sorting, and listen for complaints."""
     await tab.open(page, width=width, height=900, dark=dark)
-    await tab.evaluate("drawAll()")
+    await tab.wait_for("document.documentElement.dataset.unpacked === 'yes'")
+    await tab.evaluate("drawAll().then(() => true)")
     assert await tab.evaluate(PLOTS) > 8
     assert await tab.evaluate(f"{DRAWN}.every((plot) => plot.dataset.drawn === 'yes' && plot.querySelector('svg'))")
     assert await tab.evaluate(OVERFLOW) <= 0

@@ -17,7 +17,7 @@ import pytest
 import scipy.stats
 
 from sweeper.report import write_report
-from sweeper.report.figures import pareto_front
+from sweeper.report.figures import parallel_coordinates, pareto_front
 from tests.sweeper.report.test_report import Page
 
 
@@ -250,3 +250,17 @@ def test_time_in_trials_is_the_sum_over_replicates(halved: Page, quickstart_fold
 
     worked = frame(quickstart_folder, "trials").wall_seconds.sum()
     assert duration(worked) in halved.sections[""]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_many_lines_the_best_are_kept_and_the_others_thinned_evenly(mode: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = [{"judged": float(value)} for value in rng.permutation(4000)]
+    shown = parallel_coordinates.thinned(rows, mode)
+    assert len(shown) == parallel_coordinates.MOST_LINES
+    assert [row for row in rows if any(row is other for other in shown)] == list(shown), "in their order"
+    ranked = sorted((row["judged"] for row in shown), reverse=mode == "max")
+    ranks = [value if mode == "min" else 3999 - value for value in ranked]
+    assert ranks[: parallel_coordinates.BEST_LINES] == list(range(parallel_coordinates.BEST_LINES))
+    assert ranks[-1] == 3999 and set(np.diff(ranks[parallel_coordinates.BEST_LINES :])) == {3, 4}
+    assert parallel_coordinates.thinned(rows[:1500], mode) == rows[:1500]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from collections import defaultdict
@@ -16,7 +18,7 @@ import yaml
 
 from sweeper.report import write_report
 from sweeper.report.figures import FIGURES
-from sweeper.report.markup import Markup, data_script, json_text, tag
+from sweeper.report.markup import PACKED_FROM, Markup, data_script, json_text, tag
 from sweeper.results import Results
 from tests.sweeper.test_results import rows_of
 
@@ -32,6 +34,7 @@ class Page(HTMLParser):
         self.words = ""
         self.section = ""
         self.inside = ""
+        self.packed = False
         self.feed(text)
 
     def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
@@ -41,6 +44,7 @@ class Page(HTMLParser):
             self.section = found.get("id") or ""
         if name in ("script", "style"):
             self.inside = found.get("id") or name
+            self.packed = found.get("type") == "application/gzip"
 
     def handle_endtag(self, name: str) -> None:
         if name in ("script", "style"):
@@ -48,7 +52,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.inside and self.inside not in ("script", "style"):
-            self.data[self.inside] = json.loads(data)
+            self.data[self.inside] = json.loads(gzip.decompress(base64.b64decode(data)) if self.packed else data)
         elif not self.inside:
             self.sections[self.section] += data.replace("\u00a0", " ") + " "
 
@@ -282,3 +286,11 @@ def test_text_is_escaped_and_data_cannot_end_their_script() -> None:
     script = data_script("x", json_text({"a": "</script><!--", "b": float("nan"), "c": [float("inf"), 1.5]}))
     assert script.count("<") == 2
     assert Page(script).data == {"x": {"a": "</script><!--", "b": None, "c": [None, 1.5]}}
+
+
+def test_large_data_are_packed_and_hold_the_same() -> None:
+    values = {"</script>": [at / 7 for at in range(PACKED_FROM // 10)]}
+    script = data_script("x", json_text(values))
+    assert 'type="application/gzip"' in script and len(script) < PACKED_FROM and script.count("<") == 2
+    assert Page(script).data == {"x": values}
+    assert 'type="application/json"' in data_script("x", json_text([0.1]))
