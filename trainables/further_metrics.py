@@ -77,21 +77,14 @@ def binned_error(
     return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)  # type: ignore[arg-type]
 
 
+_SHARE = "it is the share of samples that are accepted"
+_OURS = "our choice: one sample in five is refused"
+
 METRICS.register(
     Component(
         "risk_at_coverage",
         risk_at_coverage,
-        (
-            Hyperparameter(
-                "coverage",
-                default=0.8,
-                minimum=0.0,
-                maximum=1.0,
-                open_minimum=True,
-                reason="it is the share of samples that are accepted",
-                source="our choice: one sample in five is refused",
-            ),
-        ),
+        (Hyperparameter("coverage", "number", 0.8, 0.0, 1.0, True, reason=_SHARE, source=_OURS),),
         "error rate among the most confident share of samples",
         "Geifman & El-Yaniv 2017, arXiv:1705.08500",
     )

@@ -13,8 +13,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, fetch
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.images import AUGMENT, DOWNLOAD, FOLDER, IMAGE_SIZE, ImageArrays, held_out, image_dataset
-from trainables.registry import Component
+from trainables.datasets.images import ImageArrays, held_out, image_dataset, published_images
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SOURCES = {
@@ -109,11 +108,5 @@ def load_fashion_mnist(
 
 
 COMPONENTS = (
-    Component(
-        "fashion_mnist",
-        load_fashion_mnist,
-        (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE),
-        summary="Fashion-MNIST, 28x28 grey images",
-        source="Xiao et al. 2017",
-    ),
+    published_images("fashion_mnist", load_fashion_mnist, "Fashion-MNIST, 28x28 grey images", "Xiao et al. 2017"),
 )

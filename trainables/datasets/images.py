@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.datasets.splits import Indices, hash_of_splits, shuffled_split, stratified_split, thinned
-from trainables.registry import Hyperparameter
+from trainables.registry import Component, Hyperparameter
 
 FOLDER = Hyperparameter("folder", "text", None, source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")
 DOWNLOAD = Hyperparameter("download", "boolean", False, source="nothing is fetched unless asked")
@@ -21,6 +21,11 @@ AUGMENT = Hyperparameter("augment", "boolean", True, source="He et al. 2016, sec
 IMAGE_SIZE = Hyperparameter(
     "image_size", "integer", None, minimum=1, source="selective resizes Tiny-ImageNet to 224 for its transformers"
 )
+
+
+def published_images(name: str, load: Callable[..., DataSet], summary: str, source: str) -> Component:
+    """Return the component of a set whose published archives `load` reads, with the options that all of them take."""
+    return Component(name, load, (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE), summary, source)
 
 
 @dataclass(frozen=True)

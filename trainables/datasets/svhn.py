@@ -11,8 +11,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, fetch
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.images import AUGMENT, DOWNLOAD, FOLDER, IMAGE_SIZE, ImageArrays, held_out, image_dataset
-from trainables.registry import Component
+from trainables.datasets.images import ImageArrays, held_out, image_dataset, published_images
 
 SOURCES = tuple(
     Source(f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat", f"{part}_32x32.mat", f"md5:{md5}")
@@ -82,11 +81,5 @@ def load_svhn(
 
 
 COMPONENTS = (
-    Component(
-        "svhn",
-        load_svhn,
-        (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE),
-        summary="Street View House Numbers, cropped digits",
-        source="posterior; Netzer et al. 2011",
-    ),
+    published_images("svhn", load_svhn, "Street View House Numbers, cropped digits", "posterior; Netzer et al. 2011"),
 )

@@ -17,9 +17,8 @@ from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, extracted, fetch
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.image_files import decoded_images, image_paths
-from trainables.datasets.images import AUGMENT, DOWNLOAD, FOLDER, IMAGE_SIZE, ImageArrays, image_dataset
+from trainables.datasets.images import ImageArrays, image_dataset, published_images
 from trainables.datasets.splits import stratified_split
-from trainables.registry import Component
 
 SOURCE = Source(
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
@@ -132,11 +131,10 @@ def load_tiny_imagenet(
 
 
 COMPONENTS = (
-    Component(
+    published_images(
         "tiny_imagenet",
         load_tiny_imagenet,
-        (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE),
-        summary="Tiny-ImageNet, 200 classes, 64x64; image_size: 224 for transformers",
-        source="mukhoti App. D; selective",
+        "Tiny-ImageNet, 200 classes, 64x64; image_size: 224 for transformers",
+        "mukhoti App. D; selective",
     ),
 )

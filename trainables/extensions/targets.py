@@ -100,11 +100,6 @@ def _lies_in_a_root(top: str) -> bool:
     return place is not None and str(place.parent) in _roots
 
 
-def loaded_beside() -> set[str]:
-    """Return the top-level modules that imports from the given folders have brought in."""
-    return set(_loaded)
-
-
 def package_place(top: str) -> Path | None:
     """Return the folder of a top-level package, or the file of a top-level module; `None` for one without."""
     module = sys.modules.get(top)
