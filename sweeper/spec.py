@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from search_spaces import locate
 from sweeper import notify_targets
-from sweeper.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, plain
+from sweeper.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, parse, plain
 from sweeper.errors import Fault, InvalidSearchSpace
 from sweeper.own_components import look_beside
 from sweeper.rehearsal import change_faults, rehearsed_values
@@ -142,6 +142,8 @@ def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
     if isinstance(values.get("space"), dict):
         nodes = check_searcher(values, _check_space(values["space"], registries, faults), faults)
         values["space"] = {key: plain(node) for key, node in nodes.items()}
+        if not faults:  # written out with their defaults, members of a grid may turn out to be the same
+            parse(values["space"], "space", faults)
         faults += _count_faults(values, Fields(nodes))
     if "evaluation" not in values or isinstance(values["evaluation"], dict):
         values["evaluation"] = check_evaluation(dict(values.get("evaluation", {})), registries, faults)

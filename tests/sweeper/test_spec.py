@@ -163,6 +163,7 @@ def test_every_fault_at_once_with_nearest_names():
         ({"name": "focal", "gamma": {"choice": []}}, "gamma.choice", "at least one member"),
         ({"name": "focal", "gamma": {"choice": [1, -1]}}, "gamma.choice[1]", "gamma = -1 is outside [0, inf)"),
         ({"name": "focal", "gamma": {"grid": [1, 1]}}, "gamma.grid[1]", "stands twice"),
+        ({"grid": ["focal", {"name": "focal", "gamma": 3.0}]}, "grid[1]", "stands twice"),  # 3 is the default
         ({"name": "focal", "gamma": {"uniform": [0, 1], "grid": [1]}}, "gamma", "only key"),
         ({"name": "focal", "gamma": {"choice": [{"uniform": [0, -1]}]}}, "gamma.choice[0].uniform", "below high"),
         ({"name": "focal", "gamma": {"choice": [{"low": 1}]}}, "gamma.choice[0]", "a mapping that is no domain"),
