@@ -220,7 +220,8 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         "max_epochs": spec.scheduler.max_epochs,
         "replicates": spec.replicates.count,
         "seed": spec.seed,
-        "version": _version(paths),
+        "version": _from_manifest(paths, "versions", "calibration-sweeper"),
+        "own_code": _from_manifest(paths, "extensions", "digest"),
         "results": paths.root,
         "rehearsal": "true" if spec.is_rehearsal else "",
         "mlflow.note.content": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
@@ -236,9 +237,9 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
     )
 
 
-def _version(paths: SweepPaths) -> str:
-    """Return the release of this program that began the sweep, from its manifest; nothing where that cannot be read."""
+def _from_manifest(paths: SweepPaths, part: str, key: str) -> str:
+    """Return a fact of the sweep's manifest; nothing where it does not say, or cannot be read."""
     try:
-        return str(json.loads(paths.manifest.read_text("utf-8"))["versions"]["calibration-sweeper"] or "")
+        return str(json.loads(paths.manifest.read_text("utf-8"))[part][key] or "")
     except (OSError, ValueError, KeyError, TypeError):
         return ""

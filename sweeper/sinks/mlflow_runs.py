@@ -42,7 +42,7 @@ LONGEST_TEXT = 5000
 LONGEST_NAME = 120
 """Longer names of runs are cut: MLflow's pages show less of them."""
 
-EVERYWHERE = frozenset({REHEARSAL, "version"})
+EVERYWHERE = frozenset({REHEARSAL, "version", "own_code"})
 """Tags of the parent that its children carry, too."""
 
 _KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
