@@ -52,21 +52,6 @@ class Uniforms:
         return int(u * (interval.steps + 1))
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """Makes choices again that were made before."""
-
-    choices: Mapping[str, Choice]
-
-    def member(self, path: str, members: Members) -> int:
-        """Return the recorded place. Raises KeyError where none is recorded."""
-        return int(self.choices[path])
-
-    def number(self, path: str, interval: Interval) -> Choice:
-        """Return the recorded number. Raises KeyError where none is recorded."""
-        return self.choices[path]
-
-
 def draw(node: Node, path: str, point: int, choose: Chooser) -> Any:
     """Return one value of `node`: grid point `point`, everything else as `choose` says.
 

@@ -50,9 +50,11 @@ class OptunaSearcher:
 
     def suggest(self, configuration: int) -> Suggestion:
         """Return configuration number `configuration`, the one after the last that was suggested."""
-        study = self._study or self._studied()
-        self._study = study
-        study.suggest(trial_name(configuration))
+        with warnings.catch_warnings():
+            # Tune warns of suggestions that take a second, as they do on a machine that trains at the same time.
+            warnings.simplefilter("ignore")
+            self._study = self._study or self._studied()
+            self._study.suggest(trial_name(configuration))
         self._told[configuration] = Observed({})
         assert self._made is not None
         return self._made
@@ -88,15 +90,13 @@ class OptunaSearcher:
             sampler=SeededTpe(self._seed, self._startup, earlier=len(history.learned)),
         )
         self._told = {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for number, (_, value) in enumerate(history.learned):
-                study.suggest(f"learned-{number}")
-                study.on_trial_complete(f"learned-{number}", {self._metric: value})
-            for index in history.trials:
-                study.suggest(trial_name(index))
-                self._told[index] = Observed({})
-                self._tell(study, index)
+        for number, (_, value) in enumerate(history.learned):
+            study.suggest(f"learned-{number}")
+            study.on_trial_complete(f"learned-{number}", {self._metric: value})
+        for index in history.trials:
+            study.suggest(trial_name(index))
+            self._told[index] = Observed({})
+            self._tell(study, index)
         return study
 
     def _tell(self, study: OptunaSearch, index: int) -> None:

@@ -147,6 +147,8 @@ def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) 
                 checked += 1
                 if not _same(again.choices, body["choices"]):
                     differences.append(f"{name}: journaled {body['choices']}, made again {again.choices}")
+                elif again.choices == body["choices"] and again.values != body["values"]:
+                    differences.append(f"{name}: its values are not what its choices lead to")
         searcher.apply(record)
     return SuggestionAudit(checked, differences, unchecked)
 

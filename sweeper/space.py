@@ -24,7 +24,27 @@ EXAMPLES = 2000
 """Random configurations that are looked at where a sweep has none yet: enough to meet every branch."""
 
 
-class Configurations(Sequence[Configuration]):
+class ByIndex(Sequence[Configuration]):
+    """Configurations of which each is found when it is asked for, by its index: what `_at` and `__len__` say."""
+
+    @overload
+    def __getitem__(self, index: int) -> Configuration: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Configuration]: ...
+    def __getitem__(self, index: int | slice) -> Configuration | list[Configuration]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        i = index + len(self) if index < 0 else index
+        if not 0 <= i < len(self):
+            raise IndexError(f"configuration {index} of {len(self)}")
+        return self._at(i)
+
+    def _at(self, index: int) -> Configuration:
+        """Return configuration `index`, which is one."""
+        raise NotImplementedError
+
+
+class Configurations(ByIndex):
     """All configurations of a sweep, each drawn when asked for."""
 
     def __init__(self, spec: SweepSpec, samples: int | None = None) -> None:
@@ -37,18 +57,9 @@ class Configurations(Sequence[Configuration]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Configuration: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Configuration]: ...
-    def __getitem__(self, index: int | slice) -> Configuration | list[Configuration]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        i = index + len(self) if index < 0 else index
-        if not 0 <= i < len(self):
-            raise IndexError(f"configuration {index} of {len(self)}")
-        seed = configuration_seed(self._seed, i)
-        return draw(self._space, "", i % self.grid_points, Uniforms(lambda path: _uniform(seed, path)))
+    def _at(self, index: int) -> Configuration:
+        seed = configuration_seed(self._seed, index)
+        return draw(self._space, "", index % self.grid_points, Uniforms(lambda path: _uniform(seed, path)))
 
 
 def configurations(spec: SweepSpec) -> Configurations:

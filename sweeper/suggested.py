@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import overload
 
 from sweeper.journal import read_kind
-from sweeper.space import Configuration, Configurations
+from sweeper.space import ByIndex, Configuration, Configurations
 from sweeper.spec_models import SweepSpec
 
 
-class SuggestedConfigurations(Sequence[Configuration]):
+class SuggestedConfigurations(ByIndex):
     """All configurations of a sweep, of which only those in `suggested` are known."""
 
     def __init__(self, count: int, suggested: Mapping[int, Configuration]) -> None:
@@ -21,20 +20,11 @@ class SuggestedConfigurations(Sequence[Configuration]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Configuration: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Configuration]: ...
-    def __getitem__(self, index: int | slice) -> Configuration | list[Configuration]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        i = index + len(self) if index < 0 else index
-        if not 0 <= i < len(self):
-            raise IndexError(f"configuration {index} of {len(self)}")
-        if i not in self._suggested:
+    def _at(self, index: int) -> Configuration:
+        if index not in self._suggested:
             # No IndexError, which would end an iteration as if there were no more.
-            raise LookupError(f"configuration {i} has not been suggested yet")
-        return self._suggested[i]
+            raise LookupError(f"configuration {index} has not been suggested yet")
+        return self._suggested[index]
 
     def known(self, index: int) -> bool:
         """Tell whether configuration `index` has been suggested."""

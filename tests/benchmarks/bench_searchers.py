@@ -18,6 +18,7 @@ import argparse
 import math
 import os
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -198,7 +199,10 @@ def main() -> None:
     began, cores = time.perf_counter(), len(os.sched_getaffinity(0))
     jobs = [(way, seed, options.budget) for seed in range(options.seeds) for way in WAYS]
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        runs = list(pool.map(run, *zip(*jobs, strict=True)))
+        runs = []
+        for (_, seed, _), each in zip(jobs, pool.map(run, *zip(*jobs, strict=True)), strict=True):
+            runs.append(each)
+            print(f"{len(runs)} of {len(jobs)}: seed {seed}, {each}", file=sys.stderr, flush=True)
     by_way = {way: [each for each in runs if each.way == way] for way in WAYS}
     print(f"best val_nll of finished trials against epochs spent, mean ± sd over n = {options.seeds} seeds")
     heads = [f"{round(share * options.budget)} epochs" for share in SHARES]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.choices import Recorded, Uniforms, choices_of, draw
+from sweeper.choices import Uniforms, choices_of, draw
 from sweeper.domains import parse
 from sweeper.space import parsed_space
-from tests.sweeper.searches import searched_spec
+from tests.sweeper.searches import Recorded, searched_spec
 
 NODE = parsed_space(searched_spec())
 

@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 
 from sweeper.choices import Choice, draw
 from sweeper.domains import Interval, Members
+from sweeper.ids import config_hash
 from sweeper.optuna_search import OptunaSearcher, SeededTpe
 from sweeper.searcher import audit_suggestions
 from sweeper.space import configuration, parsed_space
@@ -180,6 +181,14 @@ def test_it_finds_better_configurations_than_chance():
     assert np.mean(gains) > 3 * np.std(gains, ddof=1) / np.sqrt(len(gains))
 
 
+MISLED = "its values are not what its choices lead to"
+
+
+def _sequence(journaled: Journaled, index: int) -> int:
+    found = (r for r in journaled.records if r.kind == "suggested" and r.body["configuration"] == index)
+    return next(found).sequence
+
+
 def test_an_audit_names_what_does_not_follow_from_the_records_before_it():
     journaled = Journaled(OptunaSearcher(SPEC))
     for _ in random_history(journaled, np.random.default_rng(1), 8, 2):
@@ -199,7 +208,9 @@ def test_an_audit_names_what_does_not_follow_from_the_records_before_it():
     assert "suggestion of c00005: journaled {'loss': 1" in other.differences[0]
     foreign = audited({"searcher": "optuna 4.0.0"})
     assert (foreign.checked, foreign.differences, foreign.unchecked) == (7, [], 1)
-    forged = audited({"values": configuration(SPEC, 3)})
-    assert "its values are not what its hash says" in forged.differences[0]
+    other = configuration(SPEC, 3)
+    assert "its values are not what its hash says" in audited({"values": other}).differences[0]
+    forged = audited({"values": other, "config_hash": config_hash(other)})
+    assert forged.differences == [f"record {_sequence(journaled, 5)}: suggestion of c00005: {MISLED}"]
     twice = audited({"configuration": 4})
     assert "it is not number 5" in twice.differences[0]
