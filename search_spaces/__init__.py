@@ -1,5 +1,7 @@
 """The search space files that ship with the project, one a question, and the numbers that papers printed.
 
+The package itself imports the standard library alone; examples of components of one's own import what they extend.
+
 A file's `header` says what it is for: `question`, `source`, `expected`, `cost` and `command` in words, and for the
 experiments of a paper
 

@@ -1,4 +1,7 @@
-"""The report: one HTML page a sweep, self-contained, from its Parquet tables alone."""
+"""The report: one HTML page a sweep, self-contained, from its Parquet tables alone.
+
+Imports what reads tables (`sweeper.results`) and reckons with them; neither journal nor state, Ray nor MLflow.
+"""
 
 from __future__ import annotations
 

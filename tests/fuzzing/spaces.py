@@ -60,7 +60,8 @@ changes = st.lists(
 
 
 def changed(space: dict[str, Any], kind: str, position: int, name: str, value: Any) -> dict[str, Any]:
-    """Return a space with one thing changed at the place that `position` chooses."""
+    """Return a space with one thing changed at the place that `position` chooses; it is the caller's to change."""
+    value = copy.deepcopy(value)
     found = list(places(space))
     if not found:
         return {name: value}

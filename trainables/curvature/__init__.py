@@ -1,4 +1,7 @@
-"""Curvature of a loss surface: λ_max, λ_min, Tr(H), gradient norm and the spectral density, with error bars."""
+"""Curvature of a loss surface: λ_max, λ_min, Tr(H), gradient norm and the spectral density, with error bars.
+
+Works on any module and mean loss: imports torch and the registry, and nothing of data, networks or training.
+"""
 
 from trainables.curvature.density import spectral_density
 from trainables.curvature.failures import CurvatureUnavailable

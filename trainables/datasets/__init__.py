@@ -1,4 +1,8 @@
-"""Data sets by name. Adding one: write a file with `COMPONENTS` and list it here."""
+"""Data sets by name. Adding one: write a file with `COMPONENTS` and list it here.
+
+They import the registry, torch and numpy; scikit-learn and readers of images inside the functions that need them.
+Neither losses nor networks nor the training loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Replicates as lanes: networks that differ in their numbers alone, trained as one batched network."""
+"""Replicates as lanes: networks that differ in their numbers alone, trained as one batched network.
+
+Imports losses, data, recipes and curvature as `trainables.training` does; `trainables.trial` chooses between the two.
+"""
 
 from trainables.lanes.training import Lanes
 

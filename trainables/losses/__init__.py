@@ -1,4 +1,8 @@
-"""Training losses by name. A new loss is one new file that registers itself, and one import below."""
+"""Training losses by name. A new loss is one new file that registers itself, and one import below.
+
+They import scores, the registry and, for those that need second derivatives, `trainables.curvature`: neither data nor
+networks nor the training loop.
+"""
 
 from importlib import import_module
 

@@ -1,4 +1,8 @@
-"""Architectures by name. Adding one: write a file with `COMPONENTS` and list it here."""
+"""Architectures by name. Adding one: write a file with `COMPONENTS` and list it here.
+
+They import the registry and torch; timm and torchvision inside the functions that build with them. Neither losses nor
+the training loop.
+"""
 
 from __future__ import annotations
 

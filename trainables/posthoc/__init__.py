@@ -4,6 +4,9 @@
     probabilities = calibrator(test_logits)
 
 Each method is a `Component` of POSTHOC whose build takes (logits, targets, **options) and returns a `Calibrator`.
+
+Methods import numpy, scipy inside functions, and formulas of `trainables` that work on arrays: no data sets, networks
+or training.
 """
 
 from __future__ import annotations

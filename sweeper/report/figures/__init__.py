@@ -1,4 +1,7 @@
-"""The figures of the report, in the order in which they appear. A new figure is one file here and one line below."""
+"""The figures of the report, in the order in which they appear. A new figure is one file here and one line below.
+
+A figure imports `sweeper.report.figure` and what asks tables; never the page or another command.
+"""
 
 from __future__ import annotations
 
