@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from rich.console import Console
@@ -27,9 +27,9 @@ def chatter_to(log: Path) -> Iterator[Console]:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    handler = logging.StreamHandler(sys.stderr)
-    logging.getLogger().addHandler(handler)
-    with os.fdopen(os.dup(kept[1]), "w", buffering=1) as real_error:
+    with os.fdopen(os.dup(kept[1]), "w", buffering=1) as real_error, _streams_to(1, 2):
+        handler = logging.StreamHandler(sys.stderr)
+        logging.getLogger().addHandler(handler)
         try:
             yield Console(file=real_error, force_terminal=was_terminal, highlight=False, soft_wrap=not was_terminal)
         finally:
@@ -40,3 +40,14 @@ def chatter_to(log: Path) -> Iterator[Console]:
             os.dup2(kept[1], 2)
             os.close(kept[0])
             os.close(kept[1])
+
+
+@contextmanager
+def _streams_to(out: int, error: int) -> Iterator[None]:
+    """Send what Python prints to these descriptors where a notebook's kernel would send it to the cell."""
+    with ExitStack() as stack:
+        for stream, descriptor, redirect in ((sys.stdout, out, redirect_stdout), (sys.stderr, error, redirect_stderr)):
+            if hasattr(stream, "pub_thread"):
+                opened = stack.enter_context(os.fdopen(os.dup(descriptor), "w", buffering=1))
+                stack.enter_context(redirect(opened))
+        yield

@@ -15,10 +15,12 @@ from sweeper import catalogue
 from sweeper.doctor import checks
 from sweeper.errors import InvalidSearchSpace, SweeperError
 from sweeper.ids import SweepPaths
+from sweeper.journal import Journal
 from sweeper.own_components import code_of, keep, look_beside, manifest_part, take_up_kept
 from sweeper.own_lanes import lane_notes
 from sweeper.preparation import dataset_facts, prepare_dataset
 from sweeper.reuse import choose_sources
+from sweeper.sinks.mlflow_projection import _describe
 from sweeper.space import configurations
 from sweeper.spec import load_spec
 from sweeper.submission import Request, submit
@@ -271,6 +273,8 @@ def test_a_sweep_is_opened_without_its_code_and_taken_up_with_its_own_copy(folde
     assert SweepPaths(sweep.paths.root).extensions.read_bytes() == code.archive
     take_up_kept(opened.paths)
     prepare_dataset(opened.spec)
+    Journal(sweep.paths.journal).append("attempt", {"attempt": 1})
+    assert _describe(opened.paths, opened.spec).tags["own_code"] == code.digest
 
 
 def test_another_sweeps_trials_are_taken_over_only_where_the_code_is_the_same(folder):

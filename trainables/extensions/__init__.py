@@ -10,7 +10,8 @@ package gives it:
 * a loss, in `space.loss`: a subclass of `trainables.losses.Loss`, a `torch.nn.Module` without parameters, or a function
   of (logits [N, K], targets int64 [N], …) that gives [N] values or their mean;
 * an architecture, in `space.architecture`: a function or class of (input_shape, classes, …) that gives a
-  `torch.nn.Module` from inputs [N, *input_shape] to logits [N, K];
+  `torch.nn.Module` from inputs [N, *input_shape] to logits [N, K]; one for texts has `TAGS = ("text",)` and takes
+  `vocabulary: int`, the number of token ids;
 * a data set, `dataset`: a function of options that gives a `trainables.datasets.DataSet`;
 * a metric, in `evaluation.metrics`: a function of (probabilities float64 [N, K], targets int64 [N], …) that gives a
   number, a column of `evaluations` (and `posthoc_<method>_<metric>` for the probabilities after each post-hoc method);
