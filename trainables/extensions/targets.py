@@ -71,9 +71,15 @@ def import_target(path: str) -> Any:
             known = tuple(key for key in vars(found) if not key.startswith("_")) if hasattr(found, "__dict__") else ()
             near = did_you_mean(name, known)
             hint = near if near.startswith("; did") else ""
-            raise ExtensionError(f"{path}: {module_name} has no {name!r}{hint}")
+            raise ExtensionError(f"{path}: {module_name} has no {name!r}{_elsewhere(module_name)}{hint}")
         found = getattr(found, name)
     return found
+
+
+def _elsewhere(module_name: str) -> str:
+    """Return where a module lies that hides one of the user's by its name; nothing where it is the user's."""
+    place = package_place(module_name.partition(".")[0])
+    return "" if place is None or str(place.parent) in _roots else f" (it is the one in {place.parent})"
 
 
 def _imported(path: str, module_name: str) -> Any:
@@ -88,7 +94,7 @@ def _imported(path: str, module_name: str) -> Any:
             raise ExtensionError(f"{path} cannot be imported: {told(error, module_name)}") from error
         places = ", ".join(dict.fromkeys([*_roots, "the installed packages"]))
         raise ExtensionError(f"{path}: there is no module {error.name!r} in {places}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ExtensionError(f"{path} cannot be imported: {told(error, module_name)}") from error
     finally:
         tops = {name.partition(".")[0] for name in set(sys.modules) - before}

@@ -116,10 +116,13 @@ def test_a_subclass_of_ours_is_not_ours_and_a_component_is_taken_as_it_is(own):
         ("broken:Loss", "broken.py:2: ZeroDivisionError: division by zero"),
         ("missing:Loss", "missing.py:1: ModuleNotFoundError: No module named 'nowhere'"),
         ("untidy:Loss", "untidy.py:1: SyntaxError"),
+        ("leaves:Loss", "leaves.py:1: SystemExit: 3"),
+        ("json:Loss", "json has no 'Loss' (it is the one in "),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence_with_the_users_line(own, name, said):
-    for module, source in (("broken", "x = 1\n1 / 0\n"), ("missing", "import nowhere\n"), ("untidy", "def f(:\n")):
+    for module, source in (("broken", "x = 1\n1 / 0\n"), ("missing", "import nowhere\n"), ("untidy", "def f(:\n"),
+                           ("leaves", "raise SystemExit(3)\n"), ("json", "Loss = 1\n")):  # fmt: skip
         own(module, source)
     own("own_losses", LOSSES_SOURCE)
     fault = LOSSES.fault(name)
