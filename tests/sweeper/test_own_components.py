@@ -184,6 +184,7 @@ def test_the_examples_are_short_and_pass(tmp_path, monkeypatch):
 
 LANES = '''
 import torch
+from torch import nn
 from torch.nn import functional
 from trainables.losses import Loss
 
@@ -202,6 +203,15 @@ class Counts(Loss):
         return value / (1 + self.mean)
     def state_dict(self): return {"mean": self.mean}
     def restore(self, state): self.mean = torch.as_tensor(state["mean"])
+
+class Asks(nn.Module):
+    """Chooses its way by what it sees."""
+    def __init__(self, input_shape, classes):
+        super().__init__()
+        self.ways = nn.ModuleList(nn.Linear(64, classes) for _ in range(2))
+    def forward(self, inputs):
+        flat = inputs.flatten(1)
+        return self.ways[int(flat.mean() > 0.3)](flat)
 
 def fine(logits, targets, power: float = 1.0):
     return functional.cross_entropy(logits, targets, reduction="none") ** power
@@ -230,6 +240,15 @@ def test_a_loss_that_lanes_would_train_wrongly_trains_one_after_the_other(folder
     assert found == {
         "lanes:looks": "sequential", "lanes:Counts": "sequential", "lanes:fine": "fused", "focal": "fused",
     }  # fmt: skip
+
+
+def test_a_network_that_lanes_cannot_share_trains_one_after_the_other(folder):
+    (folder / "lanes.py").write_text(LANES)
+    space = {"architecture": {"grid": ["lanes:Asks", "mlp"]}}
+    spec = load_spec(_space(folder, space=space, samples=1, replicates={"count": 2, "packing": "auto"}))
+    notes = lane_notes(spec, prepare_dataset(spec))
+    assert len(notes) == 1
+    assert notes[0].startswith("cross_entropy on lanes:Asks is trained one replicate after the other, not as lanes: it")
 
 
 def test_a_loss_of_ones_own_goes_on_from_a_checkpoint_as_if_never_interrupted(folder):
