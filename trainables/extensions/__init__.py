@@ -31,8 +31,9 @@ hold. A metric or post-hoc method that cannot be computed raises ValueError; its
 into a column beside them.
 
 The sweep keeps a copy of the code in its folder (`extensions.zip`), and every process that trains takes it from there,
-so the code may be edited while a sweep runs, and `resume` goes on with what the sweep was begun with. Worked examples
-lie in `search_spaces/examples/`.
+so the code may be edited while a sweep runs, and `resume` goes on with what the sweep was begun with. Whoever runs,
+plans or resumes a search space runs the code that it names; `status`, `results`, `report` and `sync` import none of it.
+Worked examples lie in `search_spaces/examples/`.
 
 This package imports what every other one in `trainables` may import, and those that it adapts to.
 """
