@@ -76,7 +76,7 @@ class Comparison:
 def compare(first: Results, second: Results) -> Comparison:
     """Compare two sweeps. Raises QueryError where their tables cannot be read."""
     both = SeveralResults({"first": first, "second": second})
-    trials = both.sql("SELECT DISTINCT sweep, config_hash FROM trials").to_pylist()
+    trials = both.sql("SELECT DISTINCT sweep, config_hash FROM trials WHERE config_hash IS NOT NULL").to_pylist()
     hashes = [{row["config_hash"] for row in trials if row["sweep"] == name} for name in both.members]
     rows = [_finished(both, name) for name in both.members]
     finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}

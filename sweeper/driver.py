@@ -71,6 +71,7 @@ class Driver:
         keeper: CheckpointKeeper | None = None,
         shares: Callable[[int], float] | None = None,
         max_concurrent: int | None = None,
+        common_seeds: bool = False,
         searcher: Searcher | None = None,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
@@ -88,6 +89,7 @@ class Driver:
             keeper: removes checkpoints; by default in the sweep's folder.
             shares: the share of a card that a configuration needs; `None` where trials take none, or whole cards.
             max_concurrent: assignments outstanding at once; `None` for no limit.
+            common_seeds: replicate r has the same seed in every configuration.
             searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
                 the space. It is asked when a trial could start at once, so that it knows as much as can be known.
             retries: how often a trial may fail in a way that counts before it has failed for good.
@@ -104,7 +106,7 @@ class Driver:
         self.yields_to: str | None = None
         self.alone = True
         self.broken: Exception | None = None
-        self._seed, self._replicates = seed, replicates
+        self._seed, self._replicates, self._common_seeds = seed, replicates, common_seeds
         self._reusable: Mapping[int, Iterable[dict[str, Any]]] = {}
         self._journal, self._sinks = journal, sinks
         self._retries, self._slots, self._clock = retries, slots, clock
@@ -228,10 +230,13 @@ class Driver:
                 index,
                 trial_name(index),
                 self.configurations[index],
-                [replicate_seed(self._seed, index, r) for r in range(self._replicates)],
+                [self._seed_of(index, r) for r in range(self._replicates)],
             ]
             for index in assignment
         ]
+
+    def _seed_of(self, configuration: int, replicate: int) -> int:
+        return replicate_seed(self._seed, configuration, replicate, common=self._common_seeds)
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Take note that an assignment's process has begun; it is recorded when the first report takes its time."""

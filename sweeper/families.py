@@ -4,9 +4,8 @@ What is compared are configurations that finished, each the mean of its replicat
 same other settings (a grid), they are paired by those settings: in each, a family stands with the configuration that
 validation data would choose, measured on test data. Where settings are drawn at random no two agree, and all finished
 configurations of a family are compared with all of the reference. Where a side has one configuration only, the
-replicates of each side's best by validation are compared: that counts the chance of seeds, not that of the choice.
-Seeds differ between the configurations of a sweep, so nothing here is paired by seed; `compare` does that between
-sweeps that share seeds.
+replicates of each side's best by validation are compared: that counts the chance of seeds, not that of the choice. They
+are paired where the two share seeds (`replicates: {seeds: common}`); `compare` pairs sweeps that share theirs.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ REFERENCE = "cross_entropy"
 MINIMUM = 2
 """Settings, configurations or replicates on each side, below which nothing is compared."""
 
-SETTINGS, CONFIGURATIONS, REPLICATES = "settings", "configurations", "replicates"
-"""What is compared: pairs at equal settings, configurations as they come, or replicates of the chosen ones."""
+SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES = "settings", "configurations", "seeds", "replicates"
+"""What is compared: pairs at equal settings, configurations as they come, the chosen ones' replicates on equal seeds,
+or these as they come."""
 
 SAME = 1e-12
 """Values that differ by less than this share of the largest are the same but for rounding."""
@@ -48,7 +48,7 @@ class FamilyComparison:
         difference: mean, interval and p, before correction.
         corrected: p after Holm's correction for all families compared by this metric.
         sizes: how many units of the family and of the reference went in.
-        unit: SETTINGS, CONFIGURATIONS or REPLICATES.
+        unit: SETTINGS, CONFIGURATIONS, SEEDS or REPLICATES.
     """
 
     family: str
@@ -69,7 +69,7 @@ def reference_of(rows: Rows) -> str | None:
 
 
 def compare_families(
-    rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Mapping[str, Sequence[float]]
+    rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Mapping[str, Mapping[int, float]]
 ) -> list[FamilyComparison]:
     """Return every family with enough to compare, against the reference, by name.
 
@@ -78,7 +78,7 @@ def compare_families(
         varying: the `config_…` columns that vary.
         metric: the column to compare.
         mode: `min` or `max`: which `judged` is better.
-        replicates: trial → the metric of each replicate.
+        replicates: trial → seed → the metric of that replicate.
     """
     usable = [row for row in rows if finite(row.get(metric)) and finite(row.get("judged"))]
     reference = reference_of(usable)
@@ -91,15 +91,21 @@ def compare_families(
         chosen = [best_by_settings(part, settings, mode) for part in (other, mine)]
         shared = [key for key in chosen[0] if key in chosen[1]]
         best = [best_by_settings(part, (), mode)[()] for part in (other, mine)]
-        seeds = [[value for value in replicates.get(str(row["trial"]), ()) if finite(value)] for row in best]
+        measured = [replicates.get(str(row["trial"]), {}) for row in best]
+        each = [{seed: value for seed, value in part.items() if finite(value)} for part in measured]
+        common = [seed for seed in each[0] if seed in each[1]]
         if len(shared) >= MINIMUM:
             pairs = [[part[key][metric] for key in shared] for part in chosen]
             found.append((family, paired_difference(*pairs), (len(shared), len(shared)), SETTINGS))
         elif min(len(mine), len(other)) >= MINIMUM:
             values = [[row[metric] for row in part] for part in (other, mine)]
             found.append((family, unpaired_difference(*values), (len(mine), len(other)), CONFIGURATIONS))
-        elif min(map(len, seeds)) >= MINIMUM:
-            found.append((family, unpaired_difference(*seeds), (len(seeds[1]), len(seeds[0])), REPLICATES))
+        elif len(common) >= MINIMUM:
+            pairs = [[part[seed] for seed in common] for part in each]
+            found.append((family, paired_difference(*pairs), (len(common), len(common)), SEEDS))
+        elif min(map(len, each)) >= MINIMUM:
+            unpaired = unpaired_difference(*([*part.values()] for part in each))
+            found.append((family, unpaired, (len(each[1]), len(each[0])), REPLICATES))
     corrected = holm([difference.p for _, difference, _, _ in found])
     return [FamilyComparison(f, d, p, n, unit) for (f, d, n, unit), p in zip(found, corrected, strict=True)]
 

@@ -52,9 +52,12 @@ def configuration_seed(sweep_seed: int, configuration: int) -> int:
     return seed_from("configuration", sweep_seed, configuration)
 
 
-def replicate_seed(sweep_seed: int, configuration: int, replicate: int) -> int:
-    """Return the seed of one replicate: initial weights, data order and every random choice of its training."""
-    return seed_from("replicate", sweep_seed, configuration, replicate)
+def replicate_seed(sweep_seed: int, configuration: int, replicate: int, *, common: bool = False) -> int:
+    """Return the seed of one replicate: initial weights, data order and every random choice of its training.
+
+    A `common` one is the same for all configurations.
+    """
+    return seed_from("replicate", sweep_seed, "common" if common else configuration, replicate)
 
 
 def config_hash(configuration: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from sweeper.card_shares import on_a_larger_share
 from sweeper.driver import Driver
 from sweeper.failures import CRASH, ERROR, HUNG, STORAGE, Failure
-from sweeper.ids import replicate_seed, trial_name
+from sweeper.ids import trial_name
 from sweeper.replicate_merge import last_failure, merged_report
 from sweeper.state import ENDED, FAILED, RUNNING, ReplicateState
 from trainables.checkpoints import replicate_folder
@@ -69,7 +69,7 @@ class ReplicateDriver(Driver):
     def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""
         configuration, number = assignment
-        seeds = [replicate_seed(self._seed, configuration, number)]
+        seeds = [self._seed_of(configuration, number)]
         return [[configuration, trial_name(configuration), self.configurations[configuration], seeds, number]]
 
     def share_of(self, assignment: Sequence[int]) -> float | None:

@@ -32,7 +32,8 @@ def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] 
     looked_at = examples(spec)
 
     def measure(index: int) -> CardMemory | None:
-        seeds = [replicate_seed(spec.seed, index, number) for number in range(replicates)]
+        common = spec.replicates.common_seeds
+        seeds = [replicate_seed(spec.seed, index, number, common=common) for number in range(replicates)]
         found = probe([index, trial_name(index), looked_at[index], seeds])
         return CardMemory(**found) if found is not None else None
 

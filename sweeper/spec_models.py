@@ -103,10 +103,19 @@ class Replicates(_Part):
     process of its own from one rung to the next, with all of `resources`; the scheduler still judges their mean. Lanes
     round otherwise than a network alone, and a measurement may choose differently on another machine; so `sequential`,
     whose numbers repeat everywhere, is the default.
+
+    Each configuration has seeds of its `own`, or all have them in `common`: then a seed's luck falls out of the
+    difference of two configurations, and what holds for these seeds says less about others.
     """
 
     count: int = Field(default=1, ge=1, le=1000)
     packing: Literal["auto", "fused", "sequential", "trials"] = "sequential"
+    seeds: Literal["own", "common"] = "own"
+
+    @property
+    def common_seeds(self) -> bool:
+        """Whether replicate r has the same seed in every configuration."""
+        return self.seeds == "common"
 
 
 def _gpu(value: Any) -> Any:

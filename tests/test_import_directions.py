@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("sweeper", "trainables", "search_spaces")
-RUNNING = {f"sweeper.{name}" for name in ("runner", "driver", "replicate_driver", "executor", "cluster", "submission")}
+RUNNING = {
+    f"sweeper.{name}"
+    for name in ("runner", "driving", "driver", "replicate_driver", "executor", "cluster", "submission")
+}
 COMMANDS = {"sweeper.cli", "sweeper.__main__"}
 FORBIDDEN = {
     # folder → what nothing in it imports, beyond what the tests below say; `CONTRIBUTING.md` says it in words.

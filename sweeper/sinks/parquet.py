@@ -48,6 +48,7 @@ class ParquetSink:
         configurations: all of them, by index; `None` for each that a searcher chooses, which the journal has.
         replicates: of each configuration.
         sweep_seed: the replicates' seeds follow from it.
+        common_seeds: replicate r has the same seed in every configuration.
         clock: seconds, for the time between flushes.
         arrivals: brings the trials' tables here where they put them into a store.
 
@@ -66,12 +67,18 @@ class ParquetSink:
         *,
         replicates: int,
         sweep_seed: int,
+        common_seeds: bool = False,
         clock: Callable[[], float] = time.monotonic,
         arrivals: Arrivals | None = None,
     ) -> None:
         self._paths, self._schemas, self._clock, self._arrivals = paths, schemas, clock, arrivals
         self._trials = TrialsTable(
-            paths.name, schemas["trials"], configurations, replicates=replicates, sweep_seed=sweep_seed
+            paths.name,
+            schemas["trials"],
+            configurations,
+            replicates=replicates,
+            sweep_seed=sweep_seed,
+            common_seeds=common_seeds,
         )
         self._configurations = len(configurations)
         self._generations = Generations(paths)

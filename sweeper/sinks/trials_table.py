@@ -45,6 +45,7 @@ class TrialsTable:
         *,
         replicates: int,
         sweep_seed: int,
+        common_seeds: bool = False,
     ) -> None:
         """Convert the configurations; `None` stands for one that is not known yet, and comes with the state.
 
@@ -67,7 +68,7 @@ class TrialsTable:
         numbers = [(index, replicate) for index in range(len(self._rows)) for replicate in range(replicates)]
         self._fixed = {
             "replicate": pa.array([replicate for _, replicate in numbers], pa.int64()),
-            "seed": pa.array([replicate_seed(sweep_seed, *number) for number in numbers], pa.int64()),
+            "seed": pa.array([replicate_seed(sweep_seed, *n, common=common_seeds) for n in numbers], pa.int64()),
         }
         self._convert()
 

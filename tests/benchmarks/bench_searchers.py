@@ -137,6 +137,8 @@ def run(way: str, seed: int, budget: int) -> Run:
             assignment = driver.next_assignment()
             assert assignment is not None, "the budget is larger than what there is to train"
             for described in driver.describe(assignment):
+                if len(spending.at) == len(SHARES):
+                    break
                 trial = Trial(Assignment(*described), settings, dataset)
                 while not driver.on_reports(assignment, [trial.advance()], False) and not trial.finished:
                     pass

@@ -15,8 +15,8 @@ from sweeper.capacity import (
     view_of_first_autoscaler,
     waiting_for,
 )
+from sweeper.driving import share_out
 from sweeper.errors import SweeperError
-from sweeper.runner import share_out
 from sweeper.spec_models import Resources
 
 HEAD = {"node:__internal_head__": 1.0, "memory": 1e9}

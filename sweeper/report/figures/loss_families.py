@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from sweeper.families import (
     CONFIGURATIONS,
     REPLICATES,
+    SEEDS,
     SETTINGS,
     FamilyComparison,
     compare_families,
@@ -26,7 +27,7 @@ ABSENT = "Loss families compared: fewer than two families with two finished conf
 METRICS = ("test_ece", "test_nll", "test_accuracy")
 
 REPLICATES_SQL = (
-    "SELECT trial, replicate, ece AS test_ece, nll AS test_nll, accuracy AS test_accuracy FROM final\n"
+    "SELECT trial, replicate, seed, ece AS test_ece, nll AS test_nll, accuracy AS test_accuracy FROM final\n"
     "WHERE split = 'test' AND status = 'completed' ORDER BY trial, replicate"
 )
 
@@ -40,9 +41,9 @@ def draw(results: Results) -> Figure | None:
     panels, tested = [], set()
     measured = results.rows(REPLICATES_SQL)
     for metric in METRICS:
-        each: dict[str, list[float]] = defaultdict(list)
+        each: dict[str, dict[int, float]] = defaultdict(dict)
         for row in measured:
-            each[row["trial"]].append(row[metric])
+            each[row["trial"]][row["seed"]] = row[metric]
         found = compare_families(board.finished, board.varying, metric, board.objective.mode, each)
         if found:
             panels.append(panel(found, metric, reference))
@@ -55,7 +56,7 @@ def draw(results: Results) -> Figure | None:
         caption=(
             f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only. "
             f"{how(tested, board)} p: permutation tests, corrected over the families of a "
-            "panel by Holm’s method. Seeds differ between the configurations of a sweep, so none is paired by seed."
+            "panel by Holm’s method."
         ),
         sql=[board.sql, REPLICATES_SQL],
         tables=["evaluations", "trials"],
@@ -75,10 +76,12 @@ def how(tested: set[str], board: Leaderboard) -> str:
         parts.append("Where other settings differ, not paired: means over replicates of all a family’s configurations.")
         if any(row["status"] == "early_stopped" for row in board.rows):
             parts.append("Early stopping kept the best of each: these are survivors, not samples of their family.")
+    if SEEDS in tested:
+        parts.append(f"Where a side has one configuration: replicates of each side’s {best}, paired by equal seeds.")
     if REPLICATES in tested:
         parts.append(
             f"Where a side has one configuration: replicates of each side’s {best}, which counts the chance of seeds, "
-            "not that of the choice."
+            "not that of the choice; seeds differ, so they are not paired."
         )
     return " ".join(parts)
 
@@ -110,7 +113,7 @@ def panel(found: Sequence[FamilyComparison], metric: str, reference: str) -> Pan
 def sentence(item: FamilyComparison) -> str:
     """Return one comparison in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs), p = 0.02`."""
     mine, other = item.sizes
-    size = plural(mine, "pair") if item.unit == SETTINGS else f"{mine} against {other} {item.unit}"
+    size = plural(mine, "pair") if item.unit in (SETTINGS, SEEDS) else f"{mine} against {other} {item.unit}"
     limits = item.difference.interval
     around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
     text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")
