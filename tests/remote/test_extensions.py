@@ -100,7 +100,8 @@ def sweeper(cluster: LocalCluster, cwd: Path, *arguments: str | Path, path: str 
 
 
 @pytest.mark.skipif(not can_hide(), reason="this machine lets no process have a file system of its own")
-@pytest.mark.timeout(600)
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_own_components_of_every_kind_run_on_nodes_that_do_not_see_them(tmp_path: Path) -> None:
     files, output = tmp_path / "files", tmp_path / "results"
     shutil.copytree(Path(search_spaces.__file__).parent / "examples", files)
