@@ -68,6 +68,13 @@ async function drawUnpacked(plot) {
   draw(plot);
 }
 
+/* Paper cannot be scrolled sideways: on it labels of many axes stand aslant, and are small. */
+function squeeze(trace) {
+  trace.labelangle = -25;
+  trace.labelfont.size = 8;
+  trace.tickfont.size = 7;
+}
+
 /* Draws at once where the data are at hand, as printing needs it. */
 function draw(plot) {
   if (!atHand(plot.dataset.plot)) return drawUnpacked(plot);
@@ -81,6 +88,7 @@ function draw(plot) {
   if (root.classList.contains("printing")) {
     figure.layout.width = plot.clientWidth;
     figure.layout.height = plot.clientHeight;
+    figure.data.filter((trace) => trace.type === "parcoords").forEach(squeeze);
   }
   const config = { responsive: true, displaylogo: false, displayModeBar: false };
   Plotly.react(plot, figure.data, figure.layout, config);
