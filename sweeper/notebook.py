@@ -106,7 +106,8 @@ class NotebookProgress(Progress):
             found = f"best {self._halving.metric} {now.best.objective:.4f} after {now.best.epochs} epochs: {words}"
             parts.append(f"<b>{escape(found)}</b>")
         parts += [f'<span style="color:#c0392b">{escape(text)}</span>' for text in self._failures[-FAILURES_SHOWN:]]
-        return '<div style="font-variant-numeric:tabular-nums">' + "<br>".join(parts) + "</div>"
+        lines = "".join(f"<div>{part}</div>" for part in parts)
+        return f'<div style="font-variant-numeric:tabular-nums">{lines}</div>'
 
 
 def rungs_html(now: Snapshot) -> str:
