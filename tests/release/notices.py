@@ -50,7 +50,7 @@ def needed(package: str = OURS) -> set[str]:
 
 def table() -> str:
     """Return the notices."""
-    command = [sys.executable, "-m", "piplicenses", "--from=mixed", "--format=json", "--with-authors"]
+    command = [sys.executable, "-m", "piplicenses", "--from=mixed", "--format=json", "--with-authors", "--with-system"]
     done = subprocess.run(
         [*command, "--packages", *sorted(needed())], capture_output=True, text=True, check=True, timeout=600
     )
