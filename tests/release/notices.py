@@ -27,12 +27,13 @@ E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 1998).
 """
 COLUMNS = ("Name", "Version", "License", "Author")
 OURS = "calibration-sweeper"
+OF_CARDS = ("nvidia", "cuda", "triton")
 READ = {"huey": "MIT", "skops": "MIT"}
 """Licences that a package's metadata do not state, read in its `dist-info/licenses/LICENSE`."""
 
 
 def needed(package: str = OURS) -> set[str]:
-    """Return the names of all that a package needs here, directly or not, with the extras that are asked for."""
+    """Return the names of all that a package needs, directly or not, but for what a CUDA build of torch adds."""
     waiting, found = [Requirement(package)], set[tuple[str, frozenset[str]]]()
     while waiting:
         wanted = waiting.pop()
@@ -40,12 +41,14 @@ def needed(package: str = OURS) -> set[str]:
         if key in found:
             continue
         found.add(key)
+        if key[0].startswith(OF_CARDS):
+            continue
         for line in metadata.requires(wanted.name) or []:
             further = Requirement(line)
             extras = wanted.extras or {""}
             if further.marker is None or any(further.marker.evaluate({"extra": extra}) for extra in extras):
                 waiting.append(further)
-    return {name for name, _ in found} - {canonicalize_name(package)}
+    return {name for name, _ in found if not name.startswith(OF_CARDS)} - {canonicalize_name(package)}
 
 
 def table() -> str:
