@@ -56,6 +56,12 @@ def objective(results: Results) -> Objective:
     return Objective(written.get("metric", "val_nll"), written.get("mode", "min"))
 
 
+def searcher(results: Results) -> dict[str, Any]:
+    """Return who chose the configurations and its options; empty where they were drawn at random or from grids."""
+    written = results.specification.get("searcher")
+    return written if isinstance(written, dict) and written.get("name") == "optuna" else {}
+
+
 @dataclass(frozen=True)
 class Leaderboard:
     """Configurations with an evaluation, those that ran to the end first, best first.

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from sweeper.claims.sweeps import judge_claims, named_claims, verdict_lines
 from sweeper.durations import duration
-from sweeper.leaderboard import Leaderboard, leaderboard
+from sweeper.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.rehearsal import notice
 from sweeper.report.figure import STATUS_WORDS, plural
 from sweeper.report.figures import curvature_against_gamma
@@ -56,11 +56,11 @@ def packing_lines(results: Results) -> list[str]:
 
 def searcher_lines(results: Results) -> list[str]:
     """Return who chose the configurations, and what it knew before: nothing where they follow from the space."""
-    searcher = results.specification.get("searcher", {})
-    if searcher.get("name") != "optuna":
+    asked = searcher(results)
+    if not asked:
         return []
     chosen = results.rows("SELECT count(DISTINCT trial) AS n FROM trials WHERE config_hash IS NOT NULL")[0]["n"]
-    line = f"optuna chose {plural(chosen, 'configuration')}, at random until {searcher['startup']} trials had ended"
+    line = f"optuna chose {plural(chosen, 'configuration')}, at random until {asked.get('startup')} trials had ended"
     lines = [line]
     for source in results.manifest.get("warm_start", ()):
         outside = f"; {source['outside']} more lie outside of this space" if source["outside"] else ""

@@ -14,6 +14,7 @@ from sweeper.plan_costs import measure_costs, measured_plan, representatives
 from sweeper.scheduler import Halving
 from sweeper.spec import build_spec, load_spec
 from sweeper.spec_models import Resources
+from tests.sweeper.searches import searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 QUICKSTART_HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -180,3 +181,12 @@ def _shown(found):
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(found)
     return console.export_text()
+
+
+def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
+    searcher = {"name": "optuna", "startup": 5, "warm_start": ["quickstart"]}
+    planned = plan(searched_spec(20, searcher=searcher))
+    assert planned.trials == 20
+    (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
+    assert words.startswith("optuna, told of quickstart: 5 trials at random, then from what was observed")
+    assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)

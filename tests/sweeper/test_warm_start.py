@@ -15,6 +15,8 @@ from sweeper.ids import config_hash
 from sweeper.journal import read_journal
 from sweeper.optuna_search import OptunaSearcher
 from sweeper.preparation import dataset_facts
+from sweeper.report import write_report
+from sweeper.report.figures.importance import chosen
 from sweeper.results import load
 from sweeper.scheduler import audit
 from sweeper.searcher import audit_suggestions
@@ -35,6 +37,12 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Inline, Sweep]:
     """A finished random sweep, which tests only read."""
     inline = Inline(tmp_path_factory.mktemp("earlier"))
     return inline, inline.run("earlier", "samples=8")
+
+
+@pytest.fixture(scope="module")
+def searched(earlier: tuple[Inline, Sweep]) -> Sweep:
+    """A finished search that knew nothing, which tests only read."""
+    return earlier[0].run("searched", *SEARCHED)
 
 
 def _lessons(inline: Inline, *overrides: str) -> list[Any]:
@@ -83,11 +91,9 @@ def test_every_name_that_teaches_nothing_is_told_at_once(earlier: tuple[Inline, 
 
 
 def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
-    earlier: tuple[Inline, Sweep], tmp_path: Path
+    earlier: tuple[Inline, Sweep], searched: Sweep, tmp_path: Path
 ) -> None:
-    inline, _ = earlier
-    warm = inline.run("warm", *SEARCHED, "searcher.warm_start=[earlier]")
-    cold = inline.run("cold", *SEARCHED)
+    warm = earlier[0].run("warm", *SEARCHED, "searcher.warm_start=[earlier]")
     records = list(read_journal(warm.paths.journal))
     assert [record.kind for record in records[:3]] == ["attempt", "learned", "suggested"]
     number = len(records[1].body["observations"])
@@ -100,7 +106,7 @@ def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
         f"it knew {number} finished trials of earlier before it began",
     ]
     # Two startup trials are known already, so nothing is random: it differs from the one that knew nothing.
-    assert _suggestions(warm)[0] != _suggestions(cold)[0]
+    assert _suggestions(warm)[0] != _suggestions(searched)[0]
     # The journal is enough: a copy elsewhere, without the earlier sweep, is audited alike.
     moved = shutil.copytree(warm.paths.journal, tmp_path / "journal")
     audited = audit_suggestions(lambda: OptunaSearcher(warm.spec), read_journal(moved))
@@ -126,11 +132,15 @@ def test_a_longer_search_takes_over_what_a_shorter_one_trained(tmp_path: Path) -
     assert len(inline.trained) == 9
 
 
-def test_tables_have_every_configuration_that_was_chosen(earlier: tuple[Inline, Sweep]) -> None:
-    inline, _ = earlier
-    sweep = inline.run("tabled", *SEARCHED)
-    sql = "SELECT trial, config_hash, config_optimizer_lr AS lr FROM trials ORDER BY trial"
-    rows = load(sweep.paths.root).rows(sql)
-    known = [sweep.configurations[index] for index in range(6)]
+def test_tables_and_report_have_every_configuration_that_was_chosen(
+    earlier: tuple[Inline, Sweep], searched: Sweep
+) -> None:
+    results = load(searched.paths.root)
+    rows = results.rows("SELECT config_hash, config_optimizer_lr AS lr FROM trials ORDER BY trial, replicate")
+    known = [searched.configurations[index] for index in range(6)]
     assert [row["config_hash"] for row in rows[::2]] == [config_hash(values) for values in known]
     assert [row["lr"] for row in rows[::2]] == [values["optimizer"]["lr"] for values in known]
+    write_report(searched.paths.root)
+    assert searched.paths.report.stat().st_size > 100_000
+    assert chosen(results).startswith(" A searcher chose these configurations")
+    assert chosen(load(earlier[1].paths.root)) == ""

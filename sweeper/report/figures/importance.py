@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from sweeper.importance import FOLDS, MINIMUM_TRIALS, MOST_TRIALS, Branch, importances
-from sweeper.leaderboard import Objective, objective, varying_columns
+from sweeper.leaderboard import Objective, objective, searcher, varying_columns
 from sweeper.report.figure import Figure, Panel, axis, plot, plural
 from sweeper.report.tables import short
 from sweeper.results import Results
@@ -36,12 +36,22 @@ def draw(results: Results) -> Figure | None:
             f"Share of the variance in the order of trials by {goal.label} that goes with each hyperparameter, its "
             f"interactions counted in: half the drop of a random forest’s R² on held-out trials when its values are "
             f"shuffled (bars: standard deviation over {FOLDS} folds). Trials are compared {when}; a hyperparameter "
-            "only among the trials that have it, so a branch of the space is a panel of its own."
+            "only among the trials that have it, so a branch of the space is a panel of its own." + chosen(results)
         ),
         sql=[sql],
         tables=["epochs", "trials"],
         panels=[panel(branch) for branch in found],
         findings=findings(found[:1], goal),
+    )
+
+
+def chosen(results: Results) -> str:
+    """Return what to bear in mind where a searcher chose the configurations, with a space before it."""
+    if not searcher(results):
+        return ""
+    return (
+        " A searcher chose these configurations: what it settled on early varies little among them, and so seems to "
+        "matter little."
     )
 
 

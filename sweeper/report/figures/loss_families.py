@@ -16,7 +16,7 @@ from sweeper.families import (
     compare_families,
     reference_of,
 )
-from sweeper.leaderboard import Leaderboard, leaderboard
+from sweeper.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.paired import p_text
 from sweeper.report.figure import Figure, Panel, axis, colour, plot, plural
 from sweeper.results import Results
@@ -55,8 +55,8 @@ def draw(results: Results) -> Figure | None:
         title="Loss families compared",
         caption=(
             f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only. "
-            f"{how(tested, board)} p: permutation tests, corrected over the families of a "
-            "panel by Holm’s method."
+            f"{how(tested, board, searched=bool(searcher(results)))} p: permutation tests, corrected over the families "
+            "of a panel by Holm’s method."
         ),
         sql=[board.sql, REPLICATES_SQL],
         tables=["evaluations", "trials"],
@@ -64,7 +64,7 @@ def draw(results: Results) -> Figure | None:
     )
 
 
-def how(tested: set[str], board: Leaderboard) -> str:
+def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
     """Return how the configurations were set against each other."""
     best = f"best configuration by {board.objective.label}"
     parts = []
@@ -76,6 +76,8 @@ def how(tested: set[str], board: Leaderboard) -> str:
         parts.append("Where other settings differ, not paired: means over replicates of all a family’s configurations.")
         if any(row["status"] == "early_stopped" for row in board.rows):
             parts.append("Early stopping kept the best of each: these are survivors, not samples of their family.")
+        if searched:
+            parts.append("A searcher took more of what did well: these are choices, not samples of their family.")
     if SEEDS in tested:
         parts.append(f"Where a side has one configuration: replicates of each side’s {best}, paired by equal seeds.")
     if REPLICATES in tested:

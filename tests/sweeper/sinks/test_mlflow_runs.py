@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.sinks.mlflow_runs import epoch_points, evaluation_points, unavailable_texts
+from sweeper.ids import config_hash
+from sweeper.journal import Record
+from sweeper.sinks.mlflow_runs import (
+    SWEEP_RUN,
+    RunProjection,
+    SweepDescription,
+    epoch_points,
+    evaluation_points,
+    unavailable_texts,
+)
 
 VALUES = st.floats(-1e6, 1e6)
 
@@ -41,3 +50,19 @@ def test_evaluation_metrics_carry_their_split_except_the_hessians_and_repeat_no_
     assert found["test_nll"] == (0.6, 3)
     assert math.isnan(found["test_aurc"][0])
     assert unavailable_texts(rows) == {"posthoc_temperature_unavailable": "all right"}
+
+
+def test_a_run_has_the_configuration_that_was_suggested_and_none_before_its_trial_begins() -> None:
+    values = {"loss": {"name": "focal", "gamma": 2.5}, "optimizer": {"lr": 0.1}}
+    drawn = [{"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}}] * 2
+    varying = frozenset({"config_loss_name", "config_loss_gamma"})
+    runs = RunProjection(SweepDescription("s", "id", "", drawn, varying, {}), {})
+    suggested = {"configuration": 1, "values": values, "choices": {}, "config_hash": "", "searcher": "x 1"}
+    runs.apply(Record(0, "attempt", 1.0, {"attempt": 1}))
+    runs.apply(Record(1, "suggested", 2.0, suggested))
+    assert [update.place for update in runs.take()] == [SWEEP_RUN]
+    runs.apply(Record(2, "started", 3.0, {"configuration": 1, "attempt": 1}))
+    (update,) = runs.take()
+    assert update.place == 1 and update.start_time == 3000
+    assert update.params == {"config_loss_name": "focal", "config_loss_gamma": "2.5"}
+    assert update.identity["config_hash"] == config_hash(values)
