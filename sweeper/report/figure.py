@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import plotly.graph_objects as go
 
 from sweeper.results import Results
+
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 SERIES = 8
 """Colours of the categorical palette in page.css; a ninth category starts again with the first."""
@@ -24,6 +26,9 @@ LOG_LABELS = ((0.5, (1, 1.5, 2, 3, 4, 5, 6, 8)), (1.2, (1, 2, 3, 5)), (2.2, (1, 
 SYMBOLS = {"completed": "circle", "early_stopped": "circle-open", "failed": "x-thin-open"}
 """Marker by status; whatever has not ended is drawn as OTHER_SYMBOL."""
 OTHER_SYMBOL = "diamond-open"
+
+MOST_POINTS = 1000
+"""Points of trials that did not finish, drawn a panel at most: more cover each other, and take seconds to draw."""
 
 STATUS_WORDS = {
     "completed": "finished", "early_stopped": "stopped early", "failed": "failed", "running": "running",
@@ -122,6 +127,19 @@ def scatter_type(points: int) -> type[go.Scatter] | type[go.Scattergl]:
     SVG prints and works everywhere; above some thousand points it becomes slow (plotly's own advice is 1,000 or more).
     """
     return go.Scattergl if points > 4000 else go.Scatter
+
+
+def thinned(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """Return the points to draw, and a remark where not all are: every finished one, and MOST_POINTS of the others.
+
+    They are chosen evenly, in the order of `rows`; what is computed from all of them is computed from all of them.
+    """
+    others = [at for at, row in enumerate(rows) if row["status"] != "completed"]
+    if len(others) <= MOST_POINTS:
+        return list(rows), []
+    left_out = set(others) - {others[at * (len(others) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)}
+    shown = [row for at, row in enumerate(rows) if at not in left_out]
+    return shown, [f"Of {len(others):,} not finished {MOST_POINTS:,} are drawn, evenly; numbers are of all."]
 
 
 def tagged(status: str, group: str = "") -> dict[str, str]:

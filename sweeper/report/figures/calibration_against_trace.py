@@ -16,7 +16,7 @@ from sweeper.report.configurations import (
     one_sample_size,
     sample_size_remark,
 )
-from sweeper.report.figure import Figure, Panel, categories, colour, counted, log_axis, plot, statuses, tagged
+from sweeper.report.figure import Figure, Panel, categories, colour, counted, log_axis, plot, statuses, tagged, thinned
 from sweeper.report.scatter import configuration_traces
 from sweeper.results import Results
 from sweeper.statistics import log_log_fit
@@ -55,13 +55,14 @@ def panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     column = f"hessian_{loss}_trace"
     shown = [row for row in rows if (row[column] or 0) > 0]
     fits, remarks = fitted(shown, column, architectures)
-    traces = configuration_traces(shown, column, "ece", architectures)
+    points, few = thinned(shown)
+    traces = configuration_traces(points, column, "ece", architectures)
     if len(shown) < len(rows):
         remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on this scale.")
     x = log_axis("Tr(H)", (row[column] for row in shown))
     y = log_axis("validation ECE", (row["ece"] for row in shown))
     drawn = plot([*traces, *fits], x, y)
-    return Panel(HESSIANS[loss], remarks, drawn)
+    return Panel(HESSIANS[loss], [*remarks, *few], drawn)
 
 
 def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[Any], list[str]]:

@@ -20,7 +20,7 @@ from sweeper.report.configurations import (
     rank_correlations,
     sample_size_remark,
 )
-from sweeper.report.figure import Figure, Panel, categories, counted, log_axis, plot, statuses
+from sweeper.report.figure import Figure, Panel, categories, counted, log_axis, plot, statuses, thinned
 from sweeper.report.scatter import configuration_traces
 from sweeper.results import Results
 from sweeper.statistics import MINIMUM_PAIRS
@@ -67,14 +67,16 @@ def panel(rows: Rows, zero: Rows, family: str, loss: str, architectures: Sequenc
     mine = [row for row in rows if row["loss"] == family]
     shown = [row for row in mine if (row[column] or 0) > 0]
     plain = [row for row in zero if (row[column] or 0) > 0]
+    (squares, fewer), (points, few) = thinned(plain), thinned(shown)
     traces = [
-        *configuration_traces(plain, "gamma", column, architectures, shape="square"),
-        *configuration_traces(shown, "gamma", column, architectures, connect=line),
+        *configuration_traces(squares, "gamma", column, architectures, shape="square"),
+        *configuration_traces(points, "gamma", column, architectures, connect=line),
     ]
     y = log_axis("λ<sub>max</sub>", (row[column] for row in (*shown, *plain)))
     remarks = rank_correlations(shown, "gamma", column)
     if len(shown) < len(mine):
         remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on this scale.")
+    remarks += [*few, *(f"At γ = 0: {remark}" for remark in fewer)]
     return Panel(f"{family}: {HESSIANS[loss]}", remarks, plot(traces, gamma_axis(shown), y))
 
 

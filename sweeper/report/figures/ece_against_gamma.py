@@ -14,7 +14,7 @@ from sweeper.report.configurations import (
     only_gamma_varies,
     rank_correlations,
 )
-from sweeper.report.figure import Figure, Panel, axis, categories, counted, plot, statuses
+from sweeper.report.figure import Figure, Panel, axis, categories, counted, plot, statuses, thinned
 from sweeper.report.scatter import configuration_traces
 from sweeper.results import Results
 
@@ -50,9 +50,11 @@ def draw(results: Results) -> Figure | None:
 def panel(rows: Rows, zero: Rows, family: str, architectures: Sequence[str], line: bool) -> Panel:
     """Return one family's ECE against γ, with a line through finished trials if `line`."""
     shown = [row for row in rows if row["loss"] == family]
+    (squares, fewer), (points, few) = thinned(zero), thinned(shown)
     traces = [
-        *configuration_traces(zero, "gamma", "ece", architectures, shape="square"),
-        *configuration_traces(shown, "gamma", "ece", architectures, connect=line),
+        *configuration_traces(squares, "gamma", "ece", architectures, shape="square"),
+        *configuration_traces(points, "gamma", "ece", architectures, connect=line),
     ]
     drawn = plot(traces, gamma_axis(shown), axis("validation ECE", rangemode="tozero"))
-    return Panel(family, rank_correlations(shown, "gamma", "ece"), drawn)
+    remarks = [*rank_correlations(shown, "gamma", "ece"), *few, *(f"At γ = 0: {remark}" for remark in fewer)]
+    return Panel(family, remarks, drawn)

@@ -26,6 +26,7 @@ from sweeper.report.figure import (
     statuses,
     symbol,
     tagged,
+    thinned,
 )
 from sweeper.results import Results
 from sweeper.wording import number
@@ -101,10 +102,11 @@ def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
 def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Panel:
     """Return one pair of goals: every configuration, and rings round those on the front."""
     traces: list[Any] = []
-    kind = scatter_type(len(rows))
-    for status in reversed(statuses(rows)):
+    shown, few = thinned(rows)
+    kind = scatter_type(len(shown))
+    for status in reversed(statuses(shown)):
         for index, loss in enumerate(losses):
-            mine = [row for row in rows if row["status"] == status and str(row["loss"]) == loss]
+            mine = [row for row in shown if row["status"] == status and str(row["loss"]) == loss]
             if mine:
                 done = status == FINISHED
                 mark = {"color": colour(index), "size": 8, "symbol": symbol(status)}
@@ -115,7 +117,7 @@ def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Pan
         mine = [row for row in front if str(row["loss"]) == loss]
         if mine:
             traces.append(points(kind, mine, x, y, ring, tagged(FINISHED, loss), 1.0))
-    return Panel(f"{LABELS[x]} and {LABELS[y]}", [], plot(traces, scale(x, rows), scale(y, rows)))
+    return Panel(f"{LABELS[x]} and {LABELS[y]}", few, plot(traces, scale(x, rows), scale(y, rows)))
 
 
 def points(

@@ -17,6 +17,7 @@ import pytest
 import scipy.stats
 
 from sweeper.report import write_report
+from sweeper.report.figure import MOST_POINTS, thinned
 from sweeper.report.figures import parallel_coordinates, pareto_front
 from tests.sweeper.report.test_report import Page
 
@@ -264,3 +265,14 @@ def test_of_many_lines_the_best_are_kept_and_the_others_thinned_evenly(mode: str
     assert ranks[: parallel_coordinates.BEST_LINES] == list(range(parallel_coordinates.BEST_LINES))
     assert ranks[-1] == 3999 and set(np.diff(ranks[parallel_coordinates.BEST_LINES :])) == {3, 4}
     assert parallel_coordinates.thinned(rows[:1500], mode) == rows[:1500]
+
+
+def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_evenly() -> None:
+    rows = [{"trial": at, "status": "completed" if at % 5 == 0 else "early_stopped"} for at in range(5000)]
+    shown, remarks = thinned(rows)
+    finished = [row["trial"] for row in shown if row["status"] == "completed"]
+    others = [row["trial"] for row in shown if row["status"] != "completed"]
+    assert finished == list(range(0, 5000, 5)) and len(others) == MOST_POINTS
+    assert others[0] == 1 and others[-1] == 4999 and max(np.diff(others)) <= 6
+    assert remarks == ["Of 4,000 not finished 1,000 are drawn, evenly; numbers are of all."]
+    assert thinned(rows[:1000]) == (rows[:1000], [])
