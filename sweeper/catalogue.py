@@ -97,10 +97,13 @@ def _hyperparameter_entry(description: Hyperparameter) -> HyperparameterEntry:
 
 
 def spaces_table() -> Table:
-    """Return the shipped search space files as a table for a terminal."""
-    table = Table("search space", "question", "cost", "command", box=None, pad_edge=False)
+    """Return the shipped search space files as a table for a terminal; names are whole, to be pasted."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("sweeper run …", no_wrap=True, overflow="fold")
+    table.add_column("question")
+    table.add_column("cost")
     for entry in list_spaces():
-        table.add_row(entry.name, entry.question, entry.cost, entry.command)
+        table.add_row(entry.name, entry.question, entry.cost)
     return table
 
 

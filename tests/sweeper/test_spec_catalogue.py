@@ -47,12 +47,18 @@ def test_hyperparameters_in_words():
 def test_tables_show_ranges_as_they_are(kind):
     console = Console(width=300, record=True, file=io.StringIO())
     console.print(components_table(kind, REGISTRIES))
-    console.print(spaces_table())
     text = console.export_text()
-    assert "sweeper run search_spaces/quickstart.yaml" in text
     if kind == "losses":  # square brackets are not markup
         assert "(0, 1]" in text
         assert "[0, inf)" in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_names_of_search_spaces_are_whole_enough_to_paste(width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(spaces_table())
+    first = [line.split(" ", 1)[0] for line in console.export_text().splitlines()]
+    assert {entry.name for entry in list_spaces()} <= set(first)
 
 
 def test_an_unknown_kind():
