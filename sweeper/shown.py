@@ -37,7 +37,8 @@ class Shown(Generic[T]):
 
 def as_text(look: RenderableType) -> str:
     """Return what a terminal would show, without colours."""
-    console = Console(file=io.StringIO(), width=WIDTH, highlight=False)
+    # In a notebook a console would show what is printed by itself, and colour it, besides what is returned here.
+    console = Console(file=io.StringIO(), width=WIDTH, highlight=False, force_jupyter=False, force_terminal=False)
     with console.capture() as capture:
         console.print(look)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
@@ -45,6 +46,8 @@ def as_text(look: RenderableType) -> str:
 
 def as_html(look: RenderableType) -> str:
     """Return what a terminal would show as HTML, in the page's own colours but for emphasis."""
-    console = Console(file=io.StringIO(), width=WIDTH, highlight=False, record=True)
+    console = Console(
+        file=io.StringIO(), width=WIDTH, highlight=False, record=True, force_jupyter=False, force_terminal=False
+    )
     console.print(look)
     return console.export_html(inline_styles=True, code_format=FRAME)

@@ -8,7 +8,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 CELLS = [
     "import sweeper, sys\nprint('torch' in sys.modules)",
@@ -26,10 +25,11 @@ sweeper.plan(space)""",
 ]
 
 
-def _run(folder: Path, cells: list[str]) -> nbformat.NotebookNode:
+def _run(folder: Path, cells: list[str], **options: bool) -> nbformat.NotebookNode:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    client = NotebookClient(notebook, timeout=240, startup_timeout=200, resources={"metadata": {"path": str(folder)}})
+    place = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=240, startup_timeout=200, resources=place, **options)
     client.execute()
     nbformat.write(notebook, folder / "cells.ipynb")
     return notebook
@@ -56,12 +56,17 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     assert "4 trials" in summary and "report.html" in summary
     assert "focal" in str(frame[0].data) and "cells" in _pages(status)[0]
     assert "temperature, 15 bins" in _pages(recalibrated)[0]
+    assert not any("\x1b" in str(output) for output in (*planned, *ran[1:], *status))
     assert _text(last) == "True finished 4 report.html\n"
     assert (tmp_path / "results" / "cells" / "sweeper.log").exists()
 
 
 @pytest.mark.timeout(300)
-def test_a_fault_in_a_notebook_is_the_command_lines_sentence(tmp_path, monkeypatch):
+def test_an_answer_is_shown_once_and_a_fault_is_the_command_lines_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
-    with pytest.raises(CellExecutionError, match="cannot read 'quickstrat': No such file"):
-        _run(tmp_path, ["import sweeper\nsweeper.run('quickstrat')"])
+    cells = ["import sweeper\nsweeper.claims()", "sweeper.run('quickstrat')"]
+    answer, fault = [cell.outputs for cell in _run(tmp_path, cells, allow_errors=True).cells]
+    assert [output.output_type for output in answer] == ["execute_result"]
+    assert "\x1b" not in answer[0].data["text/plain"] and "Tr(H)" in _pages(answer)[0]
+    (error,) = fault
+    assert error.ename == "InvalidSearchSpace" and "cannot read 'quickstrat': No such file" in error.evalue
