@@ -280,5 +280,7 @@ class SweepSpec(_Part):
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
         values = self.model_dump(mode="json")
         values["header"] = {key: text for key, text in values["header"].items() if text}
+        if not self.replicates.common_seeds:
+            del values["replicates"]["seeds"]  # so that the same file resolves to what it always did
         values["searcher"] = {} if self.searcher == Searcher() else {k: v for k, v in values["searcher"].items() if v}
         return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}
