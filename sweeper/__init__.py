@@ -7,7 +7,7 @@ In a notebook or a script it reads like the command line (`sweeper.api` says wha
 
     import sweeper
     done = sweeper.run("quickstart", set={"samples": 12})
-    sweeper.results.load(done.name).sql("select config_loss_name, avg(ece) from final group by all")
+    sweeper.results.load(done.name).sql("select status, config_loss_name, avg(ece) from final group by all")
 
 Errors are `sweeper.SweeperError`, with the sentences of the command line. Nothing is imported before it is used. Some
 commands are modules as well: `sweeper.plan(…)` plans, and `from sweeper.plan import Plan` is the module's.

@@ -69,8 +69,8 @@ def finish(done: FinishedRun) -> None:
         say(f"note     {note}")
     where = "" if done.output == RESULTS else f" --output {done.output}"
     next_commands = [
-        f'sweeper results {done.name}{where} --sql "select config_loss_name, avg(ece) from final '
-        "where split = 'test' group by all order by 2\"",
+        f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '
+        "where split = 'test' group by all order by 1, 3\"",
         f"sweeper ui{where}" if store is None else f"sweeper report {done.name}{where}",
     ]
     if done.outcome != "finished":

@@ -66,7 +66,7 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
 
 def as_markdown(asked: Sequence[Question]) -> str:
     """Return the questions as the experiment's description shows them."""
-    lines = ["Filters for the search box above the runs:", ""]
+    lines = ["Filters for the search box of the runs:", ""]
     lines += [f"- {question.words} `{question.filter}` ({question.look})" for question in asked]
     return "\n".join(lines)
 
