@@ -232,7 +232,7 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         identity=hashlib.sha256(first.read_bytes()).hexdigest()[:16],
         generation=generation(paths.journal),
         configurations=configurations(spec),
-        varying=frozenset(varying_columns(spec.space)),
+        varying=varying_columns(spec.space),
         tags={key: str(value) for key, value in facts.items() if value not in (None, "")},
     )
 

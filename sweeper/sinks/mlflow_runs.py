@@ -103,7 +103,7 @@ class SweepDescription:
     identity: str
     generation: str
     configurations: Sequence[Mapping[str, Any]]
-    varying: frozenset[str]
+    varying: Sequence[str]
     tags: Mapping[str, str]
 
 
