@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sweeper.leaderboard import leaderboard
 from sweeper.paired import PairedDifference, holm, paired_difference
 from sweeper.results import Results
 from sweeper.several import SeveralResults
@@ -59,6 +60,7 @@ class Comparison:
         equal_seeds: whether pairs are on the same seeds.
         metrics: the compared metrics that both measured.
         left_out: why a metric is not compared, by its name.
+        best: the best configuration of each that ran to the end, in words; empty where none did.
     """
 
     names: tuple[str, str]
@@ -71,6 +73,7 @@ class Comparison:
     equal_seeds: bool
     metrics: Sequence[MetricComparison]
     left_out: Mapping[str, str]
+    best: tuple[str, str] = ("", "")
 
 
 def compare(first: Results, second: Results) -> Comparison:
@@ -95,7 +98,18 @@ def compare(first: Results, second: Results) -> Comparison:
         equal_seeds=equal_seeds,
         metrics=metrics,
         left_out=left_out,
+        best=(_best(first), _best(second)),
     )
+
+
+def _best(results: Results) -> str:
+    """Return the best finished configuration of a sweep by its own objective: `validation NLL 0.045 ± 0.001, …`."""
+    board = leaderboard(results)
+    if not board.finished:
+        return ""
+    row = board.finished[0]
+    chosen = f"the best of {len(board.finished)} finished"
+    return f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}, {chosen}"
 
 
 def differences(

@@ -29,6 +29,8 @@ def view(comparison: Comparison) -> RenderableType:
     if comparison.metrics:
         parts += [_table(comparison)]
         parts += [Text(verdict(comparison, entry)) for entry in comparison.metrics if entry.difference.p < SIGNIFICANT]
+    best = [f"best of {name}: {text}" for name, text in zip(comparison.names, comparison.best, strict=True) if text]
+    parts += [Text(), *map(Text, best)] if best else []
     parts += [Text(f"{label(name)} is not compared: {why}", style="dim") for name, why in comparison.left_out.items()]
     return Group(*parts)
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from sweeper.compare import compare, differences
 from sweeper.compare_view import view
+from sweeper.leaderboard import leaderboard
 from sweeper.results import Results
 from tests.sweeper.synthetic_sweep import write_sweep
 
@@ -34,6 +35,18 @@ def text_of(first: Path, second: Path) -> str:
     console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(view(compare(Results(first), Results(second))))
     return console.export_text()
+
+
+def test_where_nothing_can_be_paired_the_best_of_each_is_told(tmp_path: Path) -> None:
+    first = write_sweep(tmp_path / "first", configurations=12, samples=60)
+    second = write_sweep(tmp_path / "second", space="gamma", configurations=4, samples=60, failures=0)
+    text = text_of(first, second)
+    assert "nothing can be paired" in text
+    for folder in (first, second):
+        board = leaderboard(Results(folder))
+        line = next(line for line in text.splitlines() if line.startswith(f"best of {folder.name}: "))
+        assert board.value(board.finished[0]) in line and board.finished[0]["trial"] in line
+        assert f"the best of {len(board.finished)} finished" in line
 
 
 @pytest.fixture()
