@@ -6,7 +6,7 @@ import math
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.ids import TABLES
@@ -44,6 +44,7 @@ ROWS = st.lists(
 )
 
 
+@settings(deadline=None)  # the first example also imports what measures
 @given(ROWS)
 def test_rows_come_back_as_they_were_with_nulls_for_what_they_lack(rows: list[dict[str, object]]) -> None:
     batch = record_batch("table", SCHEMA, rows)
