@@ -13,10 +13,14 @@ _SECRET_VALUE = re.compile(
     r"(?P<sign>[\"']?\s*[=:]\s*[\"']?(?:bearer |basic )?)(?P<value>[^\s&,;\"']+)"
 )
 
+# A server that refuses somebody may repeat the header it was sent, without the header's name.
+_SENT_HEADER = re.compile(r"(?i)\b(?P<kind>basic|bearer) [A-Za-z0-9+/=_.~-]{16,}")
+
 
 def redact(text: str) -> str:
-    """Return `text` with user names and passwords in addresses, and the values of secret-like names, starred out."""
+    """Return `text` with users and passwords in addresses, sent credentials and values of secret-like names starred."""
     text = _USER_INFO.sub(r"\g<scheme>***@", text)
+    text = _SENT_HEADER.sub(r"\g<kind> ***", text)
     return _SECRET_VALUE.sub(r"\g<name>\g<sign>***", text)
 
 

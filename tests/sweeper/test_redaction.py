@@ -26,11 +26,13 @@ LEAKS = [
     f"{{'auth_token': '{SECRET}'}}",
     f"RAY_AUTH_TOKEN={SECRET}",
     f"Authorization: Bearer {SECRET}",
+    f"Response body: 'Basic dXNlcjp{SECRET}aHVudGVyMg== may not do this'",
 ]
 HARMLESS = [
     "sweeper run search_spaces/quickstart.yaml --set samples=8",
     "sqlite:////results/mlflow.db",
     "http://localhost:5000",
+    "basic authentication is needed; the bearer of this",
     "s3://bucket/results?region=eu-west-1",
     "γ = 3.0, lr = 0.1: mail me at someone@example.org",
     "/home/user/results/quickstart",
