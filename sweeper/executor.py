@@ -25,11 +25,13 @@ from ray.air.execution._internal import RayActorManager
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.tune import Callback, Stopper
 from ray.tune.execution import tune_controller
+from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from sweeper.driver import Driver
 from sweeper.failures import Failure, classify
+from sweeper.notebook import in_notebook
 from trainables.card_memory import CardProbe
 from trainables.trainable import SweepTrainable
 
@@ -150,6 +152,7 @@ def execute(
                     stop=AskedToStop(token),
                     callbacks=[StartedCallback(token)],
                     verbose=0,
+                    progress_reporter=_NoReporter() if in_notebook() else None,
                     failure_config=tune.FailureConfig(max_failures=0),
                     # Trials write their own checkpoints; Tune would ask for one more at every trial's end.
                     checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
@@ -161,6 +164,17 @@ def execute(
             del _DRIVERS[token]
     if driver.broken is not None:
         raise driver.broken
+
+
+class _NoReporter(ProgressReporter):
+    """In the place of Tune's own view, for which Tune would clear the cell of a notebook."""
+
+    def should_report(self, trials: Any, done: bool = False) -> bool:
+        """Never: `sweeper.progress` shows the sweep."""
+        return False
+
+    def report(self, trials: Any, done: bool, *sys_info: Any) -> None:
+        """Show nothing."""
 
 
 class OutOfMemoryActorError(RayActorError):

@@ -1,13 +1,14 @@
 """Components of a user's own on a cluster whose nodes do not see the user's files: they import what is shipped alone.
 
-The files lie in a folder that the cluster's processes, in a mount namespace of their own, find empty; and before the
-first trial they are deleted. One loss is a package that is really installed, with an entry point, below that folder.
+The files lie in a folder that the cluster's processes, in a mount namespace of their own, find empty; and when
+it is resumed they are deleted. One loss is a package that is really installed, with an entry point, below that folder.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,7 +115,8 @@ def test_own_components_of_every_kind_run_on_nodes_that_do_not_see_them(tmp_path
         there = ("--address", cluster.address, "--output", output, "--no-mlflow")
         stopped = sweeper(cluster, files, "run", "own.yaml", *there, "--set", "budget.wall_hours=1e-7", path=path,
                           status=1)  # fmt: skip
-        assert "stopped: 4 of 4 trials are unfinished" in stopped
+        # What a sweep began before it looked at its budget is trained by this run, the rest by the next one.
+        assert re.search("stopped: [1-4] of 4 trials are unfinished", stopped), stopped
         shutil.rmtree(files)
         sweeper(cluster, tmp_path, "resume", "own", *there, "--set", "budget.wall_hours=1", path=checkout)
     results = Results(output / "own")

@@ -43,6 +43,7 @@ def _pages(outputs) -> list[str]:
     return [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
