@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,12 @@ def read_specification(path: Path) -> dict[str, Any]:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return a sweep's manifest; empty where the file is missing. Raises SweeperError when damaged."""
-    return _read(path, json.loads, (ValueError, RecursionError))
+    values = _read(path, json.loads, (ValueError, RecursionError))
+    try:
+        datetime.fromisoformat(values.get("created", "2026-01-01"))
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    return values
 
 
 def _read(path: Path, parse: Callable[[str], Any], faults: tuple[type[Exception], ...]) -> dict[str, Any]:

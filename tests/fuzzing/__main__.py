@@ -33,7 +33,7 @@ PATIENCE = 60.0
 """Seconds in which an input must be answered, on a busy machine: more is a hang."""
 
 
-ROUND = 2_500
+ROUND = 5_000
 """Inputs made from one seed: hypothesis remembers all of a round, and a round that is cut off is not counted."""
 
 

@@ -23,6 +23,7 @@ def test_what_is_sound_is_read_and_what_is_missing_is_empty(quickstart_folder: P
         ("manifest.json", b"", "Expecting value"),
         ("manifest.json", b"[1]", "holds no mapping"),
         ("manifest.json", b'{"created": 5}', "created is not what"),
+        ("manifest.json", b'{"created": "2026-11-21T20:4>:17"}', "Invalid isoformat"),
         ("manifest.json", b"[" * 100_000, "recursion"),
         ("manifest.json", b"\xff\xfe", "decode"),
         ("sweep.yaml", b"a: [", "while parsing"),
