@@ -1,7 +1,7 @@
 """The service: what to run, how it runs and survives, where results land, how they are read and shown.
 
-Imports `trainables`; nothing there imports this. Only `executor`, `cluster`, `ray_view` and `optuna_search` import ray,
-only `sinks.mlflow*` import mlflow, and only `cli*` print.
+Imports `trainables`; nothing there imports this. Only `running.{executor,ray_session,ray_view}`, `remote.cluster` and
+`search.optuna_search` import ray, only `sinks.mlflow*` import mlflow, and only `cli` prints.
 
 In a notebook or a script it reads like the command line (`sweeper.api` says what each takes and returns):
 
@@ -9,8 +9,8 @@ In a notebook or a script it reads like the command line (`sweeper.api` says wha
     done = sweeper.run("quickstart", set={"samples": 12})
     sweeper.results.load(done.name).sql("select status, config_loss_name, avg(ece) from final group by all")
 
-Errors are `sweeper.SweeperError`, with the sentences of the command line. Nothing is imported before it is used. Some
-commands are modules as well: `sweeper.plan(…)` plans, and `from sweeper.plan import Plan` is the module's.
+Errors are `sweeper.SweeperError`, with the sentences of the command line. Nothing is imported before it is used. Two
+commands are folders as well: `sweeper.report(…)` writes a report; `from sweeper.report import …` takes from the folder.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 COMMANDS = ("run", "plan", "resume", "status", "stop", "report", "compare", "recalibrate", "claims", "submit")
 """The commands that are functions of this package."""
 
-SHARED = ("plan", "status", "report", "compare", "claims")
-"""Those whose name a module of this package has, too; the module can be called."""
+SHARED = ("report", "claims")
+"""Those whose name a folder of this package has, too; the folder can be called."""
 
 __all__ = [*COMMANDS, "SweeperError", "results"]
 

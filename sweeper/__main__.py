@@ -1,5 +1,5 @@
 """`python -m sweeper` is `sweeper`."""
 
-from sweeper.cli import main
+from sweeper.cli.main import main
 
 main()

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import SweeperError
 from sweeper.finished import FinishedRun, ReportPage, Submitted
-from sweeper.reach import all_here, connect, here, remote_output, tracking
+from sweeper.remote.reach import all_here, connect, here, remote_output, tracking
 from sweeper.shown import Shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sweeper.claims.base import Verdict
-    from sweeper.compare import Comparison
-    from sweeper.plan import Plan
-    from sweeper.recalibration import Recalibrated
+    from sweeper.comparison.compare import Comparison
+    from sweeper.planning.plan import Plan
+    from sweeper.recalibration.recalibrating import Recalibrated
 
 Settings = Mapping[str, Any] | Sequence[str] | None
 """Overrides: `{"scheduler.max_epochs": 9}`, or texts as `--set` takes them."""
@@ -70,7 +70,7 @@ def run(
     Raises:
         SweeperError: nothing was started; the message says every fault and its remedy.
     """
-    from sweeper.runner import RunOptions, run_sweep
+    from sweeper.running.runner import RunOptions, run_sweep
 
     place = _output(output)
     options = RunOptions(
@@ -120,8 +120,8 @@ def resume(
     Raises:
         SweeperError: there is no such sweep, or somebody else drives it.
     """
-    from sweeper.places import split_name
-    from sweeper.runner import RunOptions, resume_sweep
+    from sweeper.running.runner import RunOptions, resume_sweep
+    from sweeper.store.places import split_name
 
     name, place = split_name(name, _output(output))
     options = RunOptions(
@@ -141,8 +141,8 @@ def resume(
 
 def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown[Plan]:
     """Say what a search space will cost, before any training; like `sweeper plan`. Raises SweeperError."""
-    from sweeper.plan_costs import measured_plan
-    from sweeper.spec import load_spec
+    from sweeper.planning.costs import measured_plan
+    from sweeper.spec.loading import load_spec
 
     planned = measured_plan(load_spec(space, overrides(set), rehearse=rehearse))
     return Shown(planned, planned)
@@ -150,11 +150,11 @@ def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown
 
 def status(name: str | None = None, *, output: str | Path | None = None, address: str | None = None) -> Shown[Table]:
     """Show how far sweeps have come, or one of them; like `sweeper status`. Raises SweeperError."""
-    from sweeper.places import local_copies
-    from sweeper.status import status_table
+    from sweeper.progress.status import status_table
+    from sweeper.store.places import local_copies
 
     if address is not None:
-        from sweeper.remote_status import sweeps_table
+        from sweeper.remote.status import sweeps_table
 
         cluster = connect(address)
         found = sweeps_table(cluster.sweeps() if name is None else [cluster.sweep(name)], cluster.logs)
@@ -167,15 +167,15 @@ def status(name: str | None = None, *, output: str | Path | None = None, address
 
 def stop(name: str, *, output: str | Path | None = None) -> str:
     """Ask a running sweep to stop; return, in a sentence, who was asked. Raises SweeperError when nobody runs it."""
-    from sweeper.stopping import ask_to_stop
+    from sweeper.running.stopping import ask_to_stop
 
     return ask_to_stop(name, _output(output))
 
 
 def report(name: str, *, output: str | Path | None = None, address: str | None = None) -> ReportPage:
     """Write a sweep's `report.html` again and return where it is; like `sweeper report`. Raises SweeperError."""
-    from sweeper.places import publish
     from sweeper.report import write_report
+    from sweeper.store.places import publish
     from sweeper.sweep import find_sweep
 
     name, place = remote_output(name, _output(output), address)
@@ -186,8 +186,8 @@ def report(name: str, *, output: str | Path | None = None, address: str | None =
 
 def compare(first: str, second: str, *, output: str | Path | None = None) -> Shown[Comparison]:
     """Say what differs between two sweeps and what came out; like `sweeper compare`. Raises SweeperError."""
-    from sweeper.compare import compare as compare_sweeps
-    from sweeper.compare_view import view
+    from sweeper.comparison.compare import compare as compare_sweeps
+    from sweeper.comparison.view import view
     from sweeper.results import load
 
     (first, second), folder = all_here([first, second], _output(output))
@@ -233,8 +233,8 @@ def recalibrate(
     """
     from rich.text import Text
 
-    from sweeper.places import publish
-    from sweeper.recalibration import recalibrate_sweep
+    from sweeper.recalibration.recalibrating import recalibrate_sweep
+    from sweeper.store.places import publish
 
     place = _output(output)
     methods = [method] if isinstance(method, str) else list(method)
@@ -272,8 +272,8 @@ def submit(
     Raises:
         SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
     """
-    from sweeper.submission import Request
-    from sweeper.submission import submit as submit_sweep
+    from sweeper.remote.submission import Request
+    from sweeper.remote.submission import submit as submit_sweep
 
     address = address or os.environ.get("SWEEPER_ADDRESS")
     if address is None:
@@ -303,7 +303,7 @@ def _tracking(uri: str | None, place: str, name: str | None = None) -> str | Non
 
 
 def _progress() -> Any:
-    from sweeper.notebook import NotebookProgress, in_notebook
-    from sweeper.progress import Progress
+    from sweeper.progress.live import Progress
+    from sweeper.progress.notebook import NotebookProgress, in_notebook
 
     return NotebookProgress if in_notebook() else Progress

@@ -86,7 +86,7 @@ def _disk() -> Check:
 
 def _own_components() -> Check:
     """Import what installed packages add under names of their own: a sweep that names it would, too."""
-    from sweeper.spec_registries import installed_registries
+    from sweeper.spec.registries import installed_registries
     from trainables.extensions.installed import NAME, entry_points
 
     registries = installed_registries()

@@ -15,8 +15,8 @@ from sweeper.shown import as_html, as_text
 from sweeper.summary import summary
 
 if TYPE_CHECKING:
-    from sweeper.cluster import Cluster, RemoteSweep
-    from sweeper.runner import Outcome
+    from sweeper.remote.cluster import Cluster, RemoteSweep
+    from sweeper.running.runner import Outcome
 
 
 class FinishedRun:

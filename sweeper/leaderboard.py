@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from sweeper.results import Results
-from sweeper.statistics import spread_text
+from sweeper.statistics.basics import spread_text
 from sweeper.wording import describe, group, in_order, label
 
 FINISHED = "completed"

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from sweeper.lease import holder
-from sweeper.places import READING, local_copy, place_of, split_name
-from sweeper.store_lease import stored_holder
+from sweeper.store.lease import stored_holder
+from sweeper.store.places import READING, local_copy, place_of, split_name
 from sweeper.sweep import find_sweep
 
 LOOK_SECONDS = 1.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.redaction import redact_arguments
-from sweeper.spec_models import SweepSpec
+from sweeper.spec.models import SweepSpec
 
 PACKAGES = (
     *("calibration-sweeper", "torch", "torchvision", "timm", "scikit-learn", "numpy"),

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from sweeper.errors import SweeperError
 from sweeper.ids import RECALIBRATIONS, TABLES, SweepPaths
-from sweeper.recalibration_table import RECALIBRATIONS_SCHEMA
+from sweeper.recalibration.table import RECALIBRATIONS_SCHEMA
 from sweeper.tables import table_schemas
 from sweeper.written import read_manifest, read_specification
 from trainables.storage import is_store_address
@@ -205,7 +205,7 @@ def sql(name_or_path: str | Path, query: str, output: str | Path = "results") ->
 
 def _opened(name_or_path: str | Path, output: str | Path) -> Results:
     if is_store_address(name_or_path) or is_store_address(output):
-        from sweeper.places import local_copy  # brings along what checks search spaces
+        from sweeper.store.places import local_copy  # brings along what checks search spaces
 
         name_or_path, output = local_copy(str(name_or_path), output)
     for folder in (Path(output) / name_or_path, Path(name_or_path)):

@@ -9,11 +9,11 @@ from rich.text import Text
 from sweeper.claims.sweeps import judge_claims, named_claims, verdict_lines
 from sweeper.durations import duration
 from sweeper.leaderboard import Leaderboard, leaderboard, searcher
-from sweeper.rehearsal import notice
 from sweeper.report.figure import STATUS_WORDS, plural
 from sweeper.report.figures import curvature_against_gamma
 from sweeper.report.overview import Overview, details, headline, overview
 from sweeper.results import Results
+from sweeper.spec.rehearsal import notice
 
 BEST = 5
 """Trials listed: with headline, counts and the commands that follow, this fits a terminal of 24 lines."""

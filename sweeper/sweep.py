@@ -13,10 +13,10 @@ import yaml
 
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths, flatten_configuration, is_sweep_name
-from sweeper.space import Configurations, varying_columns
-from sweeper.spec import reopened_spec
-from sweeper.spec_models import SweepSpec
-from sweeper.suggested import JournaledSuggestions, SuggestedConfigurations, configurations_of
+from sweeper.search.space import Configurations, varying_columns
+from sweeper.search.suggested import JournaledSuggestions, SuggestedConfigurations, configurations_of
+from sweeper.spec.loading import reopened_spec
+from sweeper.spec.models import SweepSpec
 from sweeper.wording import describe, in_order
 from trainables.registry import did_you_mean
 

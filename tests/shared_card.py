@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.driver import Driver
 from sweeper.ids import SweepPaths
 from sweeper.journal import Journal, read_journal
+from sweeper.running.driver import Driver
 from sweeper.scheduler import Rungs, audit
-from sweeper.space import configurations
-from sweeper.spec import build_spec
+from sweeper.search.space import configurations
+from sweeper.spec.loading import build_spec
 from sweeper.state import SweepState, fold
 
 SPACE = {
@@ -41,7 +41,7 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
         eat: is given the share of the hungry trial's process in each of its steps, and raises when that is too little.
         slots: trials at a time.
     """
-    from sweeper.executor import execute
+    from sweeper.running.executor import execute
 
     spec, paths = build_spec(SPACE), SweepPaths(folder / "sweep")
     driver = Driver(

@@ -9,9 +9,9 @@ import pytest
 from search_spaces import packaged_files
 from search_spaces.published_numbers import published_tables
 from sweeper.claims import CLAIMS
-from sweeper.plan import plan
-from sweeper.space import configurations
-from sweeper.spec import load_spec
+from sweeper.planning.plan import plan
+from sweeper.search.space import configurations
+from sweeper.spec.loading import load_spec
 from trainables.losses import LOSSES
 from trainables.trial import Assignment, Trial, TrialSettings
 

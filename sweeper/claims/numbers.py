@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.claims.base import Rows
-from sweeper.statistics import INTERVAL_PAIRS, bootstrap_interval, spearman
+from sweeper.statistics.basics import INTERVAL_PAIRS, bootstrap_interval, spearman
 
 STRATUM_POINTS = 4
 """Different values below which one stratum's rank correlation is left out: of three, one order in six is falling."""

@@ -20,7 +20,7 @@ from sweeper.claims.numbers import (
     trained_to_the_end,
     trial_mean,
 )
-from sweeper.statistics import bootstrap_interval
+from sweeper.statistics.basics import bootstrap_interval
 
 TRACE = "hessian_cross_entropy_trace"
 

@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.leaderboard import FINISHED, varying_columns
 from sweeper.report.figure import axis
 from sweeper.results import Results
-from sweeper.statistics import MINIMUM_PAIRS, correlation
+from sweeper.statistics.basics import MINIMUM_PAIRS, correlation
 
 Rows = Sequence[dict[str, Any]]
 

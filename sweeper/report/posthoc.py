@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeper.leaderboard import FINISHED, leaderboard
-from sweeper.recalibration_request import UNCALIBRATED
+from sweeper.recalibration.request import UNCALIBRATED
 from sweeper.results import Results
 from sweeper.wording import describe
 from trainables.registry import column_label
@@ -130,7 +130,7 @@ def own_sql(columns: set[str], method: str, options: dict[str, Any], bins: int, 
 
 def differing(method: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of one of the sweep's own methods that are not at their defaults."""
-    from sweeper.recalibration_request import options_that_differ
+    from sweeper.recalibration.request import options_that_differ
     from trainables.posthoc import POSTHOC
 
     # A method of the user's own is not imported to be read about.

@@ -15,7 +15,7 @@ from sweeper.report.markup import Markup, join, tag
 from sweeper.report.posthoc import Posthoc, Variant, posthoc_measurements
 from sweeper.report.sources import Sources
 from sweeper.results import Results
-from sweeper.statistics import spread, spread_text
+from sweeper.statistics.basics import spread, spread_text
 from sweeper.wording import number
 
 KEY, TITLE = "posthoc", "Post-hoc calibration"

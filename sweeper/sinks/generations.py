@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from sweeper.ids import TABLES, SweepPaths
-from sweeper.recalibration_table import link_recalibrations
+from sweeper.recalibration.table import link_recalibrations
 from trainables.trial_tables import TEMPORARY_PREFIX, temporary_name
 
 INCOMING = "incoming"

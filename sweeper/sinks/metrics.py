@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sweeper.journal import Record
+from sweeper.progress.snapshot import snapshot
 from sweeper.scheduler import Halving
-from sweeper.snapshot import snapshot
 from sweeper.state import SweepState
 
 PREFIX = "ray_"

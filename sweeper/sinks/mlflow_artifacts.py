@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from sweeper.ids import RECALIBRATIONS, SweepPaths, trial_name
-from sweeper.recalibration_table import recalibration_parts
+from sweeper.recalibration.table import recalibration_parts
 from sweeper.sinks.mlflow_diagrams import DIAGRAM, SPLIT, merged, reliability_diagram, said_of
 from sweeper.state import SweepState
 from trainables.trial_tables import write_parquet

@@ -24,8 +24,9 @@ from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths, trial_name
 from sweeper.journal import generation, record_names
 from sweeper.journal_tail import JournalTail
-from sweeper.recalibration_table import recalibration_parts, state_of_recalibrations
+from sweeper.recalibration.table import recalibration_parts, state_of_recalibrations
 from sweeper.redaction import redact
+from sweeper.search.space import configurations, named_components, varying_columns
 from sweeper.sinks.mlflow_artifacts import artifacts
 from sweeper.sinks.mlflow_client_store import ClientStore
 from sweeper.sinks.mlflow_diagrams import DIAGRAM, Diagrams, reliability_diagram, said_of
@@ -34,8 +35,7 @@ from sweeper.sinks.mlflow_recalibrations import recalibration_points
 from sweeper.sinks.mlflow_runs import RunProjection, RunUpdate, SweepDescription
 from sweeper.sinks.mlflow_sqlite_store import SqliteStore
 from sweeper.sinks.watchdog import Watchdog
-from sweeper.space import configurations, named_components, varying_columns
-from sweeper.spec_models import SweepSpec
+from sweeper.spec.models import SweepSpec
 
 POINTS_A_PASS = 200_000
 """A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""

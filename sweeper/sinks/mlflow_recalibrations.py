@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from sweeper.ids import configuration_index
-from sweeper.recalibration_request import method_label
-from sweeper.recalibration_table import RecalibrationPart
+from sweeper.recalibration.request import method_label
+from sweeper.recalibration.table import RecalibrationPart
 from sweeper.sinks.mlflow_runs import Point, mean_and_spread
 
 METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")

@@ -21,8 +21,8 @@ from pathlib import Path
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Record, read_journal
 from sweeper.manifest import hardware
-from sweeper.space import configurations
-from sweeper.spec import load_spec
+from sweeper.search.space import configurations
+from sweeper.spec.loading import load_spec
 from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
 
 SPACE = """

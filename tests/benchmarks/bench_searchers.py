@@ -27,18 +27,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from sweeper.driver import Driver
-from sweeper.families import unpaired_difference
 from sweeper.ids import SweepPaths
 from sweeper.journal import Journal, Record
 from sweeper.manifest import hardware
-from sweeper.paired import holm, p_text
+from sweeper.running.driver import Driver
 from sweeper.scheduler import Rungs
-from sweeper.searcher import Searcher, suggested_body
-from sweeper.spec import load_spec
-from sweeper.spec_models import SweepSpec
+from sweeper.search.searcher import Searcher, suggested_body
+from sweeper.search.suggested import configurations_of
+from sweeper.spec.loading import load_spec
+from sweeper.spec.models import SweepSpec
 from sweeper.state import COMPLETED, SweepState
-from sweeper.suggested import configurations_of
+from sweeper.statistics.families import unpaired_difference
+from sweeper.statistics.paired import holm, p_text
 
 SPACE = "searched_losses"
 WAYS = {
@@ -100,7 +100,7 @@ def searcher_of(spec: SweepSpec) -> Searcher | None:
     """Return what chooses the configurations."""
     if not spec.searcher.learns:
         return None
-    from sweeper.optuna_search import OptunaSearcher
+    from sweeper.search.optuna_search import OptunaSearcher
 
     return OptunaSearcher(spec)
 
@@ -179,9 +179,9 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
 
 
 def _drawn(spec: SweepSpec, index: int) -> Any:
-    from sweeper.choices import choices_of
-    from sweeper.searcher import Suggestion
-    from sweeper.space import configuration, parsed_space
+    from sweeper.search.choices import choices_of
+    from sweeper.search.searcher import Suggestion
+    from sweeper.search.space import configuration, parsed_space
 
     values = configuration(spec, index)
     return Suggestion(values, choices_of(parsed_space(spec), values) or {})

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.ray_environment import prepare
+from sweeper.running.ray_environment import prepare
 
 SPACE = """
 dataset: {name: digits}
@@ -115,23 +115,23 @@ def peak() -> float:
 
 def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -> dict[str, float]:
     """The same trials as a sweep, with every sink; `together` puts several into a Tune trial."""
-    import sweeper.driver
-    from sweeper.driver import Driver
-    from sweeper.executor import execute
+    import sweeper.running.driver
     from sweeper.journal import Journal
-    from sweeper.mirror import SharedFolder
-    from sweeper.runner import _open_tables
+    from sweeper.running.driver import Driver
+    from sweeper.running.executor import execute
+    from sweeper.running.runner import _open_tables
     from sweeper.scheduler import Rungs
     from sweeper.sinks.follower import MlflowFollower
     from sweeper.sinks.mlflow import sync
-    from sweeper.spec import load_spec
+    from sweeper.spec.loading import load_spec
     from sweeper.state import SweepState
+    from sweeper.store.mirror import SharedFolder
     from sweeper.sweep import create_sweep
 
     space = folder / "no-op.yaml"
     space.write_text(SPACE % (last, last, trials))
     if not together:
-        sweeper.driver.BATCH_LIMIT = 1
+        sweeper.running.driver.BATCH_LIMIT = 1
     spec = load_spec(space)
     made = create_sweep(spec, "no-op", None, folder / "results", {})
     uri = f"sqlite:///{folder / 'mlflow.db'}"

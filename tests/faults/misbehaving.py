@@ -98,11 +98,11 @@ def misbehave(
 def main() -> None:
     """Run the sweep."""
     kind, space, cpus = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    from sweeper.ray_environment import prepare
-    from sweeper.runner import RunOptions, run_sweep
+    from sweeper.running.ray_environment import prepare
+    from sweeper.running.runner import RunOptions, run_sweep
 
     prepare(None)
-    from sweeper import executor
+    from sweeper.running import executor
 
     executor.execute = functools.partial(executor.execute, trainable=misbehaving(kind))
     print(run_sweep(space, [], "s", RunOptions(Path("results"), cpus=cpus)).outcome)

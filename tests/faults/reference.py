@@ -15,10 +15,10 @@ from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal import Record, read_journal
 from sweeper.results import load
 from sweeper.scheduler import Rungs, audit, decide
-from sweeper.searcher import audit_suggestions, suggested_body
-from sweeper.space import configurations
-from sweeper.spec import load_spec
-from sweeper.spec_models import SweepSpec
+from sweeper.search.searcher import audit_suggestions, suggested_body
+from sweeper.search.space import configurations
+from sweeper.spec.loading import load_spec
+from sweeper.spec.models import SweepSpec
 from sweeper.state import ENDED
 from tests.running import metrics_by_key, same
 from trainables.trial import Assignment, Trial, TrialSettings
@@ -74,7 +74,7 @@ class Searched(Drawn):
     """Configurations that a searcher chooses, which hears of every decision at once."""
 
     def __init__(self, spec: SweepSpec) -> None:
-        from sweeper.optuna_search import OptunaSearcher  # imports Ray
+        from sweeper.search.optuna_search import OptunaSearcher  # imports Ray
 
         super().__init__([])
         self._searcher, self._records = OptunaSearcher(spec), 0
@@ -177,7 +177,7 @@ def _check_suggestions(records: Sequence[Record], expected: Undisturbed, one_at_
     Returns what is expected of the configurations that were suggested: with several trials at a time others than those
     of the undisturbed sweep, for what is known when one is asked for is chance then.
     """
-    from sweeper.optuna_search import OptunaSearcher  # imports Ray
+    from sweeper.search.optuna_search import OptunaSearcher  # imports Ray
 
     bodies = [record.body for record in records if record.kind == "suggested"]
     assert [body["configuration"] for body in bodies] == list(range(len(expected.configurations)))

@@ -10,8 +10,8 @@ import pytest
 
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.results import load
-from sweeper.space import configurations
-from sweeper.spec import load_spec
+from sweeper.search.space import configurations
+from sweeper.spec.loading import load_spec
 from tests.faults.reference import SMALL
 from tests.running import sweeper, write_space
 from trainables.trial import Assignment, Trial, TrialSettings

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["yaml", "sweeper.spec", "sweeper.domains", "sweeper.spec_file"]):
+with atheris.instrument_imports(include=["yaml", "sweeper.spec.loading", "sweeper.spec.domains", "sweeper.spec.file"]):
     import yaml
 
-    import sweeper.spec
+    import sweeper.spec.loading
 from search_spaces import packaged_files
 from tests.fuzzing.spaces import check_bytes
 
@@ -43,5 +43,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert sweeper.spec
+    assert sweeper.spec.loading
     main()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from sweeper.cli import app
+from sweeper.cli.main import app
 from tests.release import readme
 from tests.release.distribution import ROOT, clean_environment
 

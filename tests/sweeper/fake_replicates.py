@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.replicate_driver import ReplicateDriver
+from sweeper.running.replicate_driver import ReplicateDriver
 from sweeper.state import fold
 from tests.sweeper.fake_executor import FakeSweep, Worker
 from trainables.checkpoints import replicate_folder

@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 
-from sweeper.driver import Driver
 from sweeper.journal import Journal
 from sweeper.manifest import build_manifest
-from sweeper.preparation import dataset_facts
-from sweeper.reuse import MANIFEST_KEY, choose_sources, reusable_trials
+from sweeper.planning.preparation import dataset_facts
+from sweeper.running.driver import Driver
+from sweeper.running.reuse import MANIFEST_KEY, choose_sources, reusable_trials
 from sweeper.scheduler import Rungs
+from sweeper.search.space import column_types
+from sweeper.search.suggested import configurations_of
+from sweeper.search.warm_start import MANIFEST_KEY as LEARNED
+from sweeper.search.warm_start import Lesson, lessons
 from sweeper.sinks.parquet import ParquetSink
-from sweeper.space import column_types
-from sweeper.spec import load_spec
+from sweeper.spec.loading import load_spec
 from sweeper.state import SweepState
-from sweeper.suggested import configurations_of
 from sweeper.sweep import Sweep, create_sweep
 from sweeper.tables import evaluation_columns, table_schemas
-from sweeper.warm_start import MANIFEST_KEY as LEARNED
-from sweeper.warm_start import Lesson, lessons
 from tests.faults.reference import SMALL
 from tests.running import write_space
 from trainables.trial import Assignment, Trial, TrialSettings
@@ -63,7 +63,7 @@ class Inline:
         spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), Rungs(sweep.spec.halving)
         searcher = None
         if spec.searcher.learns:
-            from sweeper.optuna_search import OptunaSearcher
+            from sweeper.search.optuna_search import OptunaSearcher
 
             searcher = OptunaSearcher(spec)
             sweep = replace(sweep, configurations=configurations_of(spec, state.suggested))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.choices import Choice
-from sweeper.domains import Interval, Members
 from sweeper.journal import Record
-from sweeper.searcher import Searcher, Suggestion, suggested_body
-from sweeper.spec import build_spec
-from sweeper.spec_models import SweepSpec
+from sweeper.search.choices import Choice
+from sweeper.search.searcher import Searcher, Suggestion, suggested_body
+from sweeper.spec.domains import Interval, Members
+from sweeper.spec.loading import build_spec
+from sweeper.spec.models import SweepSpec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 SPACE: dict[str, Any] = {

@@ -13,7 +13,7 @@ import typer
 
 import sweeper
 from sweeper import api
-from sweeper.cli import app
+from sweeper.cli.main import app
 from sweeper.results import QueryError, Results, UnknownSweepError, load, sql
 from sweeper.shown import Shown, as_html, as_text
 from tests.running import SPACE
@@ -48,10 +48,10 @@ def test_importing_the_package_imports_nothing_else():
 
 def test_a_module_of_a_commands_name_is_both():
     program = (
-        "import sweeper.plan, sweeper.report, sweeper\n"
-        "from sweeper.compare import compare as inner\n"
-        "import sweeper.status as module\n"
-        "print(module.status_table.__name__, inner.__module__, sweeper.plan.Plan.__name__)\n"
+        "import sweeper.planning.plan, sweeper.report, sweeper\n"
+        "from sweeper.comparison.compare import compare as inner\n"
+        "import sweeper.progress.status as module\n"
+        "print(module.status_table.__name__, inner.__module__, sweeper.planning.plan.Plan.__name__)\n"
         "print(all(callable(getattr(sweeper, name)) for name in sweeper.COMMANDS), type(sweeper.results).__name__)\n"
         "try:\n    sweeper.status('nothing', output='/nowhere')\n"
         "except sweeper.SweeperError as error:\n    print(error)\n"
@@ -59,7 +59,7 @@ def test_a_module_of_a_commands_name_is_both():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["status_table sweeper.compare Plan", "True module"], done.stdout + done.stderr
+    assert lines[:2] == ["status_table sweeper.comparison.compare Plan", "True module"], done.stdout + done.stderr
     assert "/nowhere" in lines[2] and lines[-1] == "module 'sweeper' has no attribute 'nothing'"
 
 

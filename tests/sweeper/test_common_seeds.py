@@ -8,9 +8,9 @@ from sweeper.errors import InvalidSearchSpace
 from sweeper.ids import SweepPaths, replicate_seed
 from sweeper.results import load
 from sweeper.scheduler import Halving
+from sweeper.search.space import column_types
 from sweeper.sinks.parquet import ParquetSink
-from sweeper.space import column_types
-from sweeper.spec import build_spec
+from sweeper.spec.loading import build_spec
 from sweeper.tables import evaluation_columns, table_schemas
 from tests.sweeper.fake_executor import FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sweeper.ray_environment import prepare
+from sweeper.running.ray_environment import prepare
 from tests.faults.processes import wait_until
 from tests.shared_card import HUNGRY, run_on_one_card
 
@@ -60,7 +60,7 @@ class _Measurer:
 def test_a_probe_measures_on_a_card_of_its_own_and_gives_it_back(monkeypatch):
     import ray
 
-    from sweeper import executor
+    from sweeper.running import executor
 
     # The processes of the test before may still be giving the card back.
     wait_until(lambda: ray.available_resources().get("GPU") == 1.0)

@@ -12,7 +12,7 @@ import pytest
 
 from sweeper import manifest as module
 from sweeper.manifest import PACKAGES, build_manifest, hardware
-from sweeper.spec import build_spec
+from sweeper.spec.loading import build_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 

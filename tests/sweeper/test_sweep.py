@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sweeper.errors import SweeperError
-from sweeper.spec import load_spec
+from sweeper.spec.loading import load_spec
 from sweeper.sweep import create_sweep, find_sweep, list_sweeps, open_sweep
 
 SPACE = """

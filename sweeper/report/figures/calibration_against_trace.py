@@ -19,7 +19,7 @@ from sweeper.report.configurations import (
 from sweeper.report.figure import Figure, Panel, categories, colour, counted, log_axis, plot, statuses, tagged, thinned
 from sweeper.report.scatter import configuration_traces
 from sweeper.results import Results
-from sweeper.statistics import log_log_fit
+from sweeper.statistics.basics import log_log_fit
 
 ABSENT = "ECE against Tr(H): no Hessian was measured."
 

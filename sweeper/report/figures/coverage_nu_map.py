@@ -25,7 +25,7 @@ from sweeper.report.figure import (
     tagged,
 )
 from sweeper.results import Results
-from sweeper.statistics import spread
+from sweeper.statistics.basics import spread
 from sweeper.wording import number
 
 ABSENT = "Maps over coverage and ν: no evaluated configuration has both a coverage and a ν."

@@ -23,7 +23,7 @@ from sweeper.report.configurations import (
 from sweeper.report.figure import Figure, Panel, categories, counted, log_axis, plot, statuses, thinned
 from sweeper.report.scatter import configuration_traces
 from sweeper.results import Results
-from sweeper.statistics import MINIMUM_PAIRS
+from sweeper.statistics.basics import MINIMUM_PAIRS
 
 ABSENT = "λ_max against γ: no trial has both a γ and a measured Hessian."
 

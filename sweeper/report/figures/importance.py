@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from sweeper.importance import FOLDS, MINIMUM_TRIALS, MOST_TRIALS, Branch, importances
 from sweeper.leaderboard import Objective, objective, searcher, varying_columns
 from sweeper.report.figure import Figure, Panel, axis, plot, plural
 from sweeper.report.tables import short
 from sweeper.results import Results
+from sweeper.statistics.importance import FOLDS, MINIMUM_TRIALS, MOST_TRIALS, Branch, importances
 
 ABSENT = (
     f"Hyperparameter importance: fewer than {MINIMUM_TRIALS} comparable configurations, or fewer than two "

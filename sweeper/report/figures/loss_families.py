@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from sweeper.families import (
+from sweeper.leaderboard import Leaderboard, leaderboard, searcher
+from sweeper.report.figure import Figure, Panel, axis, colour, plot, plural
+from sweeper.results import Results
+from sweeper.statistics.families import (
     CONFIGURATIONS,
     REPLICATES,
     SEEDS,
@@ -16,10 +19,7 @@ from sweeper.families import (
     compare_families,
     reference_of,
 )
-from sweeper.leaderboard import Leaderboard, leaderboard, searcher
-from sweeper.paired import p_text
-from sweeper.report.figure import Figure, Panel, axis, colour, plot, plural
-from sweeper.results import Results
+from sweeper.statistics.paired import p_text
 from sweeper.wording import label
 
 ABSENT = "Loss families compared: fewer than two families with two finished configurations or replicates each."

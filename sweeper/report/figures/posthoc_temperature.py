@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from sweeper.report.figure import Figure, Panel, axis, colour, plot, plural, tagged
 from sweeper.report.posthoc import Posthoc, posthoc_measurements
 from sweeper.results import Results
-from sweeper.statistics import spread
+from sweeper.statistics.basics import spread
 
 ABSENT = "T against the focal map’s γ: no focal temperature scaling was measured; `sweeper recalibrate` adds it."
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from sweeper.leaderboard import Leaderboard, leaderboard
 from sweeper.report.figure import STATUS_WORDS, Figure, Panel, axis, plot, plural
 from sweeper.results import Results
-from sweeper.statistics import spread
+from sweeper.statistics.basics import spread
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 
 ABSENT = "Reliability diagrams: no trial has been evaluated on test data."

@@ -23,7 +23,7 @@ from sweeper.report.figure import (
 )
 from sweeper.report.overview import epoch_limit
 from sweeper.results import Results
-from sweeper.statistics import correlation
+from sweeper.statistics.basics import correlation
 from sweeper.wording import number
 
 ABSENT = "Scheduler audit: no trial was compared with others at a rung."

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from sweeper.ids import SweepPaths
-from sweeper.recalibration import recalibrate
-from sweeper.recalibration_request import read_requests
+from sweeper.recalibration.recalibrating import recalibrate
+from sweeper.recalibration.request import read_requests
 from sweeper.report.figures import posthoc_temperature
 from sweeper.report.posthoc import Variant, posthoc_measurements
 from sweeper.report.posthoc_table import Cell, alike, marks_of, posthoc_section
 from sweeper.report.sources import Sources
 from sweeper.results import Results
-from sweeper.spec import load_spec
-from sweeper.statistics import spread_text
+from sweeper.spec.loading import load_spec
+from sweeper.statistics.basics import spread_text
 from sweeper.sweep import Sweep
 from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.posthoc.focal_temperature import GAMMAS, PARAMETERS

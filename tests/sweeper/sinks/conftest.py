@@ -15,9 +15,9 @@ import yaml
 
 from sweeper.ids import SweepPaths, trial_name
 from sweeper.journal import Journal, Record
+from sweeper.search.space import column_types, configurations
 from sweeper.sinks.parquet import ParquetSink
-from sweeper.space import column_types, configurations
-from sweeper.spec_models import SweepSpec
+from sweeper.spec.models import SweepSpec
 from sweeper.tables import table_schemas
 from trainables.trial_tables import write_predictions, write_reliability, write_spectra
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeper.recalibration import recalibrate
-from sweeper.recalibration_request import read_requests
+from sweeper.recalibration.recalibrating import recalibrate
+from sweeper.recalibration.request import read_requests
 from sweeper.results import Results
 from sweeper.sinks import mlflow as projection
-from sweeper.spec import load_spec
+from sweeper.spec.loading import load_spec
 from sweeper.sweep import Sweep
 
 

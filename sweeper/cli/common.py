@@ -1,0 +1,92 @@
+"""What commands have in common: their options, exit statuses, how they show a table, and how a run is summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, RenderableType
+
+from sweeper.cli.completion import complete_space, complete_sweep
+
+if TYPE_CHECKING:
+    from sweeper.finished import FinishedRun
+
+DONE, INCOMPLETE = 0, 1
+
+Output = Annotated[
+    str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders, s3://… or gs://….")
+]
+Space = Annotated[
+    str, typer.Argument(help="A search space file, or the name of one that ships.", autocompletion=complete_space)
+]
+Name = Annotated[
+    str, typer.Argument(help="A sweep's name, or the path of its results folder.", autocompletion=complete_sweep)
+]
+Tracking = Annotated[
+    str | None,
+    typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's store; a local SQLite file if unset."),
+]
+NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Parquet only.")]
+Rehearse = Annotated[
+    bool, typer.Option("--rehearse", help="The same code on digits, small networks, a few epochs; marked as such.")
+]
+Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
+WaitForNodes = Annotated[
+    float, typer.Option(min=0, help="Minutes that a cluster's autoscaler has to start a first node for a trial.")
+]
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(help="Tell this of the end, failures, a spent budget: '${WEBHOOK}', or a command; repeatable."),
+]
+RESULTS = "results"
+
+
+def show(content: RenderableType) -> None:
+    """Print a table or text, as wide as a terminal, or 140 columns elsewhere."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 140
+    console.print(content)
+
+
+def finish(done: FinishedRun) -> None:
+    """Print a run's summary, where its results are, and the next commands, ready to paste."""
+    from sweeper.store.places import DRIVING, place_of
+    from sweeper.summary import summary
+
+    show(summary(done.results))
+    say: Callable[[str], None] = typer.echo
+    store = place_of(done.output, DRIVING).store
+    if store is None:
+        say(f"\nresults  {_short(done.folder)}\nreport   {_short(done.report.path)}")
+    else:
+        say(f"\nresults  {store.child(done.name).uri}")
+    for note in done.notes:
+        say(f"note     {note}")
+    where = "" if done.output == RESULTS else f" --output {done.output}"
+    next_commands = [
+        f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '
+        "where split = 'test' group by all order by 1, 3\"",
+        f"sweeper ui{where}" if store is None else f"sweeper report {done.name}{where}",
+    ]
+    if done.outcome != "finished":
+        say(f"\n{done.outcome}: {done.unfinished} of {sum(done.counts.values())} trials are unfinished")
+        next_commands.insert(0, f"sweeper resume {done.name}{where}")
+    elif done.counts["failed"]:
+        next_commands.insert(0, f"sweeper resume {done.name}{where} --failed")
+    say("\nnext")
+    for command in next_commands:
+        say(f"  {command}")
+    raise typer.Exit(DONE if done.complete else INCOMPLETE)
+
+
+def _short(path: Path) -> str:
+    """Return a path relative to the current folder where that is shorter."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

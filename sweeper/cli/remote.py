@@ -1,0 +1,174 @@
+"""The commands for sweeps on a cluster elsewhere: `submit`, `logs`, `token`; and the `--address` of the others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sweeper.cli.common import Space, WaitForNodes
+from sweeper.errors import SweeperError
+from sweeper.remote.reach import connect
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sweeper.progress.watch import Look
+    from sweeper.remote.cluster import Cluster, RemoteSweep
+
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option("--address", envvar="SWEEPER_ADDRESS", help="A Ray cluster's dashboard, e.g. http://head:8265."),
+]
+
+commands = typer.Typer()
+
+
+@commands.command()
+def submit(
+    space: Space,
+    address: Annotated[
+        str, typer.Option("--address", envvar="SWEEPER_ADDRESS", help="The cluster's dashboard, e.g. http://head:8265.")
+    ],
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="s3://…, gs://…, or a folder all machines share."),
+    ],
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. seed=1; repeatable.")] = None,
+    name: Annotated[str | None, typer.Option(help="The sweep's name; the file's name, numbered, if unset.")] = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            "--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's server, as the cluster reaches it."
+        ),
+    ] = None,
+    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Parquet only.")] = False,
+    ship_code: Annotated[
+        bool, typer.Option(help="Send this package along; else the one in the cluster's images runs.")
+    ] = True,
+    wait: Annotated[bool, typer.Option("--wait", help="Print its log until it ends, and exit as it does.")] = False,
+    wait_for_nodes: WaitForNodes = 30.0,
+) -> None:
+    """Run a sweep on a cluster elsewhere: the same search space file, its results in a store."""
+    from sweeper.remote.submission import Request
+    from sweeper.remote.submission import submit as submit_sweep
+
+    cluster = connect(address)
+    known = {sweep.name for sweep in cluster.sweeps()}
+    request = Request(output, tracking_uri, no_mlflow, ship_code, settings or [], wait_for_nodes)
+    sweep, job = submit_sweep(cluster, space, name, known.__contains__, request)
+    _say_submitted(cluster, sweep, job)
+    if wait:
+        raise typer.Exit(_follow(cluster, job))
+
+
+@commands.command()
+def logs(
+    name: Annotated[str, typer.Argument(help="A sweep's name.")],
+    address: ClusterAddress = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Where a local one lies.")] = (
+        "results"
+    ),
+) -> None:
+    """Print a sweep's log: of one on a cluster what its driver says, of one here what Ray and torch had to say."""
+    if address is None:
+        from sweeper.logs import local_log
+
+        for text in local_log(name, output, follow=follow):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        return
+    cluster = connect(address)
+    sweep = cluster.sweep(name)
+    if follow:
+        raise typer.Exit(_follow(cluster, sweep.job))
+    sys.stdout.write(cluster.logs(sweep.job))
+
+
+@commands.command()
+def token(file: Annotated[Path, typer.Argument(help="Where to write it; nobody but you may read the file.")]) -> None:
+    """Make the token that opens a Ray cluster. It is never printed: hand the file to the cluster and its users."""
+    from sweeper.remote.tokens import create_token
+
+    create_token(file)
+    typer.echo(f"a new token is in {file}; every machine of the cluster and every user needs it:", err=True)
+    typer.echo(f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file.resolve()}", err=True)
+
+
+def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str], wait_for_nodes: float) -> None:
+    """Submit a driver that takes up a sweep, with the results and tracking it was submitted with."""
+    from sweeper.remote.submission import Request, submit_resume
+
+    cluster = connect(address)
+    sweep = cluster.sweep(name)
+    if not sweep.ended:
+        raise SweeperError(f"the sweep {name!r} is {sweep.state} already", f"see `sweeper status --address {address}`")
+    request = Request(
+        sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes
+    )
+    _say_submitted(cluster, sweep.name, submit_resume(cluster, sweep.name, request, failed=failed))
+
+
+def stop_remotely(name: str, address: str) -> str:
+    """Ask a sweep on a cluster to stop, through its results where they can be reached, and return who was asked."""
+    from sweeper.running.stopping import ask_to_stop
+    from trainables.storage import StoreError
+
+    cluster = connect(address)
+    sweep = cluster.sweep(name)
+    if sweep.ended:
+        raise SweeperError(f"the sweep {name!r} is not running: it is {sweep.state}", f"see `sweeper logs {name}`")
+    try:
+        return ask_to_stop(sweep.name, sweep.output)
+    except (SweeperError, StoreError):
+        # The results cannot be reached from here, or the driver is only starting: Ray sends it a signal.
+        cluster.stop(sweep.job)
+        return f"asked the job {sweep.job} to stop"
+
+
+def status_remotely(address: str, name: str | None) -> Table:
+    """Return a table of a cluster's sweeps, or of one."""
+    from sweeper.remote.status import sweeps_table
+
+    cluster = connect(address)
+    sweeps: list[RemoteSweep] = cluster.sweeps() if name is None else [cluster.sweep(name)]
+    return sweeps_table(sweeps, cluster.logs)
+
+
+def remote_look(address: str, name: str | None) -> Callable[[], Look]:
+    """Return what looks at a cluster's sweeps, or at one, as its Jobs API tells: over when all drivers have ended."""
+    from sweeper.progress.watch import Look
+    from sweeper.remote.status import progress_of, sweeps_table
+
+    cluster = connect(address)
+
+    def look() -> Look:
+        sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
+        lines = [f"{sweep.name} · {sweep.state} · {progress_of(sweep, cluster.logs)}" for sweep in sweeps]
+        over = all(sweep.ended for sweep in sweeps)
+        return Look(sweeps_table(sweeps, cluster.logs), "\n".join(lines), over, all(s.exit_code == 0 for s in sweeps))
+
+    return look
+
+
+def _say_submitted(cluster: Cluster, sweep: str, job: str) -> None:
+    typer.echo(f"submitted {sweep} as job {job}", err=True)
+    typer.echo("next", err=True)
+    for command in ("status", f"logs {sweep} --follow", f"results {sweep}", f"stop {sweep}"):
+        verb, _, rest = command.partition(" ")
+        typer.echo(f"  sweeper {verb}{' ' + rest if rest else ''} --address {cluster.address}", err=True)
+
+
+def _follow(cluster: Cluster, job: str) -> int:
+    """Print a driver's log until it ends; return its exit status, 1 where it was killed."""
+    for text in cluster.follow(job):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    ended = cluster.sweep(job)
+    if ended.exit_code is None and ended.state != "finished":
+        typer.echo(f"the job {job} {ended.state}: {ended.message.strip()}", err=True)
+    return ended.exit_code if ended.exit_code is not None else int(ended.state != "finished")

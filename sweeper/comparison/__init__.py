@@ -1,0 +1,1 @@
+"""Two sweeps side by side, and how that looks in a terminal. Reads tables."""

@@ -1,0 +1,1 @@
+"""The user's own components: where their code lies, how it is tried before a sweep, and kept with it."""

@@ -1,0 +1,1 @@
+"""Papers' tables and figures, filled in from sweeps' rows or from formulas, the published numbers beside them."""

@@ -1,0 +1,1 @@
+"""What a sweep will take, said before anything is trained: trials, time, GPU-hours, nodes, prices."""

@@ -1,0 +1,152 @@
+"""How long an epoch and an evaluation take on this machine, measured by doing a little of each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sweeper.errors import InvalidSearchSpace, SweeperError
+from sweeper.planning.dataset_sizes import DataSetSize, dataset_size
+from sweeper.planning.estimate import TRAINING_PASSES, forward_operations
+from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
+from sweeper.planning.preparation import prepare_dataset
+from sweeper.search.space import examples
+from sweeper.spec.models import SweepSpec
+
+if TYPE_CHECKING:
+    from trainables.datasets import DataSet
+
+MEASURED_SAMPLES = 2048
+"""A larger training split is cut to this many samples and the time scaled up, so that planning stays quick."""
+
+MEASURED_OPERATIONS = 1e12
+"""More than this in one measured epoch, some 20 s on a core, is not measured without a card."""
+
+MEASURED_SECONDS = 1.0
+"""For how long each architecture is trained."""
+
+
+def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
+    """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why."""
+    size = dataset_size(spec.dataset)
+    if size is not None and _too_much(spec, size):
+        note = "no time: an epoch of this is no work for this machine; see the GPU-hours, or plan with --rehearse"
+        return plan(spec, workers=workers, note=note, estimated=True)
+    try:
+        costs = measure_costs(spec)
+    except InvalidSearchSpace:
+        raise
+    except SweeperError as error:
+        return plan(spec, workers=workers, note=f"no time: {error}", estimated=True)
+    parts = [
+        f"{name} {c.epoch_seconds:.3g} s an epoch, {c.evaluation_seconds:.3g} s an evaluation"
+        for name, c in costs.items()
+    ]
+    note = f"time from a short measurement on this machine: {'; '.join(parts)}"
+    return plan(spec, costs, workers, note, estimated=True)
+
+
+def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
+    """Tell whether the short measurement would take minutes here: more than `MEASURED_OPERATIONS`, and no card."""
+    import torch
+
+    if torch.cuda.is_available() and spec.resources.gpu != 0:
+        return False
+    samples = min(size.train, MEASURED_SAMPLES) * TRAINING_PASSES
+    return any(
+        forward_operations(configuration["architecture"], size) * samples > MEASURED_OPERATIONS
+        for configuration in representatives(spec).values()
+    )
+
+
+def measure_costs(spec: SweepSpec) -> dict[str, Cost]:
+    """Return architecture → cost, each measured on one of the sweep's configurations.
+
+    Raises:
+        SweeperError: the data set's files are missing or damaged, or a network does not suit it.
+    """
+    import torch
+
+    device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
+    whole = prepare_dataset(spec)
+    share = min(1.0, MEASURED_SAMPLES / len(whole.train))
+    dataset = _cut(whole, share).to(device)
+    with _threads(max(1, int(spec.resources.cpu))):
+        return {
+            name: _measure(configuration, spec, dataset, share, device)
+            for name, configuration in representatives(spec).items()
+        }
+
+
+def representatives(spec: SweepSpec) -> dict[str, dict[str, Any]]:
+    """Return architecture → one of its configurations, preferring other losses to plain cross-entropy, which
+    needs one Hessian where they need two.
+    """
+    space = examples(spec)
+    chosen: dict[str, dict[str, Any]] = {}
+    for i in range(min(len(space), SIMULATED_TRIALS)):
+        configuration = space[i]
+        before = chosen.setdefault(configuration["architecture"]["name"], configuration)
+        if before["loss"]["name"] == "cross_entropy":
+            chosen[configuration["architecture"]["name"]] = configuration
+    return dict(sorted(chosen.items()))
+
+
+def _measure(configuration: Mapping[str, Any], spec: SweepSpec, dataset: DataSet, share: float, device: str) -> Cost:
+    from trainables.acceleration import TrainingSettings
+    from trainables.evaluation import EvaluationSettings
+    from trainables.training import Replicate
+
+    training = TrainingSettings(**spec.training.model_dump())
+
+    def build() -> Replicate:
+        epochs = spec.scheduler.max_epochs
+        return Replicate(configuration, seed=0, dataset=dataset, max_epochs=epochs, device=device, training=training)
+
+    replicate = build()
+    row = replicate.train_epoch()  # the first one also pays for allocations and kernels' choice
+    started, epochs = time.perf_counter(), 0
+    while epochs == 0 or time.perf_counter() - started < MEASURED_SECONDS:
+        row = replicate.train_epoch()
+        epochs += 1
+    epoch_seconds = (time.perf_counter() - started) / epochs
+    settings = EvaluationSettings.from_mapping(spec.evaluation.model_dump())
+    evaluation_seconds = 0.0
+    if not math.isfinite(row["val_nll"]):
+        replicate = build()  # it diverged; what a trial that goes on pays for an evaluation, untrained weights pay too
+    for _ in range(2):  # a quick evaluation is repeated: the first one also pays for imports
+        started = time.perf_counter()
+        replicate.evaluate(settings, "rung")
+        evaluation_seconds = time.perf_counter() - started
+        if evaluation_seconds > MEASURED_SECONDS:
+            break
+    return Cost(epoch_seconds / share, evaluation_seconds / share)
+
+
+def _cut(dataset: DataSet, share: float) -> DataSet:
+    """Return the data set with the first `share` of each split."""
+    if share == 1.0:
+        return dataset
+    parts = {}
+    for name in ("train", "val", "test"):
+        split = getattr(dataset, name)
+        count = max(1, int(len(split) * share))
+        parts[name] = replace(split, inputs=split.inputs[:count], targets=split.targets[:count])
+    known = dataset.posterior  # a row for each test sample
+    return replace(dataset, **parts, posterior=None if known is None else known[: len(parts["test"])])
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

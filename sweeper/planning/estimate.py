@@ -1,0 +1,174 @@
+"""GPU-hours of a sweep, reckoned from floating-point operations: nothing is trained, no data are needed.
+
+Operations are counted by running each network once on PyTorch's meta device, which knows shapes only. How many of them
+a card does in a second comes from `hardware.yaml`, which says what was measured and what is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from sweeper.planning.dataset_sizes import DataSetSize, dataset_size
+from sweeper.planning.preparation import distinct
+from sweeper.search.space import examples
+from sweeper.spec.models import SweepSpec
+
+LOOKED_AT = 2000
+"""Configurations from which the mean over the space is taken; shares have converged by then."""
+
+TRAINING_PASSES = 3
+"""A training step in forward passes: the backward pass is two (gradients of activations and of weights)."""
+
+SHORTEST_HOURS = 0.05
+"""Below this on every card, hours are not shown: starting takes longer."""
+
+PRODUCT_PASSES = 6
+"""A Hessian-vector product in forward passes: twice the backward of a forward and a backward pass."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A graphics card: what it reaches on the anchor, operations a second, and where that is known from."""
+
+    name: str
+    operations_per_second: float
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a sweep takes on named cards.
+
+    Attributes:
+        operations: floating-point operations of the whole sweep (a multiply-add counts two).
+        gpu_hours: card → hours of one card, from the anchor's speed to `slowest` times that.
+        forward: architecture → operations of one sample's forward pass.
+        assumption: what the range rests on, in a sentence.
+    """
+
+    operations: float
+    gpu_hours: dict[str, tuple[float, float]]
+    forward: dict[str, float]
+    assumption: str
+
+    @property
+    def worth_a_card(self) -> bool:
+        """Whether this is more than some seconds of the slowest card."""
+        return max(high for _, high in self.gpu_hours.values()) > SHORTEST_HOURS
+
+
+def cards() -> tuple[list[Card], float]:
+    """Return the cards of `hardware.yaml`, and by which factor small images may be slower than the anchor."""
+    table = yaml.safe_load(resources.files("sweeper.planning").joinpath("hardware.yaml").read_text("utf-8"))
+    found = [Card(row["name"], row["peak_tflops"] * 1e12 * row["share"], row["anchor"]) for row in table["cards"]]
+    return found, float(table["slowest"])
+
+
+def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | None:
+    """Return what a sweep takes on the cards of `hardware.yaml`; `None` where the data set's size is not known.
+
+    Args:
+        spec: the sweep.
+        epochs: training epochs over all trials and replicates.
+        evaluations: evaluations over all trials and replicates.
+    """
+    size = dataset_size(spec.dataset)
+    if size is None:
+        return None
+    drawn = examples(spec)[:LOOKED_AT]
+    networks = [configuration["architecture"] for configuration in drawn]
+    counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
+    forward = {_label(network, [n for n, _ in counted]): count for network, count in counted}
+    per_network = [next(count for network, count in counted if network == each) for each in networks]
+    passes = [training_passes(configuration["loss"]) for configuration in drawn]
+    epoch = size.train * sum(f * p for f, p in zip(per_network, passes, strict=True)) / len(drawn)
+    forward_pass = sum(per_network) / len(drawn)
+    epoch += forward_pass * trajectory_samples(spec, size)
+    evaluation = forward_pass * (size.val + size.test + curvature_passes(spec, size))
+    operations = epochs * epoch + evaluations * evaluation
+    known, slowest = cards()
+    hours = {card.name: operations / card.operations_per_second / 3600 for card in known}
+    assumption = (
+        f"an estimate from {operations:.2g} floating-point operations; the low end is the card's speed on "
+        f"{known[0].name}'s anchor ({known[0].anchor}), the high end {slowest:g} times that, for small images in "
+        "float32; see sweeper/planning/hardware.yaml"
+    )
+    return Estimate(operations, {name: (h, h * slowest) for name, h in hours.items()}, forward, assumption)
+
+
+def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> float:
+    """Return the floating-point operations of one sample's forward pass; convolutions and matrix products only.
+
+    Raises ValueError when the network cannot take the data set's shape.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from trainables.models import build_model
+
+    described = {k: v for k, v in architecture.items() if k not in ("pretrained", "weights_file")}
+    trees = described["name"] == "tree_lstm"
+    # A tree's height is in its data, which the meta device does not hold.
+    with torch.device("cpu" if trees else "meta"), torch.no_grad():
+        model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
+        counter = FlopCounterMode(display=False)
+        inputs = _example_trees(size) if trees else torch.zeros((1, *size.input_shape), dtype=_kind(size))
+        with counter:
+            model(inputs)
+    return float(counter.get_total_flops())
+
+
+def training_passes(loss: Mapping[str, Any]) -> float:
+    """Return a training step in forward passes; trace regularisation adds products that are differentiated again."""
+    if loss["name"] == "hessian_trace":
+        return TRAINING_PASSES + 2 * PRODUCT_PASSES * float(loss.get("probes", 1))
+    return TRAINING_PASSES
+
+
+def trajectory_samples(spec: SweepSpec, size: DataSetSize) -> float:
+    """Return how many samples' forward passes the trajectory takes after an average epoch."""
+    settings = spec.evaluation.trajectory
+    return 0.0 if settings is None else sum(getattr(size, split) for split in settings.splits) / settings.every
+
+
+def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
+    """Return how many samples' forward passes the curvature of one evaluation takes."""
+    settings = spec.evaluation.curvature
+    if not settings:
+        return 0.0
+    samples = min(settings.get("samples") or size.val, size.val)
+    products = settings["lanczos_steps"] + settings["trace_probes"]
+    if settings.get("spectrum"):
+        products += 2 * settings["spectrum_steps"]
+    return float(samples * PRODUCT_PASSES * products * len(settings["losses"]))
+
+
+def _kind(size: DataSetSize) -> Any:
+    import torch
+
+    return torch.int32 if size.text else torch.float32
+
+
+def _example_trees(size: DataSetSize) -> Any:
+    """Return one tree of as many nodes as an average sentence of SST has (19 words): a left-branching one."""
+    import torch
+
+    words, nodes = 19, size.input_shape[0]
+    rows = torch.tensor([[0, 0, 0, -1]] * nodes, dtype=torch.int32)
+    rows[0] = torch.tensor([2, 0, 0, 0])
+    for word in range(1, words):
+        rows[2 * word - 1] = torch.tensor([2, 0, 0, 0])
+        rows[2 * word] = torch.tensor([0, 2 * word - 2, 2 * word - 1, word])
+    return rows[None]
+
+
+def _label(network: Mapping[str, Any], networks: list[dict[str, Any]]) -> str:
+    """Return a network's name, with the hyperparameters that tell it from others of that name."""
+    same = [other for other in networks if other["name"] == network["name"]]
+    differ = [key for key in network if any(other.get(key) != network[key] for other in same)]
+    return " ".join([str(network["name"]), *(f"{key}={network[key]}" for key in differ)])

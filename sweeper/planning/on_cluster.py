@@ -1,0 +1,212 @@
+"""What a sweep will ask of a cluster: trials at once, nodes, hours and a range of prices. Starts nothing.
+
+Hours on GPUs follow from `sweeper.planning.estimate` (operations over a card's speed), those on cores from a
+measurement on this machine. Sharing a card among trials is taken to lose and gain nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import yaml
+
+from sweeper.durations import duration
+from sweeper.errors import SweeperError
+from sweeper.planning.cluster_file import ClusterFile, NodeGroup, read_cluster
+from sweeper.planning.costs import measured_plan
+from sweeper.planning.plan import Plan, plan
+from sweeper.planning.view import PlanView
+from sweeper.search.space import configurations
+from sweeper.spec.models import MAXIMUM_CONFIGURATIONS, Resources, SweepSpec
+
+NODE_START_HOURS = (2 / 60, 10 / 60)
+"""From a trial's waiting to its first step on a new node: 2 to 10 minutes for a machine, its packages or its image."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a machine costs an hour, and the card it has."""
+
+    on_demand: float
+    spot: float
+    card: str | None = None
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A price table: machine → price; when and where the figures are from."""
+
+    machines: Mapping[str, Price]
+    currency: str
+    date: str
+    source: str
+
+
+@dataclass(frozen=True)
+class NodesAsked:
+    """Nodes of one group that the autoscaler will ask for, and how many trials run on each."""
+
+    group: str
+    machine: str | None
+    nodes: int
+    trials_each: int
+    cards: float
+
+
+@dataclass(frozen=True)
+class ClusterPlan(PlanView):
+    """What a sweep asks of a cluster.
+
+    Attributes:
+        trial: resources of one trial.
+        at_once: trials that run at once when every node that is asked for is there.
+        nodes: by group.
+        hours: from the first node's start to the last trial's end, low and high; `None` where nothing tells.
+        price: low (spot prices) and high (on-demand prices), the head's included; `None` where hours or prices lack.
+        idle_price: of an hour in which only the head is up.
+        notes: what the figures rest on, and what is missing.
+    """
+
+    trial: dict[str, float]
+    at_once: int
+    nodes: tuple[NodesAsked, ...]
+    hours: tuple[float, float] | None
+    price: tuple[float, float] | None
+    idle_price: float | None
+    currency: str
+    notes: tuple[str, ...]
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield trials at once, nodes, time and price."""
+        needs = ", ".join(f"{amount:g} {name}" for name, amount in self.trial.items() if amount)
+        yield "on the cluster", f"{self.at_once:,} trials at once, each with {needs}"
+        for asked in self.nodes:
+            machine = f" ({asked.machine})" if asked.machine else ""
+            yield "nodes asked for", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each} trials on each"
+        if self.hours is not None:
+            yield "time on it", " to ".join(duration(3600 * hours) for hours in self.hours)
+        if self.price is not None:
+            low, high = self.price
+            yield "price", f"{low:,.2f} (spot) to {high:,.2f} (on demand) {self.currency}"
+        if self.idle_price is not None:
+            yield "while idle", f"{self.idle_price:,.2f} {self.currency} an hour for the head"
+
+    def grounds(self) -> Iterator[str]:
+        """Yield what the figures rest on, and what is missing."""
+        yield from self.notes
+
+
+def read_prices(path: Path | None) -> Prices:
+    """Read a price table; the one that ships for `None`. Raises SweeperError when it cannot be read or used."""
+    name = path or "prices.yaml"
+    try:
+        source = resources.files("sweeper.planning").joinpath("prices.yaml") if path is None else path
+        table = yaml.safe_load(source.read_text("utf-8"))
+        machines = {str(machine): Price(**row) for machine, row in table["machines"].items()}
+        if any(not 0 <= price.spot <= price.on_demand < math.inf for price in machines.values()):
+            raise ValueError("each machine needs 0 ≤ spot ≤ on_demand")
+        return Prices(machines, str(table["currency"]), str(table["date"]), str(table["source"]))
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        remedy = "see sweeper/planning/prices.yaml for its form"
+        raise SweeperError(f"the price table {name} cannot be used: {reason}", remedy) from None
+
+
+def trial_resources(asked: Resources, cluster: ClusterFile) -> dict[str, float]:
+    """Return one trial's resources on a cluster; `gpu: auto` is a quarter of a card where a group has cards."""
+    cards = any(group.gpu for group in cluster.workers)
+    gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cards else 0.0)
+    return {"cpu": float(asked.cpu), "gpu": gpu}
+
+
+def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -> tuple[NodesAsked, ...]:
+    """Return the nodes that `trials` waiting trials make the autoscaler ask for, group after group as in the file.
+
+    Raises SweeperError when no group holds a trial.
+    """
+    asked, left, nodes_left = [], trials, cluster.most_workers
+    for group in cluster.workers:
+        each = _trials_on(group, trial)
+        nodes = min(math.ceil(left / each), group.most, nodes_left) if each else 0
+        if nodes > 0:
+            asked.append(NodesAsked(group.name, group.machine, nodes, each, group.gpu * nodes))
+            left, nodes_left = max(0, left - nodes * each), nodes_left - nodes
+    if not asked:
+        groups = ", ".join(f"{g.name} has {g.cpu:g} CPU, {g.gpu:g} GPU" for g in cluster.workers) or "there is none"
+        raise SweeperError(
+            f"no worker of the cluster holds a trial, which takes {trial['cpu']:g} CPU, {trial['gpu']:g} GPU: {groups}",
+            "lower `resources` in the search space (e.g. --set resources.gpu=0.25), or add a larger worker to the file",
+        )
+    return tuple(asked)
+
+
+def cluster_plan(spec: SweepSpec, cluster: Path, prices: Path | None) -> tuple[Plan, ClusterPlan]:
+    """Plan a sweep on the cluster that a file describes: the sweep's own plan, and what it asks of the cluster.
+
+    Raises SweeperError when a file cannot be used, or no worker holds a trial.
+    """
+    described, table = read_cluster(cluster), read_prices(prices)
+    trial = trial_resources(spec.resources, described)
+    # No more wait at once than may run at once, so no more nodes are asked for.
+    waiting = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
+    asked = nodes_asked(trial, waiting, described)
+    workers = min(waiting, sum(group.nodes * group.trials_each for group in asked))
+    planned = plan(spec, workers=workers, estimated=True) if trial["gpu"] else measured_plan(spec, workers)
+    return planned, plan_on_cluster(planned, trial, described, table, waiting)
+
+
+def plan_on_cluster(
+    planned: Plan, trial: Mapping[str, float], cluster: ClusterFile, prices: Prices, waiting: int | None = None
+) -> ClusterPlan:
+    """Return what a planned sweep asks of a cluster; `waiting` trials wait or run at once, all of them if `None`."""
+    waiting = planned.trials if waiting is None else waiting
+    nodes = nodes_asked(trial, waiting, cluster)
+    at_once = min(waiting, sum(asked.nodes * asked.trials_each for asked in nodes))
+    work, notes = _hours(planned, waiting, trial, nodes, prices)
+    hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
+    known = [prices.machines.get(machine) if machine else None for machine in (a.machine for a in nodes)]
+    head = prices.machines.get(cluster.head.machine or "")
+    unknown = [asked.machine or f"the machine of {asked.group}" for asked, p in zip(nodes, known, strict=True) if not p]
+    unknown += [] if head else [cluster.head.machine or "the head's machine"]
+    price = None
+    if unknown:
+        notes.append(f"no price: {', '.join(unknown)} is not in the price table; name your own with --prices")
+    elif hours is not None and head is not None:
+        pairs = [(asked.nodes, p) for asked, p in zip(nodes, known, strict=True) if p is not None]
+        paid = [h + cluster.idle_minutes / 60 for h in hours]  # idle nodes stay for so long
+        low = paid[0] * (head.on_demand + sum(count * p.spot for count, p in pairs))
+        high = paid[1] * (head.on_demand + sum(count * p.on_demand for count, p in pairs))
+        price = (low, high)
+        notes.append(f"prices: {prices.source}, {prices.date}; name your own with --prices")
+    idle = head.on_demand if head else None
+    return ClusterPlan(dict(trial), at_once, nodes, hours, price, idle, prices.currency, tuple(notes))
+
+
+def _trials_on(group: NodeGroup, trial: Mapping[str, float]) -> int:
+    fits = [have / trial[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if trial[name]]
+    return int(min(fits) + 1e-9)
+
+
+def _hours(
+    planned: Plan, waiting: int, trial: Mapping[str, float], nodes: tuple[NodesAsked, ...], prices: Prices
+) -> tuple[tuple[float, float] | None, list[str]]:
+    """Return the hours of training, low and high, and notes on what they rest on."""
+    if not trial["gpu"]:
+        if planned.seconds is None:
+            return None, [f"no hours: {planned.note or 'nothing was measured'}"]
+        return (planned.seconds.low / 3600, planned.seconds.high / 3600), [planned.note] if planned.note else []
+    if planned.estimate is None:
+        return None, ["no hours: the data set's size is not known without its files"]
+    speed_low = speed_high = 0.0
+    for asked in nodes:
+        price = prices.machines.get(asked.machine or "")
+        card = planned.estimate.gpu_hours.get(price.card or "") if price else None
+        if card is None:
+            return None, [f"no hours: which card {asked.machine or asked.group} has is not in the price table"]
+        busy = min(asked.cards, waiting * trial["gpu"])
+        speed_low, speed_high = speed_low + busy / card[0], speed_high + busy / card[1]
+    return (1 / speed_low, 1 / speed_high), [f"hours: {planned.estimate.assumption}; the last trials leave cards idle"]

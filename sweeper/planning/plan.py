@@ -1,0 +1,254 @@
+"""What a sweep will do, before anything is trained: trials, rungs, epochs, time.
+
+How many trials reach a rung is simulated with the scheduler's own decisions on random trials. Trials are assumed to
+keep their order from rung to rung; where they change places, fewer go on, so the estimate errs to the expensive side.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sweeper.durations import duration
+from sweeper.planning.estimate import Estimate, estimate
+from sweeper.planning.view import PlanView
+from sweeper.scheduler import Halving, Rungs, decide
+from sweeper.search.space import configurations, examples
+from sweeper.spec.models import Resources, SweepSpec
+from sweeper.spec.rehearsal import notice
+
+SIMULATED_TRIALS = 2000
+"""Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens."""
+
+START_SECONDS = 10.0
+"""From the command to the first step: Ray's start (3 to 4 s) and the workers' import of torch (4 to 5 s)."""
+
+PACKINGS = {
+    "sequential": "sequential: a process trains a trial's replicates one after the other",
+    "fused": "fused: a process trains a trial's replicates as lanes of one network",
+    "auto": "auto: fused or sequential, whichever is faster where it runs",
+    "trials": "trials: a process trains one replicate up to the next rung",
+}
+"""How replicates share processes, in words."""
+
+REPORT_SECONDS = 0.05
+"""What the driver and the tables cost for each evaluation of a replicate."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A mean with the 5th and 95th percentile."""
+
+    low: float
+    mean: float
+    high: float
+
+    @staticmethod
+    def of(values: np.ndarray) -> Range:
+        """Return the range of simulated values."""
+        low, high = np.percentile(values, [5, 95])
+        return Range(float(low), float(np.mean(values)), float(high))
+
+    def text(self, digits: int = 0) -> str:
+        """Return e.g. `17.6 (13 to 23)`, or the number alone where it is certain."""
+        if self.low == self.high:
+            return f"{self.mean:,.{digits}f}"
+        return f"{self.mean:,.{digits}f} ({self.low:,.0f} to {self.high:,.0f})"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that one epoch and one evaluation of one replicate take on one trial's share of this machine."""
+
+    epoch_seconds: float
+    evaluation_seconds: float
+
+
+@dataclass(frozen=True)
+class Plan(PlanView):
+    """What a sweep will do.
+
+    Attributes:
+        trials: configurations.
+        replicates: seeds of each.
+        reaching: rung (epochs) → how many trials reach it.
+        epochs: training epochs over all replicates.
+        evaluations: evaluations over all replicates.
+        workers: processes that run at once, each with a trial or, where replicates are trained apart, with one of them.
+        seconds: how long it takes; `None` when costs were not measured.
+        costs: architecture → measured cost.
+        note: why there is no time, or how it was estimated.
+        estimate: GPU-hours on named cards, reckoned without training; `None` where the data's size is not known.
+        rehearsed: what a rehearsal changes, a sentence each; empty for the real thing.
+        packing: how replicates share processes.
+        takes: what each process takes of a machine, in words.
+        searcher: who chooses configurations, in words; empty where they are drawn at random or taken from grids.
+    """
+
+    trials: int
+    replicates: int
+    reaching: dict[int, Range]
+    epochs: Range
+    evaluations: Range
+    workers: int
+    seconds: Range | None
+    costs: dict[str, Cost]
+    note: str
+    estimate: Estimate | None = None
+    rehearsed: tuple[str, ...] = ()
+    packing: str = "sequential"
+    takes: str = ""
+    searcher: str = ""
+
+    def warnings(self) -> Iterator[str]:
+        """Yield that it is a rehearsal, if it is."""
+        if self.rehearsed:
+            yield notice(self.rehearsed)
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield trials, rungs, epochs, evaluations and time."""
+        unit = "replicates " if self.packing == "trials" else ""
+        yield "trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time"
+        if self.searcher:
+            yield "searcher", self.searcher
+        if self.replicates > 1:
+            yield "packing", PACKINGS[self.packing]
+        yield "a process takes", self.takes
+        last = max(self.reaching)
+        for rung, count in self.reaching.items():
+            kind = "the end" if rung == last else "rung"
+            yield f"{kind}, epoch {rung}", f"reached by {count.text(1 if count.low != count.high else 0)} trials"
+        yield "epochs in all", self.epochs.text()
+        yield "evaluations", self.evaluations.text()
+        if self.seconds is not None:
+            times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
+            same = self.seconds.low == self.seconds.high
+            yield "estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})"
+        if self.estimate and self.estimate.worth_a_card:
+            for card, (low, high) in self.estimate.gpu_hours.items():
+                yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
+
+    def grounds(self) -> Iterator[str]:
+        """Yield where GPU-hours and time come from."""
+        if self.estimate and self.estimate.worth_a_card:
+            yield f"GPU-hours: {self.estimate.assumption}"
+        if self.note:
+            yield self.note
+
+
+def plan(
+    spec: SweepSpec,
+    costs: Mapping[str, Cost] | None = None,
+    workers: int | None = None,
+    note: str = "",
+    *,
+    estimated: bool = False,
+) -> Plan:
+    """Plan a sweep.
+
+    Args:
+        spec: the checked search space.
+        costs: architecture → cost, as `sweeper.planning.costs.measure_costs` gives; without it there is no time.
+        workers: processes that run at once; by default this machine's cores over `resources.cpu`.
+        note: shown with the plan.
+        estimated: reckon GPU-hours, too, for which every network of the space is built once without weights.
+    """
+    space = configurations(spec)
+    trials, replicates = len(space), spec.replicates.count
+    apart = replicates if spec.replicates.packing == "trials" else 1
+    workers = min(workers or local_workers(spec), trials * apart)
+    simulated = simulate(spec.halving, trials, math.ceil(workers / apart))
+    rungs = spec.halving.rungs
+    lengths = np.diff([0, *rungs])
+    epochs = simulated @ lengths * replicates
+    evaluations = simulated.sum(axis=1) * replicates
+    seconds = None
+    if costs:
+        shares = architecture_shares(spec)
+        epoch = sum(share * costs[name].epoch_seconds for name, share in shares.items())
+        evaluation = sum(share * costs[name].evaluation_seconds for name, share in shares.items())
+        work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS)
+        seconds = Range.of(START_SECONDS + work / workers)
+    reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
+    counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
+    packing, taken = spec.replicates.packing, takes(spec.resources)
+    planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
+    planned = replace(planned, searcher=searched(spec))
+    if not estimated:
+        return planned
+    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean))
+
+
+def searched(spec: SweepSpec) -> str:
+    """Return in words who chooses configurations; empty where each follows from the space alone."""
+    if not spec.searcher.learns:
+        return ""
+    warm = f", told of {', '.join(spec.searcher.warm_start)}" if spec.searcher.warm_start else ""
+    return (
+        f"{spec.searcher.name}{warm}: {spec.searcher.startup} trials at random, then from what was observed; time is "
+        "reckoned for random ones"
+    )
+
+
+def takes(resources: Resources) -> str:
+    """Return in words what each process takes of a machine, and what happens when that is too little of a card."""
+    cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
+    if resources.gpu == "auto":
+        return f"{cores}; of a card, where there is one, what its memory is measured to need before the first trial"
+    if not 0 < resources.gpu < 1:
+        cards = f"{resources.gpu:g} card{'' if resources.gpu == 1 else 's'}"
+        return f"{cores} and {cards}" if resources.gpu else f"{cores}, no card"
+    most = int(1 / resources.gpu + 1e-9)
+    return f"{cores} and {resources.gpu:g} of a card, {most} to a card; twice as much after running out of its memory"
+
+
+def simulate(halving: Halving, trials: int, workers: int, repetitions: int | None = None, seed: int = 0) -> np.ndarray:
+    """Return how many of `trials` reach each rung, float64 [repetitions, rungs], under the scheduler's decisions."""
+    size = min(trials, SIMULATED_TRIALS)
+    if not halving.stops:
+        return np.full((1, len(halving.rungs)), float(trials))
+    repetitions = repetitions or max(40, min(1000, 50_000 // size))
+    random = np.random.default_rng(seed)
+    counts = [_simulate_once(halving, size, min(workers, size), random) for _ in range(repetitions)]
+    return np.array(counts, dtype=np.float64) * (trials / size)
+
+
+def _simulate_once(halving: Halving, trials: int, workers: int, random: np.random.Generator) -> list[int]:
+    """Run one sweep of random trials, `workers` at a time, each at a speed of its own, in random order."""
+    rungs, epochs = Rungs(halving), halving.rungs
+    quality, pace = random.normal(size=trials), random.uniform(0.5, 2.0, size=trials)
+    reached = [0] * len(epochs)
+    running = [(epochs[0] * pace[trial], trial, 0) for trial in range(workers)]
+    heapq.heapify(running)
+    waiting = iter(range(workers, trials))
+    while running:
+        now, trial, column = heapq.heappop(running)
+        reached[column] += 1
+        decision = decide(rungs, trial, epochs[column], quality[trial])
+        rungs.add(epochs[column], trial, quality[trial])
+        if decision is not None and decision.kind == "continue":
+            heapq.heappush(running, (now + (epochs[column + 1] - epochs[column]) * pace[trial], trial, column + 1))
+        elif (following := next(waiting, None)) is not None:
+            heapq.heappush(running, (now + epochs[0] * pace[following], following, 0))
+    return reached
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def architecture_shares(spec: SweepSpec) -> dict[str, float]:
+    """Return the share of configurations of each architecture, from at most the first `SIMULATED_TRIALS`."""
+    space = examples(spec)
+    names = [space[i]["architecture"]["name"] for i in range(min(len(space), SIMULATED_TRIALS))]
+    return {name: names.count(name) / len(names) for name in sorted(set(names))}
+
+
+def local_workers(spec: SweepSpec) -> int:
+    """Return how many trials this machine's cores carry at once."""
+    return max(1, int(len(os.sched_getaffinity(0)) / spec.resources.cpu))

@@ -1,0 +1,98 @@
+"""What must hold before any trial starts: the data can be loaded, and every network of the space can train on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sweeper.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.own.checks import dataset_fault, own_faults
+from sweeper.search.space import Configuration, examples
+from sweeper.spec.models import SweepSpec
+from trainables.acceleration import TrainingSettings, acceleration_fault, compiler_fault
+from trainables.datasets import DATASETS, load_dataset
+from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
+from trainables.extensions.targets import told
+from trainables.models import ARCHITECTURES, fit_fault
+from trainables.packing import packing_fault
+
+LOOKED_AT = 2000
+"""Configurations whose architecture is checked; more would only repeat the same few architectures."""
+
+
+def prepare_dataset(spec: SweepSpec) -> DataSet:
+    """Load the data set of `spec` and check that the space's networks, batch sizes and packing suit it.
+
+    Raises:
+        SweeperError: the data cannot be loaded: path, rule, remedy.
+        InvalidSearchSpace: with every architecture and batch size that does not fit, and every one to be fused
+            that cannot be.
+    """
+    dataset = _load(spec.dataset)
+    drawn = examples(spec)[:LOOKED_AT]
+    own = own_faults(spec, drawn, dataset)
+    if own:
+        raise InvalidSearchSpace(own)
+    training = TrainingSettings(**spec.training.model_dump())
+    faults = [
+        *_faults(
+            "space.architecture",
+            (c["architecture"] for c in drawn if not ARCHITECTURES.is_own(c["architecture"]["name"])),
+            lambda a: fit_fault(dataset, a),
+        ),
+        *_faults(
+            "space.optimizer.batch_size",
+            (c["optimizer"]["batch_size"] for c in drawn),
+            lambda size: batch_fault(dataset, size),
+        ),
+        *_faults(
+            "replicates.packing",
+            (c["architecture"]["name"] for c in drawn),
+            lambda name: packing_fault(name, spec.replicates.packing, training),
+        ),
+        *_faults(
+            "training",
+            ({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn),
+            lambda names: acceleration_fault(names, training),
+        ),
+        *_faults("training.compile", [training], compiler_fault),
+    ]
+    if faults:
+        raise InvalidSearchSpace(faults)
+    return dataset
+
+
+def dataset_facts(dataset: DataSet) -> dict[str, Any]:
+    """Return what the manifest records of a data set: sizes of the splits and the hash of their indices."""
+    sizes = {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)}
+    return {"samples": sizes, "classes": dataset.classes, "split_hash": dataset.split_hash}
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the values that differ, in order of their first appearance."""
+    return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
+
+
+def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]) -> list[Fault]:
+    sentences = dict.fromkeys(found for value in distinct(values) if (found := fault(value)))
+    return [Fault(path, sentence) for sentence in sentences]
+
+
+def _load(dataset: Configuration) -> DataSet:
+    options = dict(dataset)
+    name = options.pop("name")
+    try:
+        loaded = load_dataset(name, **options)
+    except DataSetUnavailableError as error:
+        raise SweeperError(
+            f"the data set {name!r} cannot be loaded: {error.path}: {error.rule}", error.remedy
+        ) from error
+    except Exception as error:
+        if not DATASETS.is_own(name):
+            raise
+        raise InvalidSearchSpace([Fault("dataset", f"{name} cannot be loaded: {told(error, name)}")]) from error
+    fault = dataset_fault(loaded, name) if DATASETS.is_own(name) else None
+    if fault is not None:
+        raise InvalidSearchSpace([Fault("dataset", fault)])
+    return loaded

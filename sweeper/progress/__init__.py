@@ -1,0 +1,1 @@
+"""How far a sweep has come, at one moment or while it runs: in a terminal, to onlookers, in a notebook."""

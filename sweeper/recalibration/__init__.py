@@ -1,0 +1,1 @@
+"""New questions to stored predictions: post-hoc methods and bins without training. Reads tables, writes one."""

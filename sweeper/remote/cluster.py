@@ -1,0 +1,244 @@
+"""A Ray cluster elsewhere, through its Jobs API: sweeps are its jobs, and each job is the driver of one sweep.
+
+What a job is called, who submitted it and where its results lie is in the job's metadata; everything else about a sweep
+is in its results. The token goes into a header of each request and nowhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import shlex
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from ray.dashboard.modules.dashboard_sdk import AuthenticationError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from sweeper.errors import SweeperError
+from sweeper.redaction import redact
+from sweeper.remote.tokens import find_token
+
+CONNECT_SECONDS = 10.0
+
+STOP_SECONDS = 300
+"""After a request to stop, a driver has this long to end in good order: trials, tables, report, MLflow."""
+
+FOLLOW_SECONDS = 1.0
+
+AGENT_SECONDS = 60.0
+
+ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
+
+WORDS = {
+    JobStatus.PENDING: "pending",
+    JobStatus.RUNNING: "running",
+    JobStatus.STOPPED: "stopped",
+    JobStatus.SUCCEEDED: "finished",
+}
+FAILED_WORDS = {1: "incomplete", 2: "refused"}
+"""What exit statuses of the driver mean: 1, trials failed or it was stopped; 2, bad input. Any other: it died."""
+
+
+@dataclass(frozen=True)
+class RemoteSweep:
+    """One job of a cluster, as the driver of a sweep.
+
+    Attributes:
+        job: Ray's id of the job.
+        name: of the sweep.
+        submitter: user and host that submitted it.
+        output: where its results lie, as given to `--output`.
+        tracking_uri: of MLflow, as given; `None` where the cluster's own environment names it.
+        no_mlflow: whether it was asked for without MLflow.
+        state: `pending`, `running`, `finished`, `stopped`, `incomplete`, `refused` or `died`.
+        started: Unix time in seconds; `None` while it is pending.
+        exit_code: of the driver; `None` before it has ended, or when it was killed.
+        message: what Ray says about an end that was not the driver's own.
+    """
+
+    job: str
+    name: str
+    submitter: str
+    output: str
+    tracking_uri: str | None
+    no_mlflow: bool
+    state: str
+    started: float | None
+    exit_code: int | None
+    message: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the driver runs no more."""
+        return self.state not in ("pending", "running")
+
+
+class Cluster:
+    """The Jobs API at an address such as `http://head:8265`."""
+
+    def __init__(self, address: str) -> None:
+        """Connect. Raises SweeperError: no such address, no cluster there, no token or the wrong one."""
+        self.address = _checked_address(address)
+        for chatty in ("modules.dashboard_sdk", "modules.job.sdk"):
+            logging.getLogger(f"ray.dashboard.{chatty}").setLevel(logging.WARNING)
+        logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.WARNING)
+        token = find_token()
+        headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        with self._errors():
+            self._client = JobSubmissionClient(self.address, create_cluster_if_needed=False, headers=headers)
+
+    def submit(
+        self, name: str, command: Sequence[str], metadata: Mapping[str, str], folder: Path, modules: Sequence[Path]
+    ) -> str:
+        """Submit a sweep's driver and return its job.
+
+        Args:
+            name: of the sweep.
+            command: the driver's command line, run on the head in a copy of `folder`.
+            metadata: what `sweeps` tells of it later; `sweep`, `submitter` and `output` at least.
+            folder: of files to send along.
+            modules: packages to send along; the cluster's own are used where there are none.
+        """
+        environment: dict[str, Any] = {
+            "working_dir": str(folder),
+            "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), "SWEEPER_SUBMITTER": metadata["submitter"]},
+        }
+        if modules:
+            environment["py_modules"] = [str(module) for module in modules]
+        taken = {sweep.job for sweep in self.sweeps()}
+        job = next(job for n in itertools.count(1) if (job := f"{name}.{n}") not in taken)
+        with self._errors():
+            return self._submit(job, shlex.join(command), environment, dict(metadata))
+
+    def sweeps(self) -> list[RemoteSweep]:
+        """Return the cluster's sweeps, the one submitted last first; a resumed sweep is there once a driver."""
+        with self._errors():
+            jobs = [job for job in self._client.list_jobs() if "sweep" in (job.metadata or {})]
+        return [_remote_sweep(job) for job in sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)]
+
+    def sweep(self, name: str) -> RemoteSweep:
+        """Return the newest driver of a sweep. Raises SweeperError when there is none."""
+        known = self.sweeps()
+        for sweep in known:
+            if name in (sweep.name, sweep.job):
+                return sweep
+        names = ", ".join(sorted({sweep.name for sweep in known})[:8])
+        raise SweeperError(
+            f"the cluster at {self.address} knows no sweep {name!r}", f"it knows: {names}" if names else "it knows none"
+        )
+
+    def logs(self, job: str) -> str:
+        """Return what a driver has printed so far."""
+        with self._errors():
+            return redact(self._client.get_job_logs(job))
+
+    def follow(self, job: str, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
+        """Yield what a driver prints, as it does, until it has ended."""
+        seen = 0
+        while True:
+            ended = self._status(job) in ENDED
+            text = self.logs(job)
+            if len(text) > seen:
+                yield text[seen:]
+                seen = len(text)
+            if ended:
+                return
+            sleep(FOLLOW_SECONDS)
+
+    def stop(self, job: str) -> None:
+        """Ask a driver to end in good order; it is killed when it has not after `STOP_SECONDS`."""
+        with self._errors():
+            self._client.stop_job(job)
+
+    def _submit(self, job: str, entrypoint: str, environment: dict[str, Any], metadata: dict[str, str]) -> str:
+        began = time.monotonic()
+        while True:
+            try:
+                return self._client.submit_job(
+                    entrypoint=entrypoint, submission_id=job, runtime_env=environment, metadata=metadata
+                )
+            except RuntimeError as error:
+                # A head takes jobs some seconds after its dashboard answers.
+                if "No available agent" not in str(error) or time.monotonic() - began > AGENT_SECONDS:
+                    raise
+                time.sleep(1.0)
+
+    def _status(self, job: str) -> JobStatus:
+        with self._errors():
+            return self._client.get_job_status(job)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except AuthenticationError as error:
+            raise SweeperError(*_refusal(self.address, find_token() is None)) from error
+        except (ConnectionError, requests.RequestException) as error:
+            raise SweeperError(
+                f"no Ray cluster answers at {self.address}",
+                "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
+                "`kubectl port-forward` or `ray dashboard`",
+            ) from error
+        except (RuntimeError, ValueError) as error:
+            text = " ".join(str(error).split())[:300]
+            raise SweeperError(
+                f"the Ray cluster at {self.address} refused a request: {redact(text)}",
+                "check that the address is a Ray dashboard of the same Ray version",
+            ) from error
+
+
+def _checked_address(address: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise SweeperError(
+            f"{redact(address)!r} is not the address of a cluster's Jobs API",
+            "write the dashboard's, e.g. http://head:8265; a token belongs into RAY_AUTH_TOKEN_PATH",
+        )
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise SweeperError(
+            f"nothing answers at {address}: {getattr(error, 'strerror', None) or error}",
+            "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
+            "`kubectl port-forward` or `ray dashboard`",
+        ) from error
+    return address.rstrip("/")
+
+
+def _refusal(address: str, missing: bool) -> tuple[str, str]:
+    if missing:
+        return (
+            f"the cluster at {address} asks for a token, and this environment has none",
+            "set RAY_AUTH_TOKEN_PATH to a file with it; who runs the cluster has it",
+        )
+    return (
+        f"the cluster at {address} refuses this environment's token",
+        "it belongs to another cluster, or was replaced: put the right one into the file that RAY_AUTH_TOKEN_PATH "
+        "names",
+    )
+
+
+def _remote_sweep(job: Any) -> RemoteSweep:
+    metadata = job.metadata
+    state = WORDS.get(job.status) or FAILED_WORDS.get(job.driver_exit_code or 0, "died")
+    return RemoteSweep(
+        job.submission_id,
+        metadata["sweep"],
+        metadata.get("submitter", "?"),
+        metadata.get("output", "?"),
+        metadata.get("tracking_uri") or None,
+        bool(metadata.get("no_mlflow")),
+        state,
+        job.start_time / 1000 if job.start_time else None,
+        job.driver_exit_code,
+        redact(job.message or ""),
+    )

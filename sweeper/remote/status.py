@@ -1,0 +1,64 @@
+"""How far the sweeps of a cluster have come, as its Jobs API tells it: nothing but the cluster's address is needed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+
+from rich.table import Table
+
+from sweeper.durations import duration
+from sweeper.remote.cluster import RemoteSweep
+from sweeper.state import COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED, RUNNING, WAITING
+
+_STATUSES = "|".join(
+    status.replace("_", " ") for status in (WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED)
+)
+_PROGRESS = re.compile(rf"^\d+ (?:{_STATUSES})\b.*$", re.MULTILINE)
+
+
+def sweeps_table(
+    sweeps: Iterable[RemoteSweep], logs: Callable[[str], str], now: Callable[[], float] = time.time
+) -> Table:
+    """Return one row a sweep: its state, who submitted it and when, how far it has come, where its results lie.
+
+    Args:
+        sweeps: drivers, the newest of each sweep first; older ones of the same sweep are left out.
+        logs: gives what a driver has printed.
+        now: Unix time in seconds.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("sweep", "state", "submitter", "began", "progress", "results"):
+        table.add_column(heading, no_wrap=heading != "progress")
+    seen = set()
+    for sweep in sweeps:
+        if sweep.name not in seen:
+            seen.add(sweep.name)
+            began = f"{duration(max(0.0, now() - sweep.started))} ago" if sweep.started is not None else "–"
+            table.add_row(
+                sweep.name,
+                sweep.state,
+                sweep.submitter,
+                began,
+                progress_of(sweep, logs),
+                f"{sweep.output}/{sweep.name}",
+            )
+    return table
+
+
+def progress_of(sweep: RemoteSweep, logs: Callable[[str], str]) -> str:
+    """Return how far a sweep has come, in a line: from its driver's words, or from Ray's where it said nothing."""
+    return last_progress(logs(sweep.job)) or first_sentence(sweep.message) or "–"
+
+
+def last_progress(text: str) -> str:
+    """Return the last line of progress in what a driver has printed, or nothing."""
+    lines = _PROGRESS.findall(text)
+    return str(lines[-1]).strip() if lines else ""
+
+
+def first_sentence(message: str) -> str:
+    """Return the first line of a message, cut to what fits a table."""
+    line = message.strip().splitlines()[0] if message.strip() else ""
+    return line if len(line) <= 120 else f"{line[:117]}…"

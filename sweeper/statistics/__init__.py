@@ -1,0 +1,1 @@
+"""Intervals, tests, correlations and importances of rows that are given. No I/O, nothing else of this package."""

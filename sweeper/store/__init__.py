@@ -1,0 +1,1 @@
+"""Where a sweep's files lie when no folder is shared: a store's addresses, journal, lease and mirror."""

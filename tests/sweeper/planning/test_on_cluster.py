@@ -1,0 +1,160 @@
+"""What a sweep asks of a cluster: read from the files that ship, reckoned as by hand, refused in words."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sweeper.errors import SweeperError
+from sweeper.planning.cluster_file import ClusterFile, NodeGroup, quantity, read_cluster
+from sweeper.planning.estimate import Estimate, cards
+from sweeper.planning.on_cluster import (
+    NODE_START_HOURS,
+    Price,
+    Prices,
+    nodes_asked,
+    plan_on_cluster,
+    read_prices,
+    trial_resources,
+)
+from sweeper.planning.plan import Plan, Range
+from sweeper.spec.models import Resources
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+HEAD = NodeGroup("head", 0, 0, 1, "small", False)
+PRICES = Prices({"small": Price(0.2, 0.1), "big": Price(1.0, 0.4, "L4")}, "USD", "2026-01-01", "a test")
+ONE = Range(1.0, 1.0, 1.0)
+GPU_TRIAL = {"cpu": 1.0, "gpu": 0.25}
+
+
+def _planned(trials: int, hours: tuple[float, float] | None = (8.0, 32.0)) -> Plan:
+    found = Estimate(1e18, {"L4": hours}, {}, "by a test") if hours else None
+    return Plan(trials, 1, {1: ONE}, ONE, ONE, 1, None, {}, "", found)
+
+
+def _cluster(*workers: NodeGroup, most: int = 1000, idle: float = 6) -> ClusterFile:
+    return ClusterFile(HEAD, workers, most, idle)
+
+
+def test_the_files_that_ship_are_read() -> None:
+    aws, gcp = (read_cluster(DEPLOY / f"ray/{name}.yaml") for name in ("aws", "gcp"))
+    assert aws.workers == [NodeGroup("gpu_spot", 8, 1, 16, "g6.2xlarge", True)]
+    assert gcp.workers == [NodeGroup("gpu_spot", 8, 1, 16, "g2-standard-8", True)]
+    assert (aws.head.machine, aws.head.spot, aws.head.cpu, aws.idle_minutes) == ("m7i.xlarge", False, 0, 5)
+    for name in ("base/raycluster.yaml", "jobs/rayjob.yaml"):
+        cluster = read_cluster(DEPLOY / "kubernetes" / name)
+        assert cluster.workers == [NodeGroup("gpu", 8, 1, 16, "g6.2xlarge", None)]
+        assert (cluster.head.cpu, cluster.most_workers, cluster.idle_minutes) == (0, 16, 2)
+
+
+def test_every_machine_of_the_files_has_a_price_and_every_card_a_speed() -> None:
+    prices, known = read_prices(None), {card.name for card in cards()[0]}
+    for path in [*(DEPLOY / "ray").glob("*.yaml"), DEPLOY / "kubernetes/base/raycluster.yaml"]:
+        cluster = read_cluster(path)
+        for group in [cluster.head, *cluster.workers]:
+            assert group.machine in prices.machines, f"{path.name}: {group.machine}"
+            assert group.gpu == 0 or prices.machines[group.machine].card in known
+    assert "examples" in prices.source
+
+
+def test_nodes_and_price_as_reckoned_by_hand() -> None:
+    cluster = _cluster(NodeGroup("gpu", 8, 1, 16, "big", True))
+    there = plan_on_cluster(_planned(40), GPU_TRIAL, cluster, PRICES)
+    assert [(n.nodes, n.trials_each) for n in there.nodes] == [(10, 4)]  # four quarters of a card on each
+    assert there.at_once == 40
+    low, high = 8 / 10 + NODE_START_HOURS[0], 32 / 10 + NODE_START_HOURS[1]
+    assert there.hours == pytest.approx((low, high))
+    # The head is on demand in both; six minutes more for nodes that wait before they go.
+    assert there.price == pytest.approx(((low + 0.1) * (0.2 + 10 * 0.4), (high + 0.1) * (0.2 + 10 * 1.0)))
+    assert there.idle_price == 0.2
+
+
+def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        groups = [
+            NodeGroup(str(i), rng.randint(1, 16), rng.randint(0, 8), rng.randint(1, 10), None, None) for i in range(3)
+        ]
+        trial = {"cpu": float(rng.choice([0.5, 1, 2])), "gpu": float(rng.choice([0, 0.25, 0.5, 1]))}
+        trials, most = rng.randint(1, 300), rng.randint(1, 30)
+        try:
+            asked = nodes_asked(trial, trials, _cluster(*groups, most=most))
+        except SweeperError as error:
+            assert "no worker of the cluster holds a trial" in error.message
+            continue
+        room = sum(a.nodes * a.trials_each for a in asked)
+        assert sum(a.nodes for a in asked) <= most
+        full = sum(a.nodes for a in asked) == most
+        usable = [g for g in groups if g.cpu >= trial["cpu"] and g.gpu >= trial["gpu"]]
+        every = {a.group: a.nodes for a in asked} == {g.name: g.most for g in usable}
+        assert room >= trials or full or every, seed
+        last = asked[-1]
+        assert room - last.trials_each < trials, f"one node fewer would do: {seed}"
+
+
+def test_auto_is_a_quarter_of_a_card_where_there_are_cards() -> None:
+    assert trial_resources(Resources(), _cluster(NodeGroup("gpu", 8, 1, 1, None, None)))["gpu"] == 0.25
+    assert trial_resources(Resources(), _cluster(NodeGroup("cpu", 8, 0, 1, None, None)))["gpu"] == 0.0
+
+
+def test_cores_take_the_time_measured_here() -> None:
+    planned = replace(_planned(8, None), seconds=Range(3600.0, 7200.0, 10800.0))
+    cluster = _cluster(NodeGroup("cpu", 4, 0, 8, "small", None), idle=0)
+    there = plan_on_cluster(planned, {"cpu": 1.0, "gpu": 0.0}, cluster, PRICES)
+    assert there.hours == pytest.approx((1 + NODE_START_HOURS[0], 3 + NODE_START_HOURS[1]))
+
+
+def test_what_is_not_known_is_said() -> None:
+    there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine", None)), PRICES)
+    assert there.hours is there.price is None
+    assert there.notes == (
+        "no hours: the data set's size is not known without its files",
+        "no price: mine is not in the price table; name your own with --prices",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1", "neither a Ray launcher file"),
+        ("available_node_types: {}\nhead_node_type: head", "'head' is missing"),
+        ("kind: RayCluster\nspec: {}", "'workerGroupSpecs' is missing"),
+        ("kind: RayCluster\nspec: [", "is no YAML"),
+    ],
+)
+def test_a_file_that_is_no_cluster_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(SweeperError, match=message):
+        read_cluster(path)
+    with pytest.raises(SweeperError, match="cannot be read: No such file"):
+        read_cluster(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    "machines", [{"a": {"on_demand": 1, "spot": 2}}, {"a": {"spot": 1}}, {"a": {"on_demand": "x", "spot": 0}}, []]
+)
+def test_a_price_table_that_cannot_be_right_is_refused(machines: object, tmp_path: Path) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text(yaml.safe_dump({"machines": machines, "currency": "USD", "date": "d", "source": "s"}))
+    with pytest.raises(SweeperError, match="cannot be used"):
+        read_prices(path)
+
+
+def test_quantities() -> None:
+    assert [quantity(q) for q in ("500m", "2", 3, "1.5Gi")] == [0.5, 2, 3, 1.5 * 2**30]
+    with pytest.raises(ValueError, match="no quantity"):
+        quantity("3 cores")
+
+
+def test_no_more_nodes_are_asked_for_than_a_sweep_may_use_at_once(tmp_path: Path) -> None:
+    from sweeper.planning.on_cluster import cluster_plan
+    from sweeper.spec.loading import load_spec
+
+    spec = load_spec("quickstart", ["max_concurrent=6", "resources.gpu=0.5"])
+    planned, there = cluster_plan(spec, DEPLOY / "ray/aws.yaml", None)
+    assert (planned.workers, there.at_once, [asked.nodes for asked in there.nodes]) == (6, 6, [3])

@@ -1,0 +1,192 @@
+"""A plan counts what the scheduler will do, and its time follows from measured costs."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sweeper.planning.costs import measure_costs, measured_plan, representatives
+from sweeper.planning.plan import Cost, Range, architecture_shares, plan, simulate, takes
+from sweeper.scheduler import Halving
+from sweeper.spec.loading import build_spec, load_spec
+from sweeper.spec.models import Resources
+from tests.sweeper.searches import searched_spec
+from tests.sweeper.small_registries import MINIMAL, REGISTRIES
+
+QUICKSTART_HALVING = Halving("val_nll", "min", 27, 3, 3)
+
+
+def _spec(**changes):
+    return build_spec({**MINIMAL, **changes}, REGISTRIES)
+
+
+def test_forty_eight_trials_at_rungs_3_9_27():
+    """Recorded from Ray's own scheduler: 17.6 (13 to 23) and 9.3 (5 to 15)."""
+    counts = simulate(QUICKSTART_HALVING, 48, workers=2)
+    assert set(counts[:, 0]) == {48}
+    second, third = Range.of(counts[:, 1]), Range.of(counts[:, 2])
+    assert (second.low, second.mean, second.high) == pytest.approx((12.5, 17.6, 23), abs=0.6)
+    assert (third.low, third.mean, third.high) == pytest.approx((4.5, 9.3, 15), abs=0.6)
+
+
+def _reference_counts(values, quantile):
+    """One trial after the other through both rungs, with numpy's percentile and plain lists."""
+    first, second, reached = [], [], [0, 0, 0]
+    for value in values:
+        reached[0] += 1
+        passes = not first or value <= np.percentile(first, 100 * (1 - quantile))
+        first.append(value)
+        if not passes:
+            continue
+        reached[1] += 1
+        passes = not second or value <= np.percentile(second, 100 * (1 - quantile))
+        second.append(value)
+        reached[2] += passes
+    return reached
+
+
+def test_simulation_agrees_with_a_naive_one_on_average():
+    random = np.random.default_rng(0)
+    reference = np.mean([_reference_counts(random.normal(size=48), 2 / 3) for _ in range(300)], axis=0)
+    assert simulate(QUICKSTART_HALVING, 48, workers=1).mean(axis=0) == pytest.approx(reference, abs=0.6)
+
+
+def test_without_early_stopping_all_is_certain():
+    spec = _spec(scheduler={"name": "none", "max_epochs": 4}, samples=6, replicates=3)
+    found = plan(spec, {"mlp": Cost(2.0, 1.0)}, workers=2)
+    assert found.reaching == {4: Range(6, 6, 6)}
+    assert found.epochs == Range(72, 72, 72)
+    assert found.evaluations == Range(18, 18, 18)
+    assert found.seconds is not None
+    assert found.seconds.mean == pytest.approx((72 * 2 + 18 * 1) / 2, abs=15)
+
+
+def test_a_single_trial_reaches_the_end():
+    assert plan(_spec(), workers=8).reaching == {rung: Range(1, 1, 1) for rung in (1, 3, 9)}
+
+
+def test_large_sweeps_are_scaled():
+    counts = simulate(QUICKSTART_HALVING, 20_000, workers=64)
+    assert set(counts[:, 0]) == {20_000}
+    assert counts[:, 1].mean() == pytest.approx(20_000 / 3, rel=0.05)
+
+
+def test_the_same_plan_every_time():
+    spec = _spec(samples=12, scheduler={"max_epochs": 9, "grace_epochs": 1})
+    assert plan(spec, workers=2) == plan(spec, workers=2)
+
+
+def test_costs_are_weighted_by_the_configurations_that_will_run():
+    space = {**MINIMAL["space"], "architecture": {"grid": ["mlp", "resnet8"]}}
+    spec = _spec(space=space, scheduler={"name": "none", "max_epochs": 10})
+    assert architecture_shares(spec) == {"mlp": 0.5, "resnet8": 0.5}
+    cheap = plan(spec, {"mlp": Cost(1, 0), "resnet8": Cost(1, 0)}, workers=1)
+    dear = plan(spec, {"mlp": Cost(1, 0), "resnet8": Cost(3, 0)}, workers=1)
+    assert dear.seconds.mean - cheap.seconds.mean == pytest.approx(20)
+
+
+def test_representatives_prefer_a_loss_with_two_hessians():
+    space = {**MINIMAL["space"], "loss": {"grid": ["cross_entropy", "focal"]}}
+    assert representatives(_spec(space=space))["mlp"]["loss"]["name"] == "focal"
+
+
+def test_what_a_reader_sees():
+    found = plan(_spec(samples=9, replicates=2), {"mlp": Cost(0.1, 0.5)}, workers=2, note="measured here")
+    json.dumps(found.to_dict())
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(found)
+    text = console.export_text()
+    for words in (
+        "9 × 2 replicates, 2 at a time",
+        "reached by 9 trials",
+        "the end, epoch 9",
+        "estimated time",
+        "measured here",
+    ):
+        assert words in text
+
+
+def test_costs_are_measured_on_real_training(monkeypatch):
+    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
+    spec = load_spec("quickstart", ["evaluation.curvature=false"])
+    found = measured_plan(spec, workers=2)
+    assert (found.trials, found.replicates, list(found.reaching)) == (48, 2, [3, 9, 27])
+    assert found.costs.keys() == {"mlp", "resnet8"}
+    assert all(cost.epoch_seconds > 0 and cost.evaluation_seconds > 0 for cost in found.costs.values())
+    assert found.seconds is not None
+
+
+def test_large_data_sets_are_cut_and_scaled(monkeypatch):
+    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SAMPLES", 128)
+    spec = load_spec("curvature_vs_gamma", ["evaluation.curvature=false", "samples=1"])
+    cost = measure_costs(spec)["mlp"]
+    assert 0 < cost.epoch_seconds < 60
+    assert 0 < cost.evaluation_seconds < 60
+
+
+def test_a_configuration_that_diverges_has_a_cost_too(monkeypatch):
+    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
+    changes = ["evaluation.curvature=false", "samples=1", "space.optimizer.lr=1.0e+30"]
+    cost = measure_costs(load_spec("curvature_vs_gamma", changes))["mlp"]
+    assert cost.epoch_seconds > 0 and cost.evaluation_seconds > 0
+
+
+def test_known_class_probabilities_are_cut_with_the_test_split(monkeypatch):
+    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.planning.costs.MEASURED_SAMPLES", 128)
+    changes = ["dataset.train_samples=512", "dataset.test_samples=512", "space.optimizer.batch_size=64"]
+    cost = measure_costs(load_spec("posterior_figure_3", changes))["mlp"]
+    assert 0 < cost.evaluation_seconds < 60
+
+
+def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+    found = measured_plan(load_spec("quickstart", ["dataset.name=cifar10"]), workers=2)
+    assert found.seconds is None
+    assert "the file is missing" in found.note
+    assert "download: true" in found.note
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"cpu": 1, "gpu": 0}, "1 core, no card"),
+        ({"cpu": 2, "gpu": 1}, "2 cores and 1 card"),
+        ({"gpu": 0.25}, "1 core and 0.25 of a card, 4 to a card; twice as much after running out of its memory"),
+        ({"gpu": 1 / 3}, "1 core and 0.333333 of a card, 3 to a card; twice as much after running out of its memory"),
+        ({}, "1 core; of a card, where there is one, what its memory is measured to need before the first trial"),
+    ],
+)
+def test_the_plan_says_what_a_process_takes(resources, said):
+    assert takes(Resources(**resources)) == said
+    assert plan(_spec(resources=resources), workers=1).takes == said
+
+
+def test_replicates_apart_take_places_of_their_own():
+    together = _spec(samples=4, replicates={"count": 5, "packing": "sequential"})
+    apart = _spec(samples=4, replicates={"count": 5, "packing": "trials"})
+    costs = {"mlp": Cost(2.0, 1.0)}
+    assert (plan(together, costs, workers=16).workers, plan(apart, costs, workers=16).workers) == (4, 16)
+    assert plan(apart, costs, workers=5).reaching == plan(together, costs, workers=1).reaching
+    assert "16 replicates at a time" in _shown(plan(apart, costs, workers=16))
+    assert "trials: a process trains one replicate" in _shown(plan(apart, costs, workers=16))
+
+
+def _shown(found):
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(found)
+    return console.export_text()
+
+
+def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
+    searcher = {"name": "optuna", "startup": 5, "warm_start": ["quickstart"]}
+    planned = plan(searched_spec(20, searcher=searcher))
+    assert planned.trials == 20
+    (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
+    assert words.startswith("optuna, told of quickstart: 5 trials at random, then from what was observed")
+    assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)

@@ -1,0 +1,242 @@
+"""A driver whose searcher learns: one configuration for each number, whatever is killed whenever, and nothing lost."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.ids import SweepPaths, config_hash
+from sweeper.journal import Journal, record_names
+from sweeper.scheduler import Halving, audit
+from sweeper.search.optuna_search import OptunaSearcher
+from sweeper.search.searcher import Suggestion, audit_suggestions
+from sweeper.search.suggested import JournaledSuggestions, SuggestedConfigurations
+from sweeper.state import ENDED, fold
+from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, KilledError, KillingSink, Worker, alone
+from tests.sweeper.fake_replicates import ApartSweep
+from tests.sweeper.searches import searched_spec
+
+COUNT = 10
+SPEC = searched_spec(COUNT)
+HALVING = Halving("val_nll", "min", 27, 3, 3)
+TO_THE_END = dataclasses.replace(HALVING, stops=False)
+
+
+def _sweep(tmp_path, name="sweep", halving=HALVING, kind=FakeSweep, **options):
+    return kind(SweepPaths(tmp_path / name), halving, COUNT, searcher=lambda: OptunaSearcher(SPEC), **options)
+
+
+def _suggestions(sweep):
+    bodies = [record.body for record in sweep.records() if record.kind == "suggested"]
+    assert [body["configuration"] for body in bodies] == list(range(len(bodies))), "in order, each once"
+    return [(body["choices"], body["values"]) for body in bodies]
+
+
+def _decisions(sweep):
+    reports = [record.body for record in sweep.records() if record.kind == "report"]
+    return [(body["configuration"], body["epoch"], body["decision"]) for body in reports if body["decision"]]
+
+
+def _check(sweep):
+    """What must hold of every journal, whatever happened."""
+    records = list(sweep.records())
+    suggested = {}
+    for record in records:
+        if record.kind == "suggested":
+            suggested[record.body["configuration"]] = record.sequence
+        elif "configuration" in record.body:
+            assert suggested[record.body["configuration"]] < record.sequence, "nothing happens to it before"
+    assert len(_suggestions(sweep)) == COUNT
+    state = fold(records, COUNT)
+    assert all(trial.status in ENDED for trial in state.trials.values())
+    assert audit(sweep.halving, records)[1] == []
+    found = audit_suggestions(lambda: OptunaSearcher(SPEC), records)
+    assert (found.checked, found.differences) == (COUNT, [])
+    ended = [r.body["configuration"] for r in records if r.kind == "report" and r.body["status"] in ENDED]
+    assert max(collections.Counter(ended).values()) == 1
+    assert state.suggested == {index: values for index, (_, values) in enumerate(_suggestions(sweep))}
+
+
+@pytest.mark.parametrize("halving", [HALVING, TO_THE_END])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_at_a_time_kills_change_no_suggestion_and_no_decision(tmp_path, seed, halving):
+    undisturbed, disturbed = (_sweep(tmp_path, name, halving) for name in ("undisturbed", "disturbed"))
+    undisturbed.run(np.random.default_rng(seed))
+    disturbed.run(np.random.default_rng(seed + 100), kills=25, trouble=0.05)
+    assert json.dumps(_suggestions(disturbed)) == json.dumps(_suggestions(undisturbed))
+    assert _decisions(disturbed) == _decisions(undisturbed)
+    for sweep in (undisturbed, disturbed):
+        _check(sweep)
+
+
+def test_a_kill_after_any_single_record_changes_nothing(tmp_path):
+    """Also between a suggestion and its trial's start, for each of them."""
+    undisturbed = _sweep(tmp_path, "undisturbed")
+    undisturbed.run(np.random.default_rng(0))
+    expected, struck = json.dumps(_suggestions(undisturbed)), list[str]()
+    for moment in range(1, 200):
+        sweep = _sweep(tmp_path, f"killed{moment}")
+        driver = sweep.driver(KillingSink(moment))
+        try:
+            driver.begin()
+            sweep._drive(driver, np.random.default_rng(3), 0.0)
+            break
+        except KilledError:
+            struck.append([*sweep.records()][-1].kind)
+        sweep.run(np.random.default_rng(4))
+        assert json.dumps(_suggestions(sweep)) == expected, moment
+    assert struck.count("suggested") == COUNT and len(struck) > 3 * COUNT
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 12))
+def test_several_at_a_time_each_number_is_suggested_once(tmp_path_factory, seed, slots, halving, kills):
+    sweep = _sweep(tmp_path_factory.mktemp("sweep"), halving=halving, slots=slots)
+    sweep.run(np.random.default_rng(seed), kills=kills, trouble=0.08)
+    _check(sweep)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_replicates_in_processes_of_their_own(tmp_path, slots):
+    undisturbed, disturbed = (_sweep(tmp_path, name, kind=ApartSweep, slots=slots) for name in ("whole", "killed"))
+    undisturbed.run(np.random.default_rng(1))
+    disturbed.run(np.random.default_rng(2), kills=20, trouble=0.05)
+    for sweep in (undisturbed, disturbed):
+        _check(sweep)
+    if slots == 1:
+        assert json.dumps(_suggestions(disturbed)) == json.dumps(_suggestions(undisturbed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_lost_at_the_journals_end_are_made_again(tmp_path, seed):
+    undisturbed, robbed = _sweep(tmp_path, "undisturbed"), _sweep(tmp_path, "robbed")
+    undisturbed.run(np.random.default_rng(seed))
+    rng = np.random.default_rng(seed + 100)
+    for _ in range(6):
+        robbed.run_until_killed(rng)
+        names = record_names(robbed.paths.journal)
+        for name in names[len(names) - int(rng.integers(0, 1 + min(9, len(names)))) :]:
+            (robbed.paths.journal / name).unlink()
+    robbed.run(rng)
+    assert json.dumps(_suggestions(robbed)) == json.dumps(_suggestions(undisturbed))
+    assert _decisions(robbed) == _decisions(undisturbed)
+    _check(robbed)
+
+
+def test_checkpoints_of_a_trial_that_the_journal_does_not_know_are_removed(tmp_path):
+    sweep = _sweep(tmp_path)
+    folder = sweep.paths.trial_checkpoints(7)
+    folder.mkdir(parents=True)
+    (folder / "e00003.pt").write_text("of a configuration that was number 7 before its record was lost")
+    sweep.driver().begin()
+    assert not folder.exists()
+
+
+def test_a_suggestion_is_durable_before_its_trial_is_given_out(tmp_path):
+    sweep, told = _sweep(tmp_path), []
+
+    class Settling(Journal):
+        def append(self, kind, body):
+            told.append(kind)
+            return super().append(kind, body)
+
+        def settle(self):
+            told.append("settled")
+            super().settle()
+
+    driver = sweep.driver()
+    driver._journal = Settling(sweep.paths.journal, durable=False)
+    driver.begin()
+    told.clear()
+    assert driver.next_assignment() == [0]
+    assert told == ["suggested", "settled"]
+
+
+def test_it_is_asked_only_when_a_trial_could_start_at_once(tmp_path):
+    sweep = _sweep(tmp_path, slots=2)
+    driver = sweep.driver()
+    driver.begin()
+    assert [driver.next_assignment() for _ in range(3)] == [[0], [1], None]
+    assert driver.wants_more and not driver.exhausted
+    alone(Worker(sweep.paths, HALVING, np.random.default_rng(0), [0]), driver)
+    assert [driver.next_assignment(), driver.next_assignment()] == [[2], None]
+    driver.resize(4)
+    assert [driver.next_assignment() for _ in range(3)] == [[3], [4], None]
+
+
+def test_what_failed_for_now_comes_before_another_suggestion(tmp_path):
+    driver = _sweep(tmp_path).driver()
+    driver.begin()
+    first = driver.next_assignment()
+    for failure in (PREEMPTION, CRASHED):
+        driver.on_failure(first, failure)
+        assert driver.next_assignment() == first
+    assert len(driver.state.suggested) == 1
+
+
+def test_a_sweep_that_was_asked_to_stop_suggests_nothing(tmp_path):
+    sweep = _sweep(tmp_path)
+    driver = sweep.driver()
+    driver.begin()
+    driver.stop_requested = "for this test"
+    assert driver.next_assignment() is None and driver.exhausted
+    assert driver.finish() == "stopped"
+    assert not any(record.kind == "suggested" for record in sweep.records())
+
+
+def test_a_searchers_fault_loses_nothing(tmp_path):
+    sweep = _sweep(tmp_path)
+
+    class Faulty(OptunaSearcher):
+        def suggest(self, configuration: int) -> Suggestion:
+            if configuration == 3:
+                raise RuntimeError("out of ideas")
+            return super().suggest(configuration)
+
+    sweep.searcher = lambda: Faulty(SPEC)
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        sweep.run(np.random.default_rng(0))
+    sweep.searcher = lambda: OptunaSearcher(SPEC)
+    sweep.run(np.random.default_rng(0))
+    _check(sweep)
+
+
+def test_failed_trials_run_again_with_the_configuration_they_had(tmp_path):
+    sweep = _sweep(tmp_path)
+    sweep.run(np.random.default_rng(0))
+    before = _suggestions(sweep)
+    failed = [index for index, trial in fold(sweep.records(), COUNT).trials.items() if trial.status == "failed"]
+    driver = sweep.driver(failed_too=True)
+    driver.begin()
+    assert driver.next_assignment() == [failed[0]]
+    assert driver.describe([failed[0]])[0][2] == before[failed[0]][1]
+    assert _suggestions(sweep) == before
+
+
+def test_without_a_searcher_the_journal_is_what_it_was(tmp_path):
+    plain = FakeSweep(SweepPaths(tmp_path / "plain"), HALVING, COUNT)
+    plain.run(np.random.default_rng(0))
+    assert {record.kind for record in plain.records()} == {"attempt", "report", "ended"}
+
+
+def test_configurations_as_the_journal_has_them(tmp_path):
+    journal = Journal(tmp_path, durable=False)
+    journal.append("attempt", {"attempt": 1})
+    known = SuggestedConfigurations(3, JournaledSuggestions(tmp_path))
+    assert len(known) == 3 and not known.known(0)
+    with pytest.raises(LookupError, match="configuration 0 has not been suggested yet"):
+        known[0]
+    values = {"loss": {"name": "focal", "gamma": 3.0}}
+    body = {"configuration": 0, "values": values, "choices": {}, "config_hash": config_hash(values), "searcher": "x 1"}
+    journal.append("suggested", body)
+    assert known[0] == known[-3] == values, "the journal grew"
+    with pytest.raises(IndexError, match="configuration 3 of 3"):
+        known[3]
+    with pytest.raises(LookupError):
+        known[:]
