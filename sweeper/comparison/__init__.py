@@ -1,1 +1,4 @@
-"""Two sweeps side by side, and how that looks in a terminal. Reads tables."""
+"""Two sweeps side by side, and how that looks in a terminal. Reads tables.
+
+Imports `results`, `several` and `statistics`.
+"""

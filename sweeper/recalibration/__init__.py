@@ -1,1 +1,4 @@
-"""New questions to stored predictions: post-hoc methods and bins without training. Reads tables, writes one."""
+"""New questions to stored predictions: post-hoc methods and bins without training. Reads tables, writes one.
+
+Imports `results` and `trainables.posthoc`.
+"""

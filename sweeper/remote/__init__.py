@@ -1,1 +1,4 @@
-"""Sweeps on a Ray cluster elsewhere: sent there, asked after, reached through its Jobs API."""
+"""Sweeps on a Ray cluster elsewhere: sent there, asked after, reached through its Jobs API.
+
+Imports `store` and `spec`; `ray` in `cluster` alone.
+"""

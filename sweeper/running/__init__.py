@@ -1,1 +1,4 @@
-"""Running a sweep and taking it up again: the driver decides, Ray carries out, budget and peers look on."""
+"""Running a sweep and taking it up again: the driver decides, Ray carries out, budget and peers look on.
+
+Imports everything here but `cli` and `remote`; `ray` in `executor`, `ray_session` and `ray_view`.
+"""

@@ -1,1 +1,4 @@
-"""Where a sweep's files lie when no folder is shared: a store's addresses, journal, lease and mirror."""
+"""Where a sweep's files lie when no folder is shared: a store's addresses, journal, lease and mirror.
+
+Imports `ids`, `journal` and `trainables.storage`.
+"""
