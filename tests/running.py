@@ -72,7 +72,7 @@ def started(
             process.wait(30)
 
 
-def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[str], timeout: float = 120) -> None:
+def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[str], timeout: float = 200) -> None:
     """Wait until the journal has `count` records; fails when the process ends before."""
     deadline = time.monotonic() + timeout
     while len(record_names(paths.journal)) < count:

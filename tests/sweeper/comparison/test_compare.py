@@ -75,8 +75,9 @@ def test_what_was_asked_and_what_ran_it(pair: tuple[Path, Path]) -> None:
     specification = yaml.safe_load((pair[1] / "sweep.yaml").read_text())
     specification["scheduler"]["max_epochs"] = 81
     (pair[1] / "sweep.yaml").write_text(yaml.safe_dump(specification))
-    (pair[0] / "manifest.json").write_text(json.dumps({"versions": {"torch": "1"}, "created": "then"}))
-    (pair[1] / "manifest.json").write_text(json.dumps({"versions": {"torch": "2"}, "created": "now"}))
+    for number, folder in enumerate(pair, 1):
+        made = {"versions": {"torch": str(number)}, "created": f"2026-01-0{number}T00:00:00+00:00"}
+        (folder / "manifest.json").write_text(json.dumps(made))
     found = compare(Results(pair[0]), Results(pair[1]))
     assert found.asked == [("scheduler.max_epochs", 27, 81)]
     assert found.ran_on == [("versions.torch", "1", "2")]

@@ -24,7 +24,7 @@ from sweeper.planning.on_cluster import (
 from sweeper.planning.plan import Plan, Range
 from sweeper.spec.models import Resources
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 HEAD = NodeGroup("head", 0, 0, 1, "small", False)
 PRICES = Prices({"small": Price(0.2, 0.1), "big": Price(1.0, 0.4, "L4")}, "USD", "2026-01-01", "a test")
 ONE = Range(1.0, 1.0, 1.0)

@@ -46,7 +46,7 @@ def _pages(outputs) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
     imported, planned, ran, frame, status, recalibrated, last = [cell.outputs for cell in _run(tmp_path, CELLS).cells]
     assert _text(imported) == "False\n"
     assert "epochs in all" in _pages(planned)[0] and _pages(planned)[0].startswith("<pre")
@@ -64,7 +64,7 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
 
 @pytest.mark.timeout(300)
 def test_an_answer_is_shown_once_and_a_fault_is_the_command_lines_sentence(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
     cells = ["import sweeper\nsweeper.claims()", "sweeper.run('quickstrat')"]
     answer, fault = [cell.outputs for cell in _run(tmp_path, cells, allow_errors=True).cells]
     assert [output.output_type for output in answer] == ["execute_result"]
