@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,20 +14,20 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-class PlanView:
+class PlanView(ABC):
     """A plan of any kind: a dataclass that says its lines, and is shown as a table or as JSON."""
 
     def warnings(self) -> Iterator[str]:
         """Yield what a reader has to know before the figures; nothing by default."""
         yield from ()
 
+    @abstractmethod
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield subjects and what the plan says of each, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def grounds(self) -> Iterator[str]:
         """Yield what the figures rest on, a sentence each."""
-        raise NotImplementedError
 
     def to_dict(self: DataclassInstance) -> dict[str, Any]:
         """Return the plan as plain JSON values."""

@@ -7,6 +7,7 @@ Grid points come in turn: configuration *i* has grid point *i* mod (number of gr
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -39,9 +40,9 @@ class ByIndex(Sequence[Configuration]):
             raise IndexError(f"configuration {index} of {len(self)}")
         return self._at(i)
 
+    @abstractmethod
     def _at(self, index: int) -> Configuration:
         """Return configuration `index`, which is one."""
-        raise NotImplementedError
 
 
 class Configurations(ByIndex):
