@@ -16,6 +16,7 @@ from trainables.registry import ExtensionError, did_you_mean
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
 
 _roots: list[str] = []
+_added: list[str] = []  # those of the roots that were not on the module search path before
 _loaded: set[str] = set()
 
 
@@ -25,9 +26,10 @@ def look_in(folders: Sequence[Path]) -> None:
     What was imported from import paths is imported anew when it is asked for next, so that a file that was edited since
     counts as it is now.
     """
-    for root in _roots:
+    for root in _added:
         if root in sys.path:
             sys.path.remove(root)
+    _added.clear()
     _roots[:] = [str(folder.resolve()) for folder in folders]
     forget_loaded()
 
@@ -39,6 +41,7 @@ def look_first_in(folder: Path, others: Sequence[Path] = ()) -> None:
     """
     look_in(others)
     sys.path.insert(0, str(folder))
+    _added.append(str(folder))
     _roots.insert(0, str(folder))
 
 
@@ -86,6 +89,7 @@ def _imported(path: str, module_name: str) -> Any:
     for root in _roots:
         if root not in sys.path:
             sys.path.append(root)
+            _added.append(root)
     before = set(sys.modules)
     try:
         return importlib.import_module(module_name)
