@@ -17,9 +17,12 @@ from sweeper.errors import SweeperError
 ANSWER_SECONDS = 10.0
 """How long the machine of a cluster's head may take to accept a connection; Ray itself would try for minutes."""
 
-
 CREDENTIALS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
-"""What Tune 2.60 hands to trials as part of their runtime environment, which Ray's agents write into their logs."""
+"""What Tune 2.60 hands to trials as part of their runtime environment, which Ray's agents write into their logs.
+
+Trials have no need of it: processes of this machine's own cluster inherit the driver's environment, and the nodes of
+any other have credentials of their own, by secrets or by role.
+"""
 
 
 class RayUnavailable(SweeperError):  # noqa: N818 - says what is unavailable
@@ -50,14 +53,12 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
     except Exception as error:  # Ray raises ConnectionError, RuntimeError and plain Exception alike
         ray.shutdown()
         raise _unavailable(address, error) from error
-    # Processes of this machine's own cluster inherit the environment: nothing has to be handed to them, and logged.
-    withheld = CREDENTIALS if address is None else set()
-    class_cache.ENV_VARS_TO_PROPAGATE.difference_update(withheld)
+    class_cache.ENV_VARS_TO_PROPAGATE.difference_update(CREDENTIALS)
     try:
         yield dict(ray.cluster_resources())
     finally:
         ray.shutdown()
-        class_cache.ENV_VARS_TO_PROPAGATE.update(withheld)
+        class_cache.ENV_VARS_TO_PROPAGATE.update(CREDENTIALS)
 
 
 def _answers(address: str) -> None:

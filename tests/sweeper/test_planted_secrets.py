@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import planted
+from tests.faults.cluster import local_cluster
 from tests.running import command, write_space
 from tests.sweeper.inline_sweep import Inline
 
@@ -87,9 +88,10 @@ class Scene:
         self.hook = f"http://127.0.0.1:{port}/${{HOOK_TOKEN}}"
         self.printed = ""
 
-    def run(self, *arguments: str | Path, code: int = 0) -> None:
-        """Run a command and expect its exit status."""
-        environment = {**os.environ, **planted.ENVIRONMENT, "HOME": str(self.home), "RAY_TMPDIR": str(self.ray)}
+    def run(self, *arguments: str | Path, code: int = 0, further: Mapping[str, str] | None = None) -> None:
+        """Run a command, with further environment variables, and expect its exit status."""
+        own = {"HOME": str(self.home), "RAY_TMPDIR": str(self.ray)}
+        environment = {**os.environ, **planted.ENVIRONMENT, **own, **(further or {})}
         done = subprocess.run(
             command(*arguments), cwd=self.work, env=environment, capture_output=True, text=True, timeout=900
         )
@@ -139,6 +141,16 @@ def test_a_whole_sweep_shows_no_secret(scene: Scene, echo: Echo) -> None:
     scene.run("run", scene.space, "--name", "elsewhere", "--tracking-uri", f"postgresql://{PAIR}@127.0.0.1:1/mlflow")
     scene.run("status", "--audit", "small")
     scene.run("resume", "small", "--set", f"header.question={PAIR}", code=2)
+    scene.check(files=60)
+
+
+@pytest.mark.slow
+def test_a_joined_cluster_is_told_no_secret(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nodes were started without them, and what the driver knows stays with the driver."""
+    monkeypatch.setenv("RAY_TMPDIR", str(scene.ray))
+    with local_cluster(1, tmp_path) as cluster:
+        token = {name: cluster.environment[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+        scene.run("run", scene.space, "--address", cluster.address, "--no-mlflow", further=token)
     scene.check(files=60)
 
 
