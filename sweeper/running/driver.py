@@ -13,14 +13,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from sweeper.code_version import code_version
 from sweeper.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.journal import Journal, Record
+from sweeper.journal import Journal
 from sweeper.running.best_checkpoint import BestCheckpoint, CheckpointKeeper
 from sweeper.running.card_shares import on_a_larger_share
 from sweeper.running.failures import CRASH, ERROR, HUNG, STORAGE, Failure
+from sweeper.running.given_out import GivenOut
+from sweeper.running.recorder import Recorder, Sink
 from sweeper.scheduler import Decision, Halving, Rungs, decide_on
 from sweeper.search.searcher import Searcher, suggested_body
 from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
@@ -37,16 +39,6 @@ POLL_SECONDS = 0.5
 
 START_SECONDS = 1.0
 """A process that reports within this time needs no record of its start: the report tells it, for half the writing."""
-
-
-class Sink(Protocol):
-    """Where records go after the journal."""
-
-    def append(self, record: Record) -> None:
-        """Take one record in."""
-
-    def flush_if_due(self) -> None:
-        """Make what was taken in visible, when it is time to."""
 
 
 class Driver:
@@ -108,15 +100,13 @@ class Driver:
         self.broken: Exception | None = None
         self._seed, self._replicates, self._common_seeds = seed, replicates, common_seeds
         self._reusable: Mapping[int, Iterable[dict[str, Any]]] = {}
-        self._journal, self._sinks = journal, sinks
+        self._recorder = Recorder(journal, state, rungs, searcher, sinks)
         self._retries, self._slots, self._clock = retries, slots, clock
-        self._searcher = searcher
+        self._searcher, self._shares = searcher, shares
         self._queue = deque(i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._alone: set[int] = set()
-        self._outstanding: set[tuple[int, ...]] = set()
+        self._given_out = GivenOut(max_concurrent)
         self._starting: dict[int, float] = {}
-        self._shares, self._max_concurrent = shares, max_concurrent
-        self._begun: set[tuple[int, ...]] = set()
         self._polled = -math.inf
         self._checkpoints = BestCheckpoint(self.keeper, state, halving)
         for trial in state.trials.values():
@@ -139,11 +129,11 @@ class Driver:
             learned: what earlier sweeps' trials came to, for the searcher to know; see `sweeper.search.warm_start`.
         """
         body = {"host": socket.gethostname(), "pid": os.getpid(), "code": code_version()}
-        self._record("attempt", {"attempt": self.state.attempt + 1, **body})
-        self._journal.settle()
+        self._recorder.record("attempt", {"attempt": self.state.attempt + 1, **body})
+        self._recorder.settle()
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
         for each in learned:
-            self._record("learned", {"attempt": self.state.attempt, **each})
+            self._recorder.record("learned", {"attempt": self.state.attempt, **each})
         # It may be empty for now: what a searcher will have chosen is compared then.
         self._reusable = {} if reusable is None else reusable
         self._take_over([*self._queue])
@@ -159,7 +149,7 @@ class Driver:
         assignment = [self._queue.popleft()]
         while len(assignment) < size and self._go_together(assignment[0], self._queue[0]):
             assignment.append(self._queue.popleft())
-        self._outstanding.add(tuple(assignment))
+        self._given_out.add(assignment)
         return assignment
 
     @property
@@ -172,11 +162,11 @@ class Driver:
 
         It is configuration *i* from the moment its record is durable, and only then is it given out.
         """
-        while self._searcher is not None and self._unsuggested and len(self._outstanding) < self._slots:
+        while self._searcher is not None and self._unsuggested and len(self._given_out) < self._slots:
             index = self._unsuggested[0]
             suggestion = self._searcher.suggest(index)
-            self._record("suggested", suggested_body(index, suggestion, self._searcher.maker))
-            self._journal.settle()
+            self._recorder.record("suggested", suggested_body(index, suggestion, self._searcher.maker))
+            self._recorder.settle()
             self._queue.append(index)
             self._take_over([index])
             if self._queue:
@@ -201,14 +191,13 @@ class Driver:
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left to give out and nothing given out can come back."""
-        return not self._outstanding and (not self._waiting or self.closing is not None)
+        return not self._given_out and (not self._waiting or self.closing is not None)
 
     @property
     def wants_more(self) -> bool:
         """Whether it has trials that it would start if the cluster had room."""
-        ahead = bool(self._outstanding - self._begun)
-        limited = self._max_concurrent is not None and len(self._outstanding) >= self._max_concurrent
-        return self.closing is None and (ahead or (self._waiting > 0 and not limited))
+        could_give = self._waiting > 0 and not self._given_out.full
+        return self.closing is None and (self._given_out.ahead > 0 or could_give)
 
     @property
     def _waiting(self) -> int:
@@ -218,10 +207,9 @@ class Driver:
     @property
     def _has_room(self) -> bool:
         """Whether another assignment may be given out: by this sweep's limit, and among the sweeps on the cluster."""
-        if self._max_concurrent is not None and len(self._outstanding) >= self._max_concurrent:
-            return False
         # What was asked of the cluster cannot be taken back: beside other sweeps, one assignment ahead is enough.
-        return self.yields_to is None and (self.alone or len(self._outstanding - self._begun) < 1)
+        patient = self.alone or self._given_out.ahead < 1
+        return self.yields_to is None and patient and not self._given_out.full
 
     def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
@@ -240,7 +228,7 @@ class Driver:
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Take note that an assignment's process has begun; it is recorded when the first report takes its time."""
-        self._begun.add(tuple(assignment))
+        self._given_out.begin(assignment)
         self._starting.update(dict.fromkeys(assignment, self._clock()))
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
@@ -257,35 +245,34 @@ class Driver:
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
         over = over or (self.winding_down is not None and any(report["evaluations"] for report in reports))
         if over:
-            self._retire(assignment)
+            self._given_out.retire(assignment)
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put its configurations back in the queue, or give the failing one up."""
-        if tuple(assignment) not in self._outstanding:
+        if assignment not in self._given_out:
             # Its process died after its last report: nothing is lost.
             return
-        self._retire(assignment)
-        failure = self._hung(assignment) or failure if failure.kind == CRASH else failure
+        failure = self._taken_back(assignment, failure)
         left = [index for index in assignment if self.state.trials[index].status not in ENDED]
         if len(left) > 1:
             # Which of them it was cannot be told: reports of short configurations wait for each other.
             self._alone.update(left)
             reason = f"{failure.reason} (it shared the process with {len(left) - 1} more; each is tried alone)"
             failure = replace(failure, reason=reason, counts=False)
-        if failure.kind == STORAGE:
-            # Every other trial would meet the same; none of them has done anything wrong.
-            self.stop_requested = self.stop_requested or failure.reason
         if left:
             self._fail(left[0], failure)
         self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)
 
-    def _retire(self, assignment: Sequence[int]) -> None:
-        """Take an assignment off the list of those that are given out."""
-        self._outstanding.discard(tuple(assignment))
-        self._begun.discard(tuple(assignment))
+    def _taken_back(self, assignment: Sequence[int], failure: Failure) -> Failure:
+        """Take an assignment back whose process has died; return what it died of, as far as can be told."""
+        self._given_out.retire(assignment)
+        if failure.kind == STORAGE:
+            # Every other trial would meet the same; none of them has done anything wrong.
+            self.stop_requested = self.stop_requested or failure.reason
+        return self._hung(assignment) or failure if failure.kind == CRASH else failure
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
         """Return what a process left behind that its watchdog had to kill; `None` where there is nothing."""
@@ -297,9 +284,7 @@ class Driver:
         latest = self._clock() - START_SECONDS
         for index in [index for index, began in self._starting.items() if began <= latest]:
             self._record_start(index)
-        self._journal.settle()
-        for sink in self._sinks:
-            sink.flush_if_due()
+        self._recorder.flush()
 
     def should_stop(self) -> bool:
         """Tell whether the sweep was asked to stop: by its marker, or by a signal through `stop_requested`."""
@@ -315,8 +300,8 @@ class Driver:
         unfinished = self.state.unfinished()
         outcome = "finished" if not unfinished else "stopped" if self.closing else "interrupted"
         reason = self.closing or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
-        self._record("ended", {"attempt": self.state.attempt, "outcome": outcome, "reason": reason})
-        self._journal.settle()
+        self._recorder.record("ended", {"attempt": self.state.attempt, "outcome": outcome, "reason": reason})
+        self._recorder.settle()
         return outcome
 
     def _take_over(self, indices: Sequence[int]) -> None:
@@ -360,7 +345,7 @@ class Driver:
             "status": STATUS_OF_DECISION[decision.kind] if decision else RUNNING,
             "decision": decision.to_dict() if decision else None,
         }
-        self._record("report", body)
+        self._recorder.record("report", body)
         self._checkpoints.tidy(index)
 
     def _fail(self, index: int, failure: Failure) -> None:
@@ -379,18 +364,9 @@ class Driver:
             "final": final,
             **raised,
         }
-        self._record("failed", body)
+        self._recorder.record("failed", body)
 
     def _record_start(self, index: int) -> None:
         """Record that a configuration's process has begun, unless that was done."""
         if self._starting.pop(index, None) is not None:
-            self._record("started", {"configuration": index, "attempt": self.state.attempt})
-
-    def _record(self, kind: str, body: dict[str, Any]) -> None:
-        record = self._journal.append(kind, body)
-        self.state.apply(record)
-        self.rungs.apply(record)
-        if self._searcher is not None:
-            self._searcher.apply(record)
-        for sink in self._sinks:
-            sink.append(record)
+            self._recorder.record("started", {"configuration": index, "attempt": self.state.attempt})

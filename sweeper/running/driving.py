@@ -20,10 +20,11 @@ from sweeper.progress.live import Progress
 from sweeper.running.budget import BudgetWatch, WorkingTime
 from sweeper.running.capacity import PENDING_TRIALS, CapacityWatch, ClusterView
 from sweeper.running.card_shares import CardShares
-from sweeper.running.driver import Driver, Sink
+from sweeper.running.driver import Driver
 from sweeper.running.options import RunOptions
 from sweeper.running.peers import Peers
 from sweeper.running.ray_environment import prepare
+from sweeper.running.recorder import Sink
 from sweeper.running.replicate_driver import ReplicateDriver
 from sweeper.running.reuse import reusable_trials
 from sweeper.running.sharing import shares_of

@@ -19,7 +19,7 @@ from typing import Any
 from sweeper.ids import trial_name
 from sweeper.running.card_shares import on_a_larger_share
 from sweeper.running.driver import Driver
-from sweeper.running.failures import CRASH, ERROR, HUNG, STORAGE, Failure
+from sweeper.running.failures import ERROR, HUNG, Failure
 from sweeper.running.replicate_merge import last_failure, merged_report
 from sweeper.state import ENDED, FAILED, RUNNING, ReplicateState
 from trainables.checkpoints import replicate_folder
@@ -57,7 +57,7 @@ class ReplicateDriver(Driver):
                 self._pieces.extend((configuration, number) for number in range(self._replicates))
             piece = self._pieces.popleft()
             if self.state.trials[piece[0]].status not in ENDED:
-                self._outstanding.add(piece)
+                self._given_out.add(piece)
                 return list(piece)
         return None
 
@@ -81,10 +81,10 @@ class ReplicateDriver(Driver):
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Record that a replicate's process has begun."""
-        self._begun.add(tuple(assignment))
+        self._given_out.begin(assignment)
         configuration, number = assignment
         body = {"configuration": configuration, "replicate": number, "attempt": self.state.attempt}
-        self._record("started", body)
+        self._recorder.record("started", body)
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
         """Journal what a replicate's process reports; return whether its assignment is over, as it is at every rung."""
@@ -101,7 +101,7 @@ class ReplicateDriver(Driver):
         self.flush()
         over = self._state_of(configuration, number).status != RUNNING
         if over:
-            self._retire(assignment)
+            self._given_out.retire(assignment)
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
@@ -109,12 +109,9 @@ class ReplicateDriver(Driver):
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put its replicate back in the queue, or go on without it."""
         configuration, number = assignment
-        if (configuration, number) not in self._outstanding:
+        if assignment not in self._given_out:
             return
-        self._retire(assignment)
-        failure = self._hung(assignment) or failure if failure.kind == CRASH else failure
-        if failure.kind == STORAGE:
-            self.stop_requested = self.stop_requested or failure.reason
+        failure = self._taken_back(assignment, failure)
         replicate = self._state_of(configuration, number)
         failure, raised = on_a_larger_share(failure, self.share_of(assignment))
         given_up = failure.counts and replicate.failures >= self._retries
@@ -131,7 +128,7 @@ class ReplicateDriver(Driver):
             "final": False,
             **raised,
         }
-        self._record("failed", body)
+        self._recorder.record("failed", body)
         if given_up:
             self._settle(configuration)
         else:
@@ -172,7 +169,7 @@ class ReplicateDriver(Driver):
             "epochs": [row for row in report["epochs"] if row["epoch"] > replicate.epochs],
             "evaluations": report["evaluations"],
         }
-        self._record("replicate", body)
+        self._recorder.record("replicate", body)
         self._settle(configuration)
 
     def _settle(self, configuration: int) -> None:
@@ -202,4 +199,4 @@ class ReplicateDriver(Driver):
             "counts": True,
             "final": True,
         }
-        self._record("failed", body)
+        self._recorder.record("failed", body)
