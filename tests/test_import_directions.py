@@ -141,7 +141,7 @@ def test_trainables_import_nothing_slow_at_the_top(path):
 
 def test_a_worker_loads_nothing_slow_before_it_trains():
     program = (
-        "import sys; from trainables.trial import Trial, TrialSettings; from trainables.models import ARCHITECTURES\n"
+        "import sys; from trainables.trial import Trial; from trainables.models import ARCHITECTURES\n"
         "from trainables.datasets import load_dataset; load_dataset('digits')\n"
         f"print(sorted({SLOW!r} & {{name.partition('.')[0] for name in sys.modules}}))"
     )

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from trainables.datasets.base import DataSet
-from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
+from trainables.trial import Trial
+from trainables.trial_process import prepare_process
+from trainables.trial_settings import Assignment, TrialSettings
 
 STEPS = 3
 """Steps that are trained: the optimiser's state is there after the first, and the second meets it with gradients."""

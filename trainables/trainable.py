@@ -17,7 +17,9 @@ import ray
 from ray import tune
 from ray._private.state import state as ray_state
 
-from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
+from trainables.trial import Trial
+from trainables.trial_process import prepare_process
+from trainables.trial_settings import Assignment, TrialSettings
 from trainables.watchdog import Watchdog
 
 DRAIN_LOOK_SECONDS = 2.0

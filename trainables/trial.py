@@ -11,130 +11,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from trainables.acceleration import HOST, PLAIN, TrainingSettings, data_place
-from trainables.checkpoints import (
-    load_newest_checkpoint,
-    replicate_folder,
-    write_checkpoint,
-)
-from trainables.datasets import load_dataset
+from trainables.checkpoints import load_newest_checkpoint, write_checkpoint
 from trainables.datasets.base import DataSet
-from trainables.datasets.sharing import shared_dataset
-from trainables.evaluation import Evaluation, EvaluationSettings
-from trainables.extensions.code import take_up
-from trainables.packing import SEQUENTIAL, Packed, chosen_packing, pack
+from trainables.evaluation import Evaluation
+from trainables.packing import Packed, chosen_packing, pack
 from trainables.training import Replicate
 from trainables.trial_files import TrialFiles
+from trainables.trial_reports import NON_FINITE, TIMED_OUT, mean_objective, non_finite
+from trainables.trial_settings import Assignment, TrialSettings
 from trainables.trial_tables import write_predictions, write_reliability, write_spectra
-
-NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
-"""The kinds of failure that a trial finds in itself."""
-
-CONTEXT_BYTES = 512 * 2**20
-"""What a process takes of a card beside torch's allocator: CUDA's context and its libraries' handles. Our allowance;
-what it is on a card shows there as `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
-
-
-@dataclass(frozen=True)
-class TrialSettings:
-    """What is the same for all trials of a sweep.
-
-    Attributes:
-        dataset: the data set's name and options.
-        max_epochs: the last epoch.
-        rungs: the epochs at which trials are evaluated; the last one is `max_epochs`.
-        objective: the column that is judged, e.g. `val_nll`.
-        evaluation: what an evaluation measures.
-        tables: the folder that holds the tables, or `None` to write none.
-        checkpoints: the folder of checkpoints, or `None` to keep none.
-        store: the sweep's address in a store, where no folder is shared; then the folders are not looked at.
-        report_seconds: a report is sent at the end of the epoch in which this much time has passed.
-        batch_seconds: short configurations that no scheduler can stop are reported together for this long.
-        threads: torch's threads in this process.
-        device: `cpu` or `cuda`.
-        gpu: the share of a card that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
-        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own.
-        training: how training steps are computed.
-        choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
-        data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
-        timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
-        hang_seconds: a process that does no work for so long is ended, see `trainables.watchdog`; `None` for never.
-        extensions: the archive with the code of the sweep's own components, see `trainables.extensions.code`.
-    """
-
-    dataset: Mapping[str, Any]
-    max_epochs: int
-    rungs: tuple[int, ...]
-    objective: str
-    evaluation: EvaluationSettings
-    tables: Path | None = None
-    checkpoints: Path | None = None
-    store: str | None = None
-    report_seconds: float = 10.0
-    batch_seconds: float = 2.0
-    threads: int = 1
-    device: str = "cpu"
-    gpu: float = 0.0
-    packing: str = SEQUENTIAL
-    training: TrainingSettings = PLAIN
-    choices: Path | None = None
-    data_key: str | None = None
-    timeout_seconds: float | None = None
-    hang_seconds: float | None = None
-    extensions: bytes | None = None
-
-    @staticmethod
-    def from_mapping(settings: Mapping[str, Any]) -> TrialSettings:
-        """Read settings made of plain values, as the driver sends them."""
-        fields = dict(settings)
-        fields["evaluation"] = EvaluationSettings.from_mapping(fields["evaluation"])
-        fields["rungs"] = tuple(fields["rungs"])
-        fields["training"] = TrainingSettings(**fields.get("training", {}))
-        for folder in ("tables", "checkpoints", "choices"):
-            fields[folder] = Path(fields[folder]) if fields.get(folder) else None
-        return TrialSettings(**fields)
-
-    def load_dataset(self) -> DataSet:
-        """Return the data set, on the trial's device or streamed to it: the node's one copy where it has a key."""
-
-        def load() -> DataSet:
-            options = dict(self.dataset)
-            return load_dataset(options.pop("name"), **options)
-
-        dataset = load() if self.data_key is None else shared_dataset(self.data_key, load)
-        place = data_place(self.training, dataset.nbytes, self.device, self.gpu)
-        return dataset.to(self.device, streamed=place == HOST)
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """One configuration to train: its index, name, values and the seed of each replicate.
-
-    Where replicates are trained in processes of their own, `replicate` is the number of the one whose seed this is.
-    """
-
-    configuration: int
-    trial: str
-    values: Mapping[str, Any]
-    seeds: Sequence[int]
-    replicate: int | None = None
-
-    @property
-    def numbers(self) -> range:
-        """The replicates' numbers in their configuration, in the order of `seeds`."""
-        first = self.replicate or 0
-        return range(first, first + len(self.seeds))
-
-    def checkpoints(self, folder: Path) -> Path:
-        """Return the folder of this assignment's checkpoints below that of all trials."""
-        trial = folder / self.trial
-        return trial if self.replicate is None else replicate_folder(trial, self.replicate)
 
 
 class Trial:
@@ -238,7 +126,7 @@ class Trial:
         """Train one epoch and return its rows; replicates that diverged in it train no further if others can."""
         numbers = [*self.replicates]
         rows = [{"replicate": n, **row} for n, row in zip(numbers, self._group.train_epoch(), strict=True)]
-        diverged = _non_finite(rows)
+        diverged = non_finite(rows)
         self._errors.update(diverged)
         if diverged and len(diverged) < len(numbers):
             self._group.settle()
@@ -325,52 +213,3 @@ class Trial:
         self._packing = report["packing"]
         self._wall_seconds = self._seconds_before = state["wall_seconds"]
         self._repeat = state["report"]
-
-
-def prepare_process(settings: TrialSettings) -> None:
-    """Give this process the trial's threads and the user's own code; what a reused one may have changed is set again.
-
-    Shares of a card isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
-    on what torch allocates, so what CUDA takes beside it comes off the share.
-    """
-    if settings.extensions is not None:
-        take_up(settings.extensions)
-    torch.set_num_threads(settings.threads)
-    torch.set_default_dtype(torch.float32)
-    if settings.device == "cuda":
-        torch.cuda.empty_cache()
-        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-        torch.cuda.set_per_process_memory_fraction(memory_cap(settings.gpu, total))
-
-
-def memory_cap(share: float, total_bytes: int) -> float:
-    """Return the fraction of a card's memory that torch may allocate in a process whose share of the card is `share`.
-
-    0 and whole cards know no cap. A share so small that CUDA's context would be most of it keeps half for torch.
-    """
-    if not 0 < share < 1:
-        return 1.0
-    return max(share / 2, share - CONTEXT_BYTES / total_bytes)
-
-
-def _non_finite(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Return the replicates that diverged in an epoch, with one sentence each."""
-    found: dict[int, str] = {}
-    for row in rows:
-        number, epoch = row["replicate"], row["epoch"]
-        for column in ("train_loss", "val_nll"):
-            if not math.isfinite(row[column]):
-                found.setdefault(number, f"{column} of replicate {number} is {row[column]} in epoch {epoch}")
-    return found
-
-
-def mean_objective(
-    metric: str, epoch_rows: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
-) -> float | None:
-    """Return the mean over replicates of the judged metric at the last epoch; `None` where it was not measured."""
-    last = max(row["epoch"] for row in epoch_rows)
-    values = [row[metric] for row in epoch_rows if row["epoch"] == last and metric in row]
-    if not values:
-        split, _, name = metric.partition("_")
-        values = [row[name] for row in evaluations if row["split"] == split and name in row]
-    return math.fsum(values) / len(values) if values else None

@@ -1,7 +1,7 @@
 """How large a share of a card each configuration's process gets: decided from measured memory, raised when it runs out.
 
 Shares of a card isolate nothing by themselves. A process's allocator is capped at its share
-(`trainables.trial.prepare_process`), so a trial that needs more runs out alone, and is tried again on twice as much.
+(`trainables.trial_process`), so a trial that needs more runs out alone, and is tried again on twice as much.
 """
 
 from __future__ import annotations

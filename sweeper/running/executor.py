@@ -64,7 +64,7 @@ def card_probe(
     whatever is the matter, trials will meet it themselves and tell.
 
     Args:
-        settings: `trainables.trial.TrialSettings` as plain values.
+        settings: `trainables.trial_settings.TrialSettings` as plain values.
         cpus: for the process.
         measurer: what runs in it.
     """
@@ -103,7 +103,7 @@ def execute(
 
     Args:
         driver: decides.
-        settings: `trainables.trial.TrialSettings` as plain values, the same for all trials.
+        settings: `trainables.trial_settings.TrialSettings` as plain values, the same for all trials.
         resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a card goes before `gpu`.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
         trainable: what runs in the trials' processes.

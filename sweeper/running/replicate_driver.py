@@ -24,7 +24,7 @@ from sweeper.running.replicate_merge import last_failure, merged_report
 from sweeper.state import ENDED, FAILED, RUNNING, ReplicateState
 from trainables.checkpoints import replicate_folder
 from trainables.packing import TRIALS
-from trainables.trial import NON_FINITE
+from trainables.trial_reports import NON_FINITE
 from trainables.watchdog import last_reason
 
 

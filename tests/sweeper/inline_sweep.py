@@ -26,7 +26,8 @@ from sweeper.sweep import Sweep, create_sweep
 from sweeper.tables import evaluation_columns, table_schemas
 from tests.faults.reference import SMALL
 from tests.running import write_space
-from trainables.trial import Assignment, Trial, TrialSettings
+from trainables.trial import Trial
+from trainables.trial_settings import Assignment, TrialSettings
 
 
 class Inline:

@@ -23,7 +23,8 @@ from trainables.evaluation import EvaluationSettings, predict
 from trainables.lanes import Lanes
 from trainables.packing import AUTO, FUSED, SEQUENTIAL, chosen_packing, packing_fault
 from trainables.training import Replicate
-from trainables.trial import Assignment, Trial, TrialSettings
+from trainables.trial import Trial
+from trainables.trial_settings import Assignment, TrialSettings
 
 BFLOAT16 = TrainingSettings(precision="bfloat16")
 CHANNELS_LAST = TrainingSettings(memory_format="channels_last")
@@ -115,8 +116,7 @@ def _reports(trial):
     ],
     ids=str,
 )
-def test_a_resumed_trial_equals_the_uninterrupted_one(tmp_path, monkeypatch, data, training, packing, architecture):
-    monkeypatch.setattr("trainables.trial.remove_checkpoints_before", lambda folder, epoch: None, raising=False)
+def test_a_resumed_trial_equals_the_uninterrupted_one(tmp_path, data, training, packing, architecture):
     settings = replace(SETTINGS, training=training, packing=packing)
     assignment = Assignment(0, "c00000", configuration("focal", architecture), (5, 6))
     expected = _reports(Trial(assignment, settings, data))

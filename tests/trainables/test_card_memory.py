@@ -10,7 +10,8 @@ from tests.trainables.small_data import small_digits
 from trainables import card_memory
 from trainables.card_memory import STEPS, rehearse
 from trainables.evaluation import EvaluationSettings
-from trainables.trial import Assignment, Trial, TrialSettings
+from trainables.trial import Trial
+from trainables.trial_settings import Assignment, TrialSettings
 
 VALUES = {
     "loss": {"name": "cross_entropy"},

@@ -21,7 +21,8 @@ from trainables.network_norms import (
     last_linear,
 )
 from trainables.trajectory import TrajectorySettings, trajectory_columns, trajectory_row
-from trainables.trial import Assignment, Trial, TrialSettings
+from trainables.trial import Trial
+from trainables.trial_settings import Assignment, TrialSettings
 
 CONFIGURATION = {
     "loss": {"name": "focal", "gamma": 2.0},

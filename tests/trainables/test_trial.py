@@ -16,7 +16,9 @@ from tests.trainables.small_data import poisoned, small_digits
 from trainables.checkpoints import checkpoint_epochs, checkpoint_file, load_newest_checkpoint
 from trainables.curvature import CurvatureUnavailable
 from trainables.evaluation import EvaluationSettings
-from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
+from trainables.trial import Trial
+from trainables.trial_process import prepare_process
+from trainables.trial_settings import Assignment, TrialSettings
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
 SETTINGS = TrialSettings(

@@ -14,7 +14,8 @@ from trainables.acceleration import TrainingSettings
 from trainables.datasets.base import batches, evaluation_batches
 from trainables.datasets.streaming import AHEAD, ahead
 from trainables.evaluation import EvaluationSettings
-from trainables.trial import Assignment, Trial, TrialSettings
+from trainables.trial import Trial
+from trainables.trial_settings import Assignment, TrialSettings
 
 
 @pytest.mark.parametrize("augmented", [True, False])

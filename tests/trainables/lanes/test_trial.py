@@ -14,7 +14,9 @@ from tests.trainables.lanes.comparison import SGD, in_type
 from tests.trainables.small_data import poisoned, small_digits
 from trainables.checkpoints import checkpoint_file
 from trainables.evaluation import EvaluationSettings
-from trainables.trial import Assignment, Trial, TrialSettings, prepare_process
+from trainables.trial import Trial
+from trainables.trial_process import prepare_process
+from trainables.trial_settings import Assignment, TrialSettings
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
 SETTINGS = TrialSettings(
