@@ -1,0 +1,158 @@
+"""The commands that a sweep goes through: `run`, `resume`, `plan`, `stop`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sweeper.cli import remote as cli_remote
+from sweeper.cli.common import (
+    RESULTS,
+    Address,
+    Cpus,
+    Name,
+    NoMlflow,
+    Notify,
+    Output,
+    Rehearse,
+    Space,
+    Tracking,
+    WaitForNodes,
+    finish,
+    show,
+)
+from sweeper.cli.remote import ClusterAddress
+from sweeper.errors import SweeperError
+
+commands = typer.Typer()
+
+
+@commands.command()
+def run(
+    space: Space,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. seed=1; repeatable.")] = None,
+    name: Annotated[str | None, typer.Option(help="The sweep's name; the file's name, numbered, if unset.")] = None,
+    output: Output = RESULTS,
+    tracking_uri: Tracking = None,
+    no_mlflow: NoMlflow = False,
+    address: Address = None,
+    cpus: Cpus = None,
+    rehearse: Rehearse = False,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take over trials that other sweeps in --output have trained already.")
+    ] = False,
+    reuse_from: Annotated[
+        list[str] | None, typer.Option(help="Take them over from this sweep; repeatable.", metavar="NAME")
+    ] = None,
+    wait_for_nodes: WaitForNodes = 30.0,
+    notify: Notify = None,
+) -> None:
+    """Run a sweep from a search space file to its report."""
+    from sweeper import api
+
+    done = api.run(
+        space,
+        set=settings,
+        name=name,
+        output=output,
+        tracking_uri=tracking_uri,
+        mlflow=not no_mlflow,
+        address=address,
+        cpus=cpus,
+        rehearse=rehearse,
+        reuse=reuse,
+        reuse_from=reuse_from or (),
+        wait_for_nodes=wait_for_nodes,
+        notify=notify or (),
+    )
+    finish(done)
+
+
+@commands.command()
+def resume(
+    name: Name,
+    failed: Annotated[bool, typer.Option("--failed", help="Run failed trials again, too.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A larger budget, other limits: budget.gpu_hours=20; repeatable.")
+    ] = None,
+    discard_damaged: Annotated[
+        bool, typer.Option("--discard-damaged", help="Set damaged journal records, and all after them, aside.")
+    ] = False,
+    output: Output = RESULTS,
+    tracking_uri: Tracking = None,
+    no_mlflow: NoMlflow = False,
+    address: Address = None,
+    cpus: Cpus = None,
+    wait_for_nodes: WaitForNodes = 30.0,
+    notify: Notify = None,
+) -> None:
+    """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
+    from sweeper import api
+
+    if address is not None and address.startswith("http"):
+        if notify:
+            raise SweeperError("--notify is for sweeps driven from here", "name it in the sweep: --set 'notify=[…]'")
+        cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [], wait_for_nodes=wait_for_nodes)
+        return
+    done = api.resume(
+        name,
+        failed=failed,
+        set=settings,
+        discard_damaged=discard_damaged,
+        output=output,
+        tracking_uri=tracking_uri,
+        mlflow=not no_mlflow,
+        address=address,
+        cpus=cpus,
+        wait_for_nodes=wait_for_nodes,
+        notify=notify or (),
+    )
+    finish(done)
+
+
+@commands.command()
+def plan(
+    space: Space,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. samples=96.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    rehearse: Rehearse = False,
+    cluster: Annotated[
+        Path | None, typer.Option(help="A Ray launcher file or KubeRay manifest: nodes, hours and price there, too.")
+    ] = None,
+    prices: Annotated[Path | None, typer.Option(help="A price table, with --cluster; examples ship.")] = None,
+) -> None:
+    """Say what a search space will cost, before any training: trials, rungs, epochs, time."""
+    from sweeper.planning.costs import measured_plan
+    from sweeper.spec.loading import load_spec
+
+    spec = load_spec(space, settings or [], rehearse=rehearse)
+    if cluster is not None:
+        _plan_on_cluster(spec, cluster, prices, as_json)
+        return
+    planned = measured_plan(spec)
+    if as_json:
+        typer.echo(json.dumps(planned.to_dict(), indent=2))
+    else:
+        show(planned)
+
+
+def _plan_on_cluster(spec: Any, cluster: Path, prices: Path | None, as_json: bool) -> None:
+    from sweeper.planning.on_cluster import cluster_plan
+
+    planned, there = cluster_plan(spec, cluster, prices)
+    if as_json:
+        typer.echo(json.dumps({**planned.to_dict(), "cluster": there.to_dict()}, indent=2))
+    else:
+        show(planned)
+        show(there)
+
+
+@commands.command()
+def stop(name: Name, output: Output = RESULTS, address: ClusterAddress = None) -> None:
+    """Ask a running sweep to stop; what it has is kept, and `resume` continues it."""
+    from sweeper.running.stopping import ask_to_stop
+
+    typer.echo(cli_remote.stop_remotely(name, address) if address else ask_to_stop(name, output), err=True)
