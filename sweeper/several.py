@@ -15,18 +15,16 @@ import duckdb
 import pyarrow as pa
 
 from sweeper.errors import SweeperError
-from sweeper.results import (
-    READ_ATTEMPTS,
+from sweeper.queries import (
     READ_TABLES,
     QueryError,
-    Results,
     check_reads_only,
     current_generation,
     empty_table,
-    execute,
     first_line,
-    load,
+    read_steadily,
 )
+from sweeper.results import Results, load
 
 FINAL_OF_ALL = """
 CREATE VIEW final AS
@@ -56,20 +54,9 @@ class SeveralResults:
             QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
         """
         check_reads_only(query)
-        for _ in range(READ_ATTEMPTS):
-            generations = {name: current_generation(found.folder) for name, found in self.members.items()}
-            moved = False
-            try:
-                with connect_all(generations) as connection:
-                    found = execute(connection, query)
-            except QueryError:
-                moved = any(current_generation(self.members[n].folder) != g for n, g in generations.items())
-                if not moved:
-                    raise
-                continue
-            if all(current_generation(self.members[n].folder) == g for n, g in generations.items()):
-                return found
-        raise QueryError("the tables were replaced again and again while they were read", "try again")
+        return read_steadily(
+            lambda: {name: current_generation(found.folder) for name, found in self.members.items()}, connect_all, query
+        )
 
 
 def load_several(names: Sequence[str | Path], output: str | Path = "results") -> SeveralResults:

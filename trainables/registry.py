@@ -10,12 +10,13 @@ A name may also be a user's own: an import path, `my_losses:Tilted`, or an entry
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from trainables.nearest import did_you_mean
 
 Kind = Literal["number", "integer", "text", "boolean", "numbers"]
 
@@ -254,14 +255,6 @@ def column_label(name: str) -> str:
         return name
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(":")[2])
     return re.sub(r"\W+", "_", words).lower()
-
-
-def did_you_mean(value: str, names: tuple[str, ...]) -> str:
-    """Return `; did you mean 'x'?` with the nearest of `names`, else the list of them, else nothing."""
-    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
 
 
 def _is_number(value: Any) -> bool:

@@ -16,11 +16,12 @@ from typing import Any
 from search_spaces.published_numbers import PublishedNumber, published_tables, read_published
 from sweeper.errors import SweeperError
 from sweeper.leaderboard import objective
-from sweeper.results import Results, nearest
+from sweeper.results import Results
 from sweeper.statistics.basics import Spread, spread
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
+from trainables.nearest import nearest
 from trainables.posthoc import POSTHOC
 
 REGISTRIES = {"loss": LOSSES, "architecture": ARCHITECTURES, "dataset": DATASETS}

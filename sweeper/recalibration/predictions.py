@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths
-from sweeper.results import current_generation
+from sweeper.queries import current_generation
 
 ROWS_A_BATCH = 16_384
 """Rows read at once: of 1,000 classes in float32 these are 64 MiB."""

@@ -23,10 +23,10 @@ import pyarrow as pa
 from sweeper.errors import SweeperError
 from sweeper.ids import RECALIBRATIONS, SweepPaths, configuration_index
 from sweeper.own.components import take_up_kept
+from sweeper.queries import current_generation
 from sweeper.recalibration.predictions import PredictionFiles, StoredPredictions
 from sweeper.recalibration.request import UNCALIBRATED, Request, read_requests
 from sweeper.recalibration.table import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
-from sweeper.results import current_generation
 from sweeper.sweep import Sweep, open_sweep
 from sweeper.tables import record_batch
 from trainables.metrics import evaluate_probabilities, softmax64

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from sweeper.errors import SweeperError
-from trainables.registry import Component, column_label, did_you_mean
+from trainables.nearest import did_you_mean
+from trainables.registry import Component, column_label
 
 UNCALIBRATED = "none"
 """The method that leaves the network's own probabilities as they are: what the others are compared with."""

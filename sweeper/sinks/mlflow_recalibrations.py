@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from sweeper.ids import configuration_index
 from sweeper.recalibration.request import method_label
 from sweeper.recalibration.table import RecalibrationPart
-from sweeper.sinks.mlflow_runs import Point, mean_and_spread
+from sweeper.sinks.mlflow_points import Point, mean_and_spread
 
 METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
 """What a post-hoc method can move; all other metrics are in the table."""

@@ -6,16 +6,16 @@ is the same point; a run is known by its tags, so it is found again by whoever l
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from sweeper.ids import config_hash, flatten_configuration, trial_name
 from sweeper.journal import Record
+from sweeper.sinks.mlflow_points import Point, epoch_points, evaluation_points
 from sweeper.sinks.rows import JournalRows
 from sweeper.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
-from sweeper.tables import EPOCHS_SCHEMA, REHEARSAL
+from sweeper.tables import REHEARSAL
 from sweeper.wording import describe, in_order
 
 GENERATION_TAG = "journal_generation"
@@ -44,18 +44,6 @@ LONGEST_NAME = 120
 
 EVERYWHERE = frozenset({REHEARSAL, "version", "own_code"})
 """Tags of the parent that its children carry, too."""
-
-_KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
-_EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
-
-
-class Point(NamedTuple):
-    """One value of one metric: `timestamp` in milliseconds, `step` in epochs."""
-
-    key: str
-    value: float
-    timestamp: int
-    step: int
 
 
 @dataclass
@@ -247,21 +235,6 @@ class RunProjection:
         }
 
 
-def epoch_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, int]]:
-    """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
-    for (epoch,), group in _grouped(rows, "epoch").items():
-        yield from _mean_and_spread(group, "", epoch)
-
-
-def evaluation_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, int]]:
-    """Yield (metric, value, epoch) of evaluation rows, named after their split except for the Hessian's.
-
-    What the epoch rows measured on the validation split already (`val_nll` …) is not given a second time.
-    """
-    for (epoch, split), group in _grouped(rows, "epoch", "split").items():
-        yield from _mean_and_spread(group, f"{split}_", epoch)
-
-
 def unavailable_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the reasons why something could not be measured, `posthoc_…_unavailable` and `hessian_unavailable`."""
     return {
@@ -270,35 +243,6 @@ def unavailable_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         for column, value in row.items()
         if column.endswith("_unavailable") and value is not None
     }
-
-
-def _grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
-    return groups
-
-
-def _mean_and_spread(rows: Sequence[Mapping[str, Any]], prefix: str, epoch: int) -> Iterator[tuple[str, float, int]]:
-    for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
-        before = "" if column.startswith("hessian_") else prefix
-        if not (prefix and before + column in _EPOCH_METRICS):
-            yield from mean_and_spread(rows, (column,), before, epoch)
-
-
-def mean_and_spread(
-    rows: Sequence[Mapping[str, Any]], columns: Iterable[str], prefix: str, epoch: int
-) -> Iterator[tuple[str, float, int]]:
-    """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`."""
-    for column in columns:
-        values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
-        if not values:
-            continue
-        mean = math.fsum(values) / len(values)
-        yield prefix + column, mean, epoch
-        if len(values) > 1:
-            deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-            yield f"{prefix}{column}_std", deviation, epoch
 
 
 def _trial_tags(trial: TrialState) -> dict[str, str]:

@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 from sweeper.sinks.mlflow_client_store import PARENT_TAG, SEQUENCE_TAG, ClientStore, FoundRun
 from sweeper.sinks.mlflow_diagrams import DIAGRAM_TAG
-from sweeper.sinks.mlflow_runs import SWEEP_RUN, Point, RunUpdate
+from sweeper.sinks.mlflow_points import Point
+from sweeper.sinks.mlflow_runs import SWEEP_RUN, RunUpdate
 from trainables.trial_tables import replace_file
 
 LARGEST = 1.7976931348623157e308

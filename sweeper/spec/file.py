@@ -14,7 +14,9 @@ from typing import Any
 
 import yaml
 
+from search_spaces import packaged_files
 from sweeper.errors import Fault
+from trainables.nearest import nearest
 
 MAXIMUM_BYTES = 1_000_000
 MAXIMUM_VALUES = 50_000
@@ -101,7 +103,9 @@ def read_document(path: Path) -> Document:
             content = file.read(MAXIMUM_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
-        return Document(faults=[Fault("", f"cannot read {str(path)!r}: {reason}", "give the path of a YAML file")])
+        near = nearest(path.stem, packaged_files()) if isinstance(error, FileNotFoundError) else ""
+        remedy = f"give the path of a YAML file, or a name that `sweeper spaces` lists{near}"
+        return Document(faults=[Fault("", f"cannot read {str(path)!r}: {reason}", remedy)])
     return parse_document(content)
 
 

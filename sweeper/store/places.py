@@ -17,7 +17,7 @@ from sweeper.errors import SweeperError
 from sweeper.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.recalibration.table import link_recalibrations
 from sweeper.sweep import find_sweep
-from trainables.registry import did_you_mean
+from trainables.nearest import did_you_mean
 from trainables.storage import Entry, Store, is_store_address
 
 DRIVING, READING = "driving", "reading"

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from sweeper.errors import SweeperError
 from sweeper.progress.status import audit_sweep, status_table
+from sweeper.queries import VIEWS
 from sweeper.report import write_report
-from sweeper.results import VIEWS, load
+from sweeper.results import load
 from sweeper.summary import best_trials_sql, summary
 from tests.fuzzing.damage import Damage, damages
 

@@ -14,7 +14,8 @@ import typer
 import sweeper
 from sweeper import api
 from sweeper.cli.main import app
-from sweeper.results import QueryError, Results, UnknownSweepError, load, sql
+from sweeper.queries import QueryError
+from sweeper.results import Results, UnknownSweepError, load, sql
 from sweeper.shown import Shown, as_html, as_text
 from tests.running import SPACE
 from tests.sweeper.synthetic_sweep import write_sweep

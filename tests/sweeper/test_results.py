@@ -18,7 +18,8 @@ import pytest
 from sweeper import results as module
 from sweeper.errors import SweeperError
 from sweeper.ids import SweepPaths
-from sweeper.results import QueryError, Results, UnknownSweepError, load
+from sweeper.queries import QueryError
+from sweeper.results import Results, UnknownSweepError, load
 from sweeper.table_formats import format_table
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import SweeperError
-from sweeper.results import QueryError, UnknownSweepError, load
+from sweeper.queries import QueryError
+from sweeper.results import UnknownSweepError, load
 from sweeper.several import load_several
 from tests.sweeper.synthetic_sweep import write_sweep
 

@@ -13,7 +13,7 @@ from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC
 from trainables.recipe import OPTIMIZERS
-from trainables.registry import Component, Hyperparameter, Registry, did_you_mean
+from trainables.registry import Component, Hyperparameter, Registry
 
 REGISTRIES = {r.kind: r for r in (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)}
 GAMMA = Hyperparameter("gamma", default=2.0, minimum=0, maximum=10, open_minimum=True, reason="it is an exponent")
@@ -111,12 +111,6 @@ def test_building():
 def test_a_name_is_taken_once():
     with pytest.raises(ValueError, match="'plain' is registered already"):
         _registry().register(Component("plain", lambda: None))
-
-
-def test_suggestions():
-    assert did_you_mean("gama", ("gamma", "rate")) == "; did you mean 'gamma'?"
-    assert did_you_mean("zzz", ("gamma", "rate")) == "; known: gamma, rate"
-    assert did_you_mean("zzz", ()) == ""
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainables.registry import Hyperparameter, did_you_mean
+from trainables.nearest import did_you_mean
+from trainables.registry import Hyperparameter
 
 LOSS_LABELS = ("cross_entropy", "training")
 TRACE_METHODS = ("auto", "hutchinson", "hutch++")

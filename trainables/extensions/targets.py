@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainables.extensions.installed import look_again
-from trainables.registry import ExtensionError, did_you_mean
+from trainables.nearest import did_you_mean
+from trainables.registry import ExtensionError
 
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
 

@@ -6,7 +6,6 @@ and `torchvision` build any other model of those packages. Both packages are imp
 
 from __future__ import annotations
 
-import difflib
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ from torch import nn
 
 from trainables.models.shapes import require_image
 from trainables.models.torchvision_compat import register_missing_operators
+from trainables.nearest import nearest
 from trainables.registry import Component, Hyperparameter
 
 # what the packages raise for sizes and weights that do not fit, broken weight files, and failed downloads
@@ -48,7 +48,7 @@ def timm_network(
     from safetensors import SafetensorError
 
     if not timm.is_model(model):
-        raise ValueError(f"timm has no model {model!r}{_nearest(model, timm.list_models())}")
+        raise ValueError(f"timm has no model {model!r}{nearest(model, timm.list_models())}")
     arguments: dict[str, Any] = {"in_chans": channels}
     configuration = timm.get_pretrained_cfg(model)
     if configuration is not None and configuration.fixed_input_size:
@@ -103,7 +103,7 @@ def torchvision_network(
 
     names = torchvision.models.list_models(module=torchvision.models)
     if model not in names:
-        raise ValueError(f"torchvision has no classification model {model!r}{_nearest(model, names)}")
+        raise ValueError(f"torchvision has no classification model {model!r}{nearest(model, names)}")
     if channels != 3:
         raise ValueError(
             f"torchvision's {model} takes images of 3 channels, but the data set's have {channels}; "
@@ -167,11 +167,6 @@ def _refusal(
         f"{network} cannot be built for images of shape {tuple(input_shape)} ({reason}); "
         f"choose images of a size this network takes"
     )
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 MODEL = Hyperparameter("model", "text", required=True)

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from sweeper.ids import config_hash
 from sweeper.journal import Record
+from sweeper.sinks.mlflow_points import epoch_points, evaluation_points
 from sweeper.sinks.mlflow_runs import (
     SWEEP_RUN,
     RunProjection,
     SweepDescription,
-    epoch_points,
-    evaluation_points,
     unavailable_texts,
 )
 

@@ -270,6 +270,8 @@ def test_overrides_are_checked_like_the_file(tmp_path):
 def test_a_missing_file_is_a_fault():
     with pytest.raises(InvalidSearchSpace, match=r"cannot read 'nowhere\.yaml'"):
         load_spec("nowhere.yaml", registries=REGISTRIES)
+    with pytest.raises(InvalidSearchSpace, match=r"`sweeper spaces` lists; did you mean 'quickstart'\?"):
+        load_spec("quickstrat", registries=REGISTRIES)
 
 
 _LEAVES = st.sampled_from([0, 1, 2.5, -1, "focal", "mlp", "sgd", "name", True, None, float("nan"), 2**62, "", "digits"])
