@@ -6,6 +6,7 @@ import base64
 import gzip
 import html
 import json
+import re
 from typing import Any
 
 PACKED_FROM = 200_000
@@ -66,3 +67,9 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     return value
+
+
+def pretty(text: str) -> Markup:
+    """Return text as HTML: λ_max with its subscript, and no line broken at a `=` or `±`."""
+    unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
+    return Markup(join(unbroken).replace("λ_max", "λ<sub>max</sub>"))
