@@ -6,11 +6,11 @@ copy is removed. A trial that goes on elsewhere fetches its checkpoints from the
 
 from __future__ import annotations
 
-import tempfile
 from functools import cache
 from pathlib import Path
 
 from trainables.checkpoints import checkpoint_epochs, checkpoint_file, remove_checkpoints_before
+from trainables.scratch import Scratch
 from trainables.storage import Store
 
 CHECKPOINTS, INCOMING = "checkpoints", "incoming"
@@ -39,8 +39,8 @@ class TrialFiles:
         self._place = f"{CHECKPOINTS}/{place.as_posix()}"
         self._store = store_at(store) if store is not None else None
         if self._store is not None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="sweeper-trial-")
-            tables, checkpoints = Path(self._scratch.name) / INCOMING, Path(self._scratch.name) / CHECKPOINTS
+            self._scratch = Scratch("sweeper-trial-")
+            tables, checkpoints = self._scratch.path / INCOMING, self._scratch.path / CHECKPOINTS
         self.tables = tables
         self.checkpoints = checkpoints / place if checkpoints is not None else None
         self._stored: set[int] = set()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +32,7 @@ from sweeper.progress.notebook import in_notebook
 from sweeper.running.driver import Driver
 from sweeper.running.failures import Failure, classify
 from trainables.card_memory import CardProbe
+from trainables.scratch import Scratch
 from trainables.trainable import SweepTrainable
 
 _DRIVERS: dict[str, Driver] = {}
@@ -114,7 +114,7 @@ def execute(
     prepared = tune.with_resources(
         tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources))
     )
-    with tempfile.TemporaryDirectory(prefix="sweeper-tune-") as scratch, _memory_kills_end_trials():
+    with Scratch("sweeper-tune-") as scratch, _memory_kills_end_trials():
         try:
             tune.Tuner(
                 prepared,
@@ -128,7 +128,7 @@ def execute(
                 ),
                 run_config=tune.RunConfig(
                     name="sweep",
-                    storage_path=scratch,
+                    storage_path=str(scratch),
                     stop=AskedToStop(token),
                     callbacks=[StartedCallback(token)],
                     verbose=0,
