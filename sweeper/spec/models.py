@@ -230,6 +230,7 @@ class SweepSpec(_Part):
         searcher: who chooses them.
         retries: how often a crashed trial is tried again.
         trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
+            With `packing: trials` it holds for each replicate, from one rung to the next.
         hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
             data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
         budget: what may be spent; `null` for no limit.
