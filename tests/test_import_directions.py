@@ -37,6 +37,8 @@ RAY_FILES = {
     "sweeper/running/executor.py",
     "sweeper/running/ray_session.py",
     "sweeper/remote/cluster.py",
+    "sweeper/running/ray_card_probe.py",
+    "sweeper/running/ray_memory_kills.py",
     "sweeper/running/ray_view.py",
 }
 RAY_FILES |= {"sweeper/search/optuna_search.py"}  # Optuna through Tune's own searcher

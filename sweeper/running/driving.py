@@ -62,7 +62,8 @@ class Parts:
         """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
         prepare(options.address)
         # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
-        from sweeper.running.executor import card_probe, execute
+        from sweeper.running.executor import execute
+        from sweeper.running.ray_card_probe import card_probe
         from sweeper.running.ray_session import ray_session
         from sweeper.running.ray_view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster
 

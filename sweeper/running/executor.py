@@ -12,18 +12,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import cloudpickle, tune
-from ray.air.execution._internal import RayActorManager
-from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.tune import Callback, Stopper
-from ray.tune.execution import tune_controller
 from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -31,14 +27,11 @@ from ray.tune.search import Searcher
 from sweeper.progress.notebook import in_notebook
 from sweeper.running.driver import Driver
 from sweeper.running.failures import Failure, classify
-from trainables.card_memory import CardProbe
+from sweeper.running.ray_memory_kills import memory_kills_end_trials
 from trainables.scratch import Scratch
 from trainables.trainable import SweepTrainable
 
 _DRIVERS: dict[str, Driver] = {}
-
-PROBE_PATIENCE_SECONDS = 120.0
-"""How long a card for measuring may take to come, and a measurement: some steps and one evaluation take seconds."""
 
 
 @contextmanager
@@ -52,43 +45,6 @@ def _driver(token: str) -> Iterator[Driver]:
     except Exception as error:
         driver.broken = error
         raise
-
-
-@contextmanager
-def card_probe(
-    settings: Mapping[str, Any], cpus: float, measurer: type = CardProbe
-) -> Iterator[Callable[[Sequence[Any]], dict[str, Any] | None]]:
-    """Give what measures an assignment's memory in a process that has a card to itself; it ends with this.
-
-    What is given returns `None` where no card could be had within `PROBE_PATIENCE_SECONDS`, or the measurement failed:
-    whatever is the matter, trials will meet it themselves and tell.
-
-    Args:
-        settings: `trainables.trial_settings.TrialSettings` as plain values.
-        cpus: for the process.
-        measurer: what runs in it.
-    """
-    processes: list[Any] = []
-    in_vain = False
-
-    def probe(assignment: Sequence[Any]) -> dict[str, Any] | None:
-        nonlocal in_vain
-        if in_vain:
-            return None
-        try:
-            if not processes:
-                processes.append(ray.remote(num_gpus=1, num_cpus=cpus)(measurer).remote(dict(settings)))
-                ray.get(processes[0].__ray_ready__.remote(), timeout=PROBE_PATIENCE_SECONDS)
-            return dict(ray.get(processes[0].measure.remote(list(assignment)), timeout=PROBE_PATIENCE_SECONDS))
-        except RayError as error:
-            in_vain = isinstance(error, GetTimeoutError)
-            return None
-
-    try:
-        yield probe
-    finally:
-        for process in processes:
-            ray.kill(process)
 
 
 def execute(
@@ -114,7 +70,7 @@ def execute(
     prepared = tune.with_resources(
         tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources))
     )
-    with Scratch("sweeper-tune-") as scratch, _memory_kills_end_trials():
+    with Scratch("sweeper-tune-") as scratch, memory_kills_end_trials():
         try:
             tune.Tuner(
                 prepared,
@@ -155,33 +111,6 @@ class _NoReporter(ProgressReporter):
 
     def report(self, trials: Any, done: bool, *sys_info: Any) -> None:
         """Show nothing."""
-
-
-class OutOfMemoryActorError(RayActorError):
-    """A trial's process was killed because its node ran out of memory."""
-
-
-class _ActorManager(RayActorManager):
-    """Tune's, for which a process that Ray's memory monitor killed is a dead one like others.
-
-    Ray 2.60 gives its tasks an OutOfMemoryError, which is no RayActorError: Tune takes it for a fault of its own and
-    ends the whole run.
-    """
-
-    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
-        if isinstance(exception, OutOfMemoryError):
-            exception = OutOfMemoryActorError(error_msg=str(exception))
-        super()._actor_task_failed(tracked_actor_task, exception)
-
-
-@contextmanager
-def _memory_kills_end_trials() -> Iterator[None]:
-    """Let Tune go on after Ray's memory monitor has killed a trial's process."""
-    tune_controller.RayActorManager = _ActorManager
-    try:
-        yield
-    finally:
-        tune_controller.RayActorManager = RayActorManager
 
 
 class AssignmentSearcher(Searcher):

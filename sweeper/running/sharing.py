@@ -20,7 +20,7 @@ def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] 
     Args:
         sweep: that runs.
         gpu: what a trial takes unless it is measured; 0 for none.
-        probe: measures an assignment on a card, see `sweeper.running.executor.card_probe`; asked only for `gpu: auto`.
+        probe: measures an assignment on a card, see `sweeper.running.ray_card_probe`; asked only for `gpu: auto`.
     """
     spec = sweep.spec
     if spec.resources.gpu != "auto" or not gpu:
