@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import psutil
 import ray
 from ray.tune.execution import class_cache
 
@@ -16,6 +17,10 @@ from sweeper.errors import SweeperError
 
 ANSWER_SECONDS = 10.0
 """How long the machine of a cluster's head may take to accept a connection; Ray itself would try for minutes."""
+
+START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
+"""How often a cluster is started on this machine, and Ray 2.60's words for one that took longer than half a minute:
+so it does on a machine that is busy with other things."""
 
 CREDENTIALS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
 """What Tune 2.60 hands to trials as part of their runtime environment, which Ray's agents write into their logs.
@@ -46,19 +51,41 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
         return
     if address is not None:
         _answers(address)
-    # Without an address Ray would join whatever cluster was last started on this machine.
-    local = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
-    try:
-        ray.init(**(local if address is None else {"address": address}), log_to_driver=False, logging_level="warning")
-    except Exception as error:  # Ray raises ConnectionError, RuntimeError and plain Exception alike
-        ray.shutdown()
-        raise _unavailable(address, error) from error
+    _connect(address, cpus)
     class_cache.ENV_VARS_TO_PROPAGATE.difference_update(CREDENTIALS)
     try:
         yield dict(ray.cluster_resources())
     finally:
         ray.shutdown()
         class_cache.ENV_VARS_TO_PROPAGATE.update(CREDENTIALS)
+
+
+def _connect(address: str | None, cpus: int | None) -> None:
+    """Join the cluster at `address`, or start one; one that is slow to start is given another chance."""
+    # Without an address Ray would join whatever cluster was last started on this machine.
+    local = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+    where = local if address is None else {"address": address}
+    for attempt in range(1, START_ATTEMPTS + 1):
+        before = _children()
+        try:
+            ray.init(**where, log_to_driver=False, logging_level="warning")
+            return
+        except Exception as error:  # Ray raises ConnectionError, RuntimeError and plain Exception alike
+            ray.shutdown()
+            _end(_children() - before)  # Ray leaves what it has started until this process ends
+            if attempt == START_ATTEMPTS or address is not None or SLOW_START not in str(error):
+                raise _unavailable(address, error) from error
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _end(processes: set[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
 
 
 def _answers(address: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.running import write_space
@@ -52,3 +53,24 @@ def test_a_cluster_out_of_reach(tmp_path: Path, options: list[str], environment:
     assert done.returncode == 1, done.stderr
     assert said in done.stderr and "sweeper resume" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_cluster_that_is_slow_to_start_is_started_again_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that is busy: the first try starts a process, and gives up on it."""
+    from sweeper.running import ray_session
+
+    left: list[subprocess.Popen[bytes]] = []
+
+    def init(**options: object) -> None:
+        assert options["address"] == "local"
+        if not left:
+            left.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+            raise Exception("The current node timed out during startup. This could happen …")
+
+    monkeypatch.setattr(ray_session.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_session.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_session.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(ray_session.ray, "init", init)
+    with ray_session.ray_session(None, None) as resources:
+        assert resources == {"CPU": 2.0}
+    assert len(left) == 1 and not psutil.pid_exists(left[0].pid)
