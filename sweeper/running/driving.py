@@ -106,6 +106,13 @@ class Parts:
                 peers.leave()
         return driver
 
+    def take_up(self, options: RunOptions) -> Driver:
+        """Take up a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
+        prepare(options.address)  # a searcher imports Ray
+        driver = self._driver(1, None, options, [])
+        driver.begin()
+        return driver
+
     def _beside(self, options: RunOptions) -> str | Path:
         """Return where earlier sweeps lie: beside this one, which may be resumed by its path from anywhere."""
         return options.output if is_store_address(options.output) else self.sweep.paths.root.parent

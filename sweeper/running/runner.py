@@ -151,10 +151,12 @@ def _drive(
         notifier = Notifier(targets, sweep, state, mirror.address)
         with progress, follower, notifier:
             outcome, reason = "finished", None
-            driven = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
+            unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
+            # Nothing may be left to do but to say so: the last driver died between the last report and the end.
+            driven = unfinished or state.outcome is None
             if driven:
                 parts = Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, notifier)
-                driver = parts.run(options)
+                driver = parts.run(options) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing
                 notes += [f"stopped: {reason}"] if reason else []
             progress.stage("writing tables and report")
