@@ -57,7 +57,7 @@ def _remove_abandoned(prefix: str) -> None:
             if found.st_uid == os.getuid() and time.time() - found.st_mtime > NEW_SECONDS:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass  # its process lives
+        except BlockingIOError:
+            continue  # its process lives, and holds the lock
         finally:
             os.close(lock)

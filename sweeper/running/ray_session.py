@@ -78,7 +78,8 @@ def _connect(address: str | None, cpus: int | None) -> None:
 
 
 def _children() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
+    """Return this process's own children; theirs end with them, and other children's are nobody's business here."""
+    return set(psutil.Process().children())
 
 
 def _end(processes: set[psutil.Process]) -> None:
