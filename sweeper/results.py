@@ -35,8 +35,8 @@ from sweeper.queries import (
     read_steadily,
 )
 from sweeper.written import read_manifest, read_specification
-from trainables.nearest import nearest
-from trainables.storage import is_store_address
+from trainables.registry.nearest import nearest
+from trainables.worker.object_store import is_store_address
 
 if TYPE_CHECKING:
     import pandas

@@ -18,7 +18,7 @@ from sweeper.search.suggested import JournaledSuggestions, SuggestedConfiguratio
 from sweeper.spec.loading import reopened_spec
 from sweeper.spec.models import SweepSpec
 from sweeper.wording import describe, in_order
-from trainables.nearest import did_you_mean
+from trainables.registry.nearest import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from trainables.registry import column_label
-from trainables.trial_tables import RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
+from trainables.worker.trial_tables import RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
 
 REHEARSAL = "rehearsal"
 """The column that tells a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
@@ -142,11 +142,11 @@ def evaluation_columns(posthoc_methods: Sequence[str], metrics: Sequence[str] = 
     """
     # These bring torch along, which a process that only reads tables does not need.
     from trainables.curvature import CURVATURE_FIELDS
-    from trainables.evaluation import POSTHOC_METRICS
-    from trainables.further_metrics import further_metric_names
     from trainables.metrics import METRIC_NAMES
+    from trainables.metrics.further import further_metric_names
     from trainables.posthoc import parameter_names
-    from trainables.reference_metrics import POSTERIOR_COLUMNS, REGION_COLUMNS
+    from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS, REGION_COLUMNS
+    from trainables.training.evaluation import POSTHOC_METRICS
 
     own = further_metric_names(metrics)
     posthoc = [
@@ -164,7 +164,7 @@ def epoch_columns(trajectory: Mapping[str, Any] | None) -> dict[str, type]:
     """Return the columns that a sweep's `evaluation.trajectory` adds to the `epochs` table, with their types."""
     if trajectory is None:
         return {}
-    from trainables.trajectory import trajectory_columns  # brings torch along
+    from trainables.training.trajectory import trajectory_columns  # brings torch along
 
     return trajectory_columns(trajectory)
 

@@ -70,7 +70,7 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
 def _noting(folder: Path, eat: Callable[[float], None]) -> type:
     import ray
 
-    from trainables.trainable import SweepTrainable
+    from trainables.worker.trainable import SweepTrainable
 
     class Noting(SweepTrainable):
         """Notes from when to when a configuration ran on which share."""

@@ -17,15 +17,40 @@ READING = {"sweeper.report", "sweeper.comparison", "sweeper.papers", "sweeper.pr
 OTHERS = {f"sweeper.{path.stem}" for path in (ROOT / "sweeper").iterdir()} - {"sweeper.statistics"}
 FORBIDDEN = {
     # folder → what nothing in it imports, beyond what the tests below say; `CONTRIBUTING.md` says it in words.
-    "trainables/losses": {"trainables.training", "trainables.trial", "trainables.evaluation", "trainables.datasets"},
-    "trainables/models": {"trainables.training", "trainables.trial", "trainables.evaluation", "trainables.losses"},
-    "trainables/datasets": {"trainables.training", "trainables.trial", "trainables.losses", "trainables.models"},
-    "trainables/posthoc": {"trainables.training", "trainables.trial", "trainables.datasets", "trainables.models"},
-    "trainables/curvature": {"trainables.training", "trainables.trial", "trainables.datasets", "trainables.models"},
-    "sweeper/spec": RUNNING | COMMANDS | READING | {"sweeper.sinks", "sweeper.journal", "sweeper.state"},
-    "sweeper/statistics": OTHERS,
-    "sweeper/search": RUNNING | COMMANDS | READING | {"sweeper.sinks", "sweeper.planning"},
-    "sweeper/planning": RUNNING | COMMANDS | READING | {"sweeper.sinks", "sweeper.journal", "sweeper.state"},
+    "trainables/losses": {"trainables.training", "trainables.worker", "trainables.datasets"},
+    "trainables/models": {"trainables.training", "trainables.worker", "trainables.losses"},
+    "trainables/datasets": {"trainables.training", "trainables.worker", "trainables.losses", "trainables.models"},
+    "trainables/posthoc": {"trainables.training", "trainables.worker", "trainables.datasets", "trainables.models"},
+    "trainables/curvature": {"trainables.training", "trainables.worker", "trainables.datasets", "trainables.models"},
+    },
+    "trainables/models": {
+        "trainables.training.loop",
+        "trainables.worker.trial",
+        "trainables.training.evaluation",
+        "trainables.losses",
+    },
+    "trainables/datasets": {
+        "trainables.training.loop",
+        "trainables.worker.trial",
+        "trainables.losses",
+        "trainables.models",
+    },
+    "trainables/posthoc": {
+        "trainables.training.loop",
+        "trainables.worker.trial",
+        "trainables.datasets",
+        "trainables.models",
+    },
+    "trainables/curvature": {
+        "trainables.training.loop",
+        "trainables.worker.trial",
+        "trainables.datasets",
+        "trainables.models",
+    },
+    "sweeper/spec":
+    RUNNING | COMMANDS | READING | {"sweeper.sinks", "sweeper.journal", "sweeper.state"},
+    "sweeper/statistics": OTHERS, "sweeper/search": RUNNING | COMMANDS | READING | {"sweeper.sinks",
+    "sweeper.planning"}, "sweeper/planning": RUNNING | COMMANDS | READING | {"sweeper.sinks", "sweeper.journal", "sweeper.state"},
     "sweeper/recalibration": RUNNING | COMMANDS | READING | {"sweeper.sinks", "sweeper.journal"},
     "sweeper/sinks": RUNNING | COMMANDS | {"sweeper.report", "sweeper.claims"},
     "sweeper/report": RUNNING | COMMANDS | {"sweeper.journal", "sweeper.state", "sweeper.sinks"},
@@ -33,7 +58,7 @@ FORBIDDEN = {
 }
 FILES = sorted(path for package in ("trainables", "sweeper") for path in (ROOT / package).rglob("*.py"))
 RAY_FILES = {
-    "trainables/trainable.py",
+    "trainables/worker/trainable.py",
     "sweeper/running/executor.py",
     "sweeper/running/ray_session.py",
     "sweeper/remote/cluster.py",
@@ -143,7 +168,7 @@ def test_trainables_import_nothing_slow_at_the_top(path):
 
 def test_a_worker_loads_nothing_slow_before_it_trains():
     program = (
-        "import sys; from trainables.trial import Trial; from trainables.models import ARCHITECTURES\n"
+        "import sys; from trainables.worker.trial import Trial; from trainables.models import ARCHITECTURES\n"
         "from trainables.datasets import load_dataset; load_dataset('digits')\n"
         f"print(sorted({SLOW!r} & {{name.partition('.')[0] for name in sys.modules}}))"
     )

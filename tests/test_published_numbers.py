@@ -17,7 +17,7 @@ from trainables.losses import LOSSES
 from trainables.metrics import METRIC_NAMES
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC, parameter_names
-from trainables.reference_metrics import POSTERIOR_COLUMNS
+from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS
 
 SHARES = {"accuracy", "top5", "ece", "ada_ece", "mce", "cw_ece", "s99", "s99_accuracy"}
 

@@ -13,8 +13,8 @@ from sweeper.planning.plan import plan
 from sweeper.search.space import configurations
 from sweeper.spec.loading import load_spec
 from trainables.losses import LOSSES
-from trainables.trial import Trial
-from trainables.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial import Trial
+from trainables.worker.trial_settings import Assignment, TrialSettings
 
 
 @pytest.mark.parametrize("name", sorted(packaged_files()))

@@ -11,7 +11,7 @@ from sweeper.claims import CLAIMS
 from sweeper.claims.base import Verdict
 from sweeper.errors import SweeperError
 from sweeper.results import Results
-from trainables.nearest import did_you_mean
+from trainables.registry.nearest import did_you_mean
 
 WEIGHTS_SQL = """
 SELECT trial, replicate, avg(pow(greatest(0, 1 - exp(z[target + 1]) / list_sum(list_transform(z, lambda x: exp(x)))),

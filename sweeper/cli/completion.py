@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from search_spaces import packaged_files
-from trainables.storage import is_store_address
+from trainables.worker.object_store import is_store_address
 
 
 def complete_space(incomplete: str) -> list[str]:

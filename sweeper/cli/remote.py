@@ -116,7 +116,7 @@ def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str
 def stop_remotely(name: str, address: str) -> str:
     """Ask a sweep on a cluster to stop, through its results where they can be reached, and return who was asked."""
     from sweeper.running.stopping import ask_to_stop
-    from trainables.storage import StoreError
+    from trainables.worker.object_store import StoreError
 
     cluster = connect(address)
     sweep = cluster.sweep(name)

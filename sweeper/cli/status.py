@@ -12,7 +12,7 @@ from sweeper.cli.completion import complete_sweep
 from sweeper.cli.remote import ClusterAddress, remote_look, status_remotely
 from sweeper.errors import SweeperError
 from sweeper.remote.reach import here, remote_output
-from trainables.storage import StoreError
+from trainables.worker.object_store import StoreError
 
 commands = typer.Typer()
 

@@ -21,13 +21,13 @@ from sweeper.errors import Fault
 from sweeper.spec.file import join_path
 from sweeper.spec.models import SweepSpec
 from trainables.datasets.base import DataSet, Split
-from trainables.evaluation import POSTHOC_METRICS
 from trainables.extensions.targets import told
-from trainables.further_metrics import METRICS
 from trainables.losses import LOSSES, Loss
+from trainables.metrics.further import METRICS
+from trainables.metrics.probabilities import softmax64
 from trainables.models import ARCHITECTURES, build_for
 from trainables.posthoc import POSTHOC, PosthocUnavailable
-from trainables.probabilities import softmax64
+from trainables.training.evaluation import POSTHOC_METRICS
 
 LOOKED_AT = 8
 """Configurations of each own name that are tried; their hyperparameters' ranges are the search space's business."""

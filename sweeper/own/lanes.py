@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sweeper.search.space import Configuration, configurations
 from sweeper.spec.models import SweepSpec
-from trainables.acceleration import TrainingSettings
 from trainables.datasets.base import DataSet
-from trainables.lane_check import lane_fault
-from trainables.packing import AUTO, FUSED, is_own
-from trainables.training import Replicate
+from trainables.training.acceleration import TrainingSettings
+from trainables.training.lanes.check import lane_fault
+from trainables.training.lanes.packing import AUTO, FUSED, is_own
+from trainables.training.loop import Replicate
 
 LOOKED_AT = 2000
 """Configurations among which pairs of network and loss are looked for, as in `sweeper.planning.preparation`."""

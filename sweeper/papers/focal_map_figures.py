@@ -72,7 +72,7 @@ def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = No
 
 
 def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
-    from trainables.focal_temperature_fits import closest_temperature, line_through, simplex_logits
+    from trainables.posthoc.focal_temperature_fits import closest_temperature, line_through, simplex_logits
 
     rows: list[Row] = []
     remarks, curves = [], {}
@@ -102,7 +102,7 @@ def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
 
 
 def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
-    from trainables.focal_temperature_fits import measured_bounds, theoretical_bounds
+    from trainables.posthoc.focal_temperature_fits import measured_bounds, theoretical_bounds
 
     rows: list[Row] = []
     curves: dict[str, tuple[list[float], list[float]]] = {}
@@ -122,7 +122,7 @@ def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
 def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
     import numpy as np
 
-    from trainables.focal_temperature_fits import confidence_after, largest_overconfident_gamma
+    from trainables.posthoc.focal_temperature_fits import confidence_after, largest_overconfident_gamma
 
     rows: list[Row] = []
     curves, remarks = {}, []

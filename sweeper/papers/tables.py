@@ -21,8 +21,8 @@ from sweeper.statistics.basics import Spread, spread
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
-from trainables.nearest import nearest
 from trainables.posthoc import POSTHOC
+from trainables.registry.nearest import nearest
 
 REGISTRIES = {"loss": LOSSES, "architecture": ARCHITECTURES, "dataset": DATASETS}
 

@@ -97,9 +97,9 @@ def representatives(spec: SweepSpec) -> dict[str, dict[str, Any]]:
 
 
 def _measure(configuration: Mapping[str, Any], spec: SweepSpec, dataset: DataSet, share: float, device: str) -> Cost:
-    from trainables.acceleration import TrainingSettings
-    from trainables.evaluation import EvaluationSettings
-    from trainables.training import Replicate
+    from trainables.training.acceleration import TrainingSettings
+    from trainables.training.evaluation import EvaluationSettings
+    from trainables.training.loop import Replicate
 
     training = TrainingSettings(**spec.training.model_dump())
 

@@ -10,12 +10,12 @@ from sweeper.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.own.checks import dataset_fault, own_faults
 from sweeper.search.space import Configuration, examples
 from sweeper.spec.models import SweepSpec
-from trainables.acceleration import TrainingSettings, acceleration_fault, compiler_fault
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
 from trainables.extensions.targets import told
 from trainables.models import ARCHITECTURES, fit_fault
-from trainables.packing import packing_fault
+from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
+from trainables.training.lanes.packing import packing_fault
 
 LOOKED_AT = 2000
 """Configurations whose architecture is checked; more would only repeat the same few architectures."""

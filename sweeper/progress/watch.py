@@ -23,7 +23,7 @@ from sweeper.progress.view import progress_line, progress_panel
 from sweeper.state import FAILED, SweepState
 from sweeper.store.places import local_copies, local_copy
 from sweeper.sweep import Sweep, find_sweep, list_sweeps, open_sweep
-from trainables.storage import is_store_address
+from trainables.worker.object_store import is_store_address
 
 LOOK_SECONDS = 1.0
 """From one look at a folder to the next."""

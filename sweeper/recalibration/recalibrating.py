@@ -30,9 +30,9 @@ from sweeper.recalibration.table import RECALIBRATIONS_SCHEMA, link_recalibratio
 from sweeper.sweep import Sweep, open_sweep
 from sweeper.tables import record_batch
 from trainables.metrics import evaluate_probabilities, softmax64
+from trainables.metrics.probabilities import UnusablePredictions
 from trainables.posthoc import fit
 from trainables.posthoc.training_gamma import with_training_gamma
-from trainables.probabilities import UnusablePredictions
 
 ROWS_A_BATCH = 1000
 """Rows become Arrow after so many: a dictionary takes ten times the memory."""

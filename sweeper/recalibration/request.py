@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from sweeper.errors import SweeperError
-from trainables.nearest import did_you_mean
 from trainables.registry import Component, column_label
+from trainables.registry.nearest import did_you_mean
 
 UNCALIBRATED = "none"
 """The method that leaves the network's own probabilities as they are: what the others are compared with."""

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from sweeper.errors import SweeperError
 from sweeper.ids import RECALIBRATIONS, SweepPaths
 from trainables.metrics import METRIC_NAMES
-from trainables.trial_tables import TEMPORARY_PREFIX, write_parquet
+from trainables.worker.trial_tables import TEMPORARY_PREFIX, write_parquet
 
 RECALIBRATIONS_SCHEMA = pa.schema(
     [

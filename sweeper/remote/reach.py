@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainables.storage import is_store_address
+from trainables.worker.object_store import is_store_address
 
 if TYPE_CHECKING:
     from sweeper.remote.cluster import Cluster

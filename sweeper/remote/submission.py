@@ -26,7 +26,7 @@ from sweeper.redaction import redact
 from sweeper.spec.loading import load_spec
 from sweeper.store.places import READING, place_of
 from trainables.extensions.code import unpack_into
-from trainables.storage import StoreError, is_store_address
+from trainables.worker.object_store import StoreError, is_store_address
 
 MODULES = (sweeper, trainables, search_spaces)
 

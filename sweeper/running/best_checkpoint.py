@@ -9,7 +9,7 @@ from typing import Protocol
 from sweeper.ids import trial_name
 from sweeper.scheduler import Halving
 from sweeper.state import COMPLETED, ENDED, FAILED, SweepState
-from trainables.trial_reports import NON_FINITE
+from trainables.worker.trial_reports import NON_FINITE
 
 OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
 """Endings that running a trial again would repeat: one that crashed or took too long can go on from its checkpoint."""

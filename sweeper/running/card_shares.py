@@ -1,7 +1,7 @@
 """How large a share of a card each configuration's process gets: decided from measured memory, raised when it runs out.
 
 Shares of a card isolate nothing by themselves. A process's allocator is capped at its share
-(`trainables.trial_process`), so a trial that needs more runs out alone, and is tried again on twice as much.
+(`trainables.worker.trial_process`), so a trial that needs more runs out alone, and is tried again on twice as much.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.running.failures import GPU_OUT_OF_MEMORY, Failure
-from trainables.kept_choices import kept_choice
+from trainables.files.measured_once import kept_choice
 
 DEFAULT_SHARE = 0.25
 """Where memory could not be measured. Our choice: small networks use far less, and what needs more gets more."""

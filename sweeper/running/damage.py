@@ -6,7 +6,7 @@ from sweeper.ids import SweepPaths
 from sweeper.journal import set_aside_damaged
 from sweeper.state import ReplicateState, SweepState
 from sweeper.store.mirror import Mirror, SharedFolder
-from trainables.checkpoints import checkpoint_epochs, checkpoint_file
+from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file
 
 
 def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:

@@ -27,8 +27,8 @@ from sweeper.scheduler import Decision, Halving, Rungs, decide_on
 from sweeper.search.searcher import Searcher, suggested_body
 from sweeper.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
 from sweeper.store.mirror import SharedFolder
-from trainables.trial_reports import NON_FINITE
-from trainables.watchdog import last_reason
+from trainables.worker.hang_watchdog import last_reason
+from trainables.worker.trial_reports import NON_FINITE
 
 STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
 

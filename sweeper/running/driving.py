@@ -39,8 +39,8 @@ from sweeper.store.mirror import Mirror, SharedFolder
 from sweeper.sweep import Sweep
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key
-from trainables.packing import TRIALS
-from trainables.storage import is_store_address
+from trainables.training.lanes.packing import TRIALS
+from trainables.worker.object_store import is_store_address
 
 
 @dataclass(frozen=True)

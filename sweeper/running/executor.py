@@ -28,8 +28,8 @@ from sweeper.progress.notebook import in_notebook
 from sweeper.running.driver import Driver
 from sweeper.running.failures import Failure, classify
 from sweeper.running.ray_memory_kills import memory_kills_end_trials
-from trainables.scratch import Scratch
-from trainables.trainable import SweepTrainable
+from trainables.files.scratch import Scratch
+from trainables.worker.trainable import SweepTrainable
 
 _DRIVERS: dict[str, Driver] = {}
 
@@ -59,7 +59,7 @@ def execute(
 
     Args:
         driver: decides.
-        settings: `trainables.trial_settings.TrialSettings` as plain values, the same for all trials.
+        settings: `trainables.worker.trial_settings.TrialSettings` as plain values, the same for all trials.
         resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a card goes before `gpu`.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
         trainable: what runs in the trials' processes.

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from trainables.card_memory import CardProbe
+from trainables.worker.gpu_memory import CardProbe
 
 PROBE_PATIENCE_SECONDS = 120.0
 """How long a card for measuring may take to come, and a measurement: some steps and one evaluation take seconds."""
@@ -28,7 +28,7 @@ def card_probe(
     whatever is the matter, trials will meet it themselves and tell.
 
     Args:
-        settings: `trainables.trial_settings.TrialSettings` as plain values.
+        settings: `trainables.worker.trial_settings.TrialSettings` as plain values.
         cpus: for the process.
         measurer: what runs in it.
     """

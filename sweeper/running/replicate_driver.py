@@ -22,10 +22,10 @@ from sweeper.running.driver import Driver
 from sweeper.running.failures import ERROR, HUNG, Failure
 from sweeper.running.replicate_merge import last_failure, merged_report
 from sweeper.state import ENDED, FAILED, RUNNING, ReplicateState
-from trainables.checkpoints import replicate_folder
-from trainables.packing import TRIALS
-from trainables.trial_reports import NON_FINITE
-from trainables.watchdog import last_reason
+from trainables.training.lanes.packing import TRIALS
+from trainables.worker.checkpoints import replicate_folder
+from trainables.worker.hang_watchdog import last_reason
+from trainables.worker.trial_reports import NON_FINITE
 
 
 class ReplicateDriver(Driver):

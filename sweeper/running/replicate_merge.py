@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sweeper.state import FAILED, ReplicateState, TrialState
-from trainables.trial_reports import NON_FINITE, mean_objective
+from trainables.worker.trial_reports import NON_FINITE, mean_objective
 
 
 def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> dict[str, Any] | None:

@@ -29,8 +29,8 @@ from sweeper.spec.models import SweepSpec
 from sweeper.state import COMPLETED, EARLY_STOPPED, SweepState
 from sweeper.store.places import local_copies, local_copy
 from sweeper.sweep import Sweep, list_sweeps, open_sweep
-from trainables.packing import TRIALS
-from trainables.storage import is_store_address
+from trainables.training.lanes.packing import TRIALS
+from trainables.worker.object_store import is_store_address
 
 MANIFEST_KEY = "reuse"
 """The manifest's list of sweeps that this one takes trials over from."""

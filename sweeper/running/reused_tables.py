@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from sweeper.ids import SweepPaths
 from sweeper.sinks.large_tables import LARGE_TABLES, MERGED_KEY
-from trainables.trial_tables import part_name, write_parquet
+from trainables.worker.trial_tables import part_name, write_parquet
 
 
 class TablesOfTrials:

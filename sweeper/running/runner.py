@@ -45,9 +45,9 @@ from sweeper.store.mirror import Mirror, SharedFolder, mirror_of
 from sweeper.store.places import DRIVING, place_of, split_name
 from sweeper.sweep import Sweep, create_sweep, open_sweep
 from sweeper.tables import epoch_columns, evaluation_columns, table_schemas
-from trainables.acceleration import TrainingSettings
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
+from trainables.training.acceleration import TrainingSettings
 
 __all__ = ["Outcome", "RunOptions", "resume_sweep", "run_sweep"]
 

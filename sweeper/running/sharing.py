@@ -9,7 +9,7 @@ from sweeper.ids import replicate_seed, trial_name
 from sweeper.running.card_shares import CardMemory, CardShares
 from sweeper.search.space import examples
 from sweeper.sweep import Sweep
-from trainables.packing import TRIALS
+from trainables.training.lanes.packing import TRIALS
 
 Probe = Callable[[Sequence[Any]], dict[str, Any] | None]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sweeper.ids import TABLES, SweepPaths
 from sweeper.recalibration.table import link_recalibrations
-from trainables.trial_tables import TEMPORARY_PREFIX, temporary_name
+from trainables.worker.trial_tables import TEMPORARY_PREFIX, temporary_name
 
 INCOMING = "incoming"
 """Where trials leave their tables until the evaluation is journaled; no reader's pattern leads there."""

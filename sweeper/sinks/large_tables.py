@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.sinks.generations import Generations, carry
-from trainables.trial_tables import part_name, replace_file, write_parquet
+from trainables.worker.trial_tables import part_name, replace_file, write_parquet
 
 LARGE_TABLES = ("predictions", "reliability", "spectra")
 """The tables whose rows never travel through the journal. A sweep may leave one of them without any file."""

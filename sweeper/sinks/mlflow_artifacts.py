@@ -14,7 +14,7 @@ from sweeper.ids import RECALIBRATIONS, SweepPaths, trial_name
 from sweeper.recalibration.table import recalibration_parts
 from sweeper.sinks.mlflow_diagrams import DIAGRAM, SPLIT, merged, reliability_diagram, said_of
 from sweeper.state import SweepState
-from trainables.trial_tables import write_parquet
+from trainables.worker.trial_tables import write_parquet
 
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
 """The tables that are attached, a file each; predictions are large and stay in the results folder."""

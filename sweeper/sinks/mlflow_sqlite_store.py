@@ -21,7 +21,7 @@ from sweeper.sinks.mlflow_client_store import PARENT_TAG, SEQUENCE_TAG, ClientSt
 from sweeper.sinks.mlflow_diagrams import DIAGRAM_TAG
 from sweeper.sinks.mlflow_points import Point
 from sweeper.sinks.mlflow_runs import SWEEP_RUN, RunUpdate
-from trainables.trial_tables import replace_file
+from trainables.worker.trial_tables import replace_file
 
 LARGEST = 1.7976931348623157e308
 """What MLflow's SQL store writes for an infinite value."""

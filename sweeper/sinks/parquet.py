@@ -24,7 +24,7 @@ from sweeper.sinks.parts import PartBuffer, RebuiltParts
 from sweeper.sinks.rows import SCALAR_TABLES, JournalRows
 from sweeper.sinks.trials_table import TrialsTable
 from sweeper.state import ENDED, SweepState
-from trainables.trial_tables import write_parquet
+from trainables.worker.trial_tables import write_parquet
 
 SHORTEST_INTERVAL = 2.0
 """Seconds between flushes at least: a flush of a quickstart takes 20 ms, so about 1 % of the time."""
@@ -88,7 +88,7 @@ class ParquetSink:
 
     @property
     def incoming(self) -> Path:
-        """The folder that trials' processes write their tables below, see `trainables.trial_tables`."""
+        """The folder that trials' processes write their tables below, see `trainables.worker.trial_tables`."""
         return self._generations.incoming
 
     @property

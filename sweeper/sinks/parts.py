@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sweeper.tables import record_batch
-from trainables.trial_tables import write_parquet
+from trainables.worker.trial_tables import write_parquet
 
 CELLS_A_PART = 500_000
 """A rebuilt part ends after so many values, which bounds the memory that rebuilding needs to some 50 MB."""

@@ -15,8 +15,8 @@ from typing import Any
 from sweeper.errors import Fault
 from sweeper.spec.domains import DOMAINS, INVALID, Constant, Fields, Interval, Members, Node, extremes, parse, plain
 from sweeper.spec.file import join_path
-from trainables.nearest import did_you_mean
 from trainables.registry import Component, Hyperparameter, Registry, column_label
+from trainables.registry.nearest import did_you_mean
 
 _MAXIMUM_COMBINATIONS = 4096
 

@@ -9,8 +9,8 @@ from sweeper.errors import Fault
 from sweeper.spec.components import resolve_components
 from sweeper.spec.file import join_path
 from sweeper.spec.registries import Registries
-from trainables.nearest import did_you_mean
 from trainables.registry import column_label
+from trainables.registry.nearest import did_you_mean
 
 
 def check_evaluation(evaluation: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:

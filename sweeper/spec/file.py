@@ -16,7 +16,7 @@ import yaml
 
 from search_spaces import packaged_files
 from sweeper.errors import Fault
-from trainables.nearest import nearest
+from trainables.registry.nearest import nearest
 
 MAXIMUM_BYTES = 1_000_000
 MAXIMUM_VALUES = 50_000

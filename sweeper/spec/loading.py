@@ -30,7 +30,7 @@ from sweeper.spec.overrides import apply_overrides
 from sweeper.spec.registries import Registries, installed_registries
 from sweeper.spec.rehearsal import change_faults, rehearsed_values
 from sweeper.spec.searcher import check_searcher
-from trainables.nearest import did_you_mean
+from trainables.registry.nearest import did_you_mean
 
 __all__ = ["SweepSpec", "build_spec", "load_spec"]
 

@@ -187,7 +187,7 @@ class Notification(_Part):
 
 
 class Training(_Part):
-    """How training steps are computed, see `trainables.acceleration`; evaluations always are in float32.
+    """How training steps are computed, see `trainables.training.acceleration`; evaluations always are in float32.
 
     The defaults are what every result repeats under. The others are meant for a card's tensor cores. On a CPU with
     bfloat16 instructions they speed up convolutions (resnet8 1.2 to 1.3 times) and slow small matrices down (mlp 0.7

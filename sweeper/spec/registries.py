@@ -57,12 +57,12 @@ def installed_registries() -> Registries:
     from sweeper.claims import CLAIMS
     from trainables.curvature import CurvatureSettings, settings_faults
     from trainables.datasets import DATASETS
-    from trainables.further_metrics import METRICS
     from trainables.losses import LOSSES
     from trainables.metrics import METRIC_NAMES
+    from trainables.metrics.further import METRICS
     from trainables.models import ARCHITECTURES
     from trainables.posthoc import POSTHOC
-    from trainables.recipe import OPTIMIZERS
+    from trainables.training.recipe import OPTIMIZERS
 
     defaults = asdict(CurvatureSettings())
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)

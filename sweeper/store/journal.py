@@ -13,7 +13,7 @@ from typing import Any
 
 from sweeper.errors import SweeperError
 from sweeper.journal import Journal, Record
-from trainables.storage import Store, StoreError
+from trainables.worker.object_store import Store, StoreError
 
 TOGETHER = 64
 """Records put at the same time, in no order: a driver that dies meanwhile leaves gaps no further back than this."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.errors import SweeperError
-from trainables.storage import Store
+from trainables.worker.object_store import Store
 
 OBJECT = "lease.json"
 

@@ -23,8 +23,8 @@ from sweeper.sinks.large_tables import Arrivals
 from sweeper.store.journal import JOURNAL, StoredJournal, remove_unsettled
 from sweeper.store.lease import StoreLease
 from sweeper.store.places import Place, fetch, objects
-from trainables.storage import Store, StoreError
-from trainables.trial_files import CHECKPOINTS, INCOMING
+from trainables.worker.object_store import Store, StoreError
+from trainables.worker.trial_files import CHECKPOINTS, INCOMING
 
 TURN_SECONDS = 1.0
 

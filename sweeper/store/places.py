@@ -17,8 +17,8 @@ from sweeper.errors import SweeperError
 from sweeper.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.recalibration.table import link_recalibrations
 from sweeper.sweep import find_sweep
-from trainables.nearest import did_you_mean
-from trainables.storage import Entry, Store, is_store_address
+from trainables.registry.nearest import did_you_mean
+from trainables.worker.object_store import Entry, Store, is_store_address
 
 DRIVING, READING = "driving", "reading"
 

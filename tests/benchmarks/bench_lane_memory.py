@@ -8,7 +8,7 @@ import torch
 
 from tests.benchmarks.bench_replicates import ROWS
 from tests.benchmarks.lane_memory import in_a_process, megabytes_a_lane
-from trainables.packing import FUSED, SEQUENTIAL
+from trainables.training.lanes.packing import FUSED, SEQUENTIAL
 
 
 def main() -> None:

@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 from tests.benchmarks.bench_replicates import configuration, data_for
-from trainables.acceleration import TrainingSettings
-from trainables.packing import FUSED, SEQUENTIAL, Packed, pack
-from trainables.training import Replicate
+from trainables.training.acceleration import TrainingSettings
+from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, pack
+from trainables.training.loop import Replicate
 
 NETWORKS = ("resnet20", "resnet18")
 COUNTS = (1, 2, 5, 10, 20)

@@ -23,9 +23,9 @@ from sweeper.journal import Record, read_journal
 from sweeper.manifest import hardware
 from sweeper.search.space import configurations
 from sweeper.spec.loading import load_spec
-from trainables.trial import Trial
-from trainables.trial_process import prepare_process
-from trainables.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial import Trial
+from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_settings import Assignment, TrialSettings
 
 SPACE = """
 dataset: {name: digits}

@@ -27,8 +27,8 @@ from tests.trainables.small_data import small_digits
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.preprocessing import ImagePreprocessing
-from trainables.packing import FUSED, SEQUENTIAL, Packed, chosen_packing, pack
-from trainables.training import Replicate
+from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, chosen_packing, pack
+from trainables.training.loop import Replicate
 
 # architecture → data, steps of an epoch, batch size
 ROWS: dict[str, tuple[str, int, int]] = {

@@ -109,8 +109,8 @@ def run(way: str, seed: int, budget: int) -> Run:
     """Spend the budget in one way with one seed."""
     import torch
 
-    from trainables.trial import Trial
-    from trainables.trial_settings import Assignment, TrialSettings
+    from trainables.worker.trial import Trial
+    from trainables.worker.trial_settings import Assignment, TrialSettings
 
     torch.set_num_threads(1)
     spec = load_spec(SPACE, [*LEAN, *WAYS[way], f"seed={seed}"])

@@ -16,8 +16,8 @@ import torch
 
 from sweeper.manifest import hardware
 from tests.benchmarks.bench_replicates import ROWS, configuration, data_for
-from trainables.acceleration import CannotCompileError, TrainingSettings
-from trainables.training import Replicate
+from trainables.training.acceleration import CannotCompileError, TrainingSettings
+from trainables.training.loop import Replicate
 
 WAYS = {
     "float32": TrainingSettings(),

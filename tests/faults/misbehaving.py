@@ -54,16 +54,16 @@ KINDS = {"wait_for_ever": wait_for_ever, "lock_up": lock_up, "devour": devour}
 
 def misbehaving(kind: str) -> type:
     """Return the trials' class; a class made in a function travels to the workers as it is."""
-    from trainables.trainable import SweepTrainable
+    from trainables.worker.trainable import SweepTrainable
 
     do = KINDS[kind]
 
     class Misbehaving(SweepTrainable):
         def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
-            from trainables import watchdog
-            from trainables.trial import Trial
+            from trainables.worker import hang_watchdog
+            from trainables.worker.trial import Trial
 
-            watchdog.INTERRUPT_SECONDS = 1.0
+            hang_watchdog.INTERRUPT_SECONDS = 1.0
             train = Trial._train_epoch
 
             def train_or_misbehave(trial: Trial) -> Any:

@@ -21,8 +21,8 @@ from sweeper.spec.loading import load_spec
 from sweeper.spec.models import SweepSpec
 from sweeper.state import ENDED
 from tests.running import metrics_by_key, same
-from trainables.trial import Trial
-from trainables.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial import Trial
+from trainables.worker.trial_settings import Assignment, TrialSettings
 
 Key = tuple[int, int, int, str]
 

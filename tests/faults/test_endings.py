@@ -14,8 +14,8 @@ from sweeper.search.space import configurations
 from sweeper.spec.loading import load_spec
 from tests.faults.reference import SMALL
 from tests.running import sweeper, write_space
-from trainables.trial import Trial
-from trainables.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial import Trial
+from trainables.worker.trial_settings import Assignment, TrialSettings
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from sweeper.journal import Record
 from tests.mlflow_stores import Server, postgresql
 from tests.remote.services import BUCKET, RayNodes, job_list, ray_nodes, s3_server, wait_until
 from tests.running import SPACE, write_space
-from trainables.storage import Store
+from trainables.worker.object_store import Store
 
 TRIALS = 6
 FIRST, SECOND, THIRD = "127.0.0.3", "127.0.0.4", "127.0.0.5"

@@ -23,8 +23,8 @@ from sweeper.store.mirror import Mirror
 from sweeper.store.places import fetch, local_copy, objects
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.sinks.conftest import RandomSweep, expected_rows
-from trainables.storage import Store, StoreError
-from trainables.trial_files import TrialFiles
+from trainables.worker.object_store import Store, StoreError
+from trainables.worker.trial_files import TrialFiles
 
 
 @pytest.fixture(scope="module")

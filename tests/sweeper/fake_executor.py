@@ -1,8 +1,8 @@
 """An executor without Ray: workers that train nothing, checkpoint to disk, crash and get killed with their driver.
 
-`Workers` answers as `trainables.trainable` does, and `drive` calls the driver as `sweeper.running.executor` does, in an
-order drawn from a generator. A kill is an exception out of a sink or out of the loop: whatever the driver had in memory
-is gone, what it journaled and what workers wrote stays.
+`Workers` answers as `trainables.worker.trainable` does, and `drive` calls the driver as `sweeper.running.executor`
+does, in an order drawn from a generator. A kill is an exception out of a sink or out of the loop: whatever the driver
+had in memory is gone, what it journaled and what workers wrote stays.
 """
 
 from __future__ import annotations

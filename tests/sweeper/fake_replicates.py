@@ -1,7 +1,7 @@
 """Processes without Ray whose replicates differ and diverge: all of a configuration together, or one in each.
 
-`Together` masks what diverges as `trainables.trial.Trial` does and is the reference: whatever `Apart` goes through,
-the journal must tell the same of it in the end.
+`Together` masks what diverges as `trainables.worker.trial.Trial` does and is the reference: whatever `Apart` goes
+through, the journal must tell the same of it in the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from sweeper.running.replicate_driver import ReplicateDriver
 from sweeper.state import fold
 from tests.sweeper.fake_executor import FakeSweep, Worker
-from trainables.checkpoints import replicate_folder
+from trainables.worker.checkpoints import replicate_folder
 
 COUNT = 3
 

@@ -26,8 +26,8 @@ from sweeper.sweep import Sweep, create_sweep
 from sweeper.tables import evaluation_columns, table_schemas
 from tests.faults.reference import SMALL
 from tests.running import write_space
-from trainables.trial import Trial
-from trainables.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial import Trial
+from trainables.worker.trial_settings import Assignment, TrialSettings
 
 
 class Inline:

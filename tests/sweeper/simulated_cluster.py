@@ -1,7 +1,8 @@
 """A sweep on a large cluster with an injected clock: days in seconds, through the real decisions of the scheduler.
 
 The clock is the heap's key. A node starts some minutes after trials wait for it; a trial reports as
-`trainables.trial.Trial.advance` does: at the end of the epoch in which `report_seconds` have passed, and at every rung.
+`trainables.worker.trial.Trial.advance` does: at the end of the epoch in which `report_seconds` have passed, and at
+every rung.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ ROOT = Path(search_spaces.__file__).parents[1]
 PROGRAM = """
 import json, pickle, sys
 from pathlib import Path
-from trainables.trial import Trial
-from trainables.trial_process import prepare_process
-from trainables.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial import Trial
+from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_settings import Assignment, TrialSettings
 folder, settings, values = pickle.load(sys.stdin.buffer)
 seen = sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
 settings = TrialSettings.from_mapping(settings)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainables.nearest import did_you_mean
 from trainables.registry import Hyperparameter
+from trainables.registry.nearest import did_you_mean
 
 LOSS_LABELS = ("cross_entropy", "training")
 TRACE_METHODS = ("auto", "hutchinson", "hutch++")

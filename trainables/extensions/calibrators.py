@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from trainables.extensions.targets import told
+from trainables.metrics.probabilities import Floats, UnusablePredictions, require_probabilities
 from trainables.posthoc.base import Calibrator, PosthocUnavailable
-from trainables.probabilities import Floats, UnusablePredictions, require_probabilities
 from trainables.registry import ExtensionError
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainables.extensions.installed import look_again
-from trainables.nearest import did_you_mean
 from trainables.registry import ExtensionError
+from trainables.registry.nearest import did_you_mean
 
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
 

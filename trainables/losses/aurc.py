@@ -8,8 +8,8 @@ from torch import Tensor
 from trainables.losses.base import LOSSES, Loss, full_precision, widened
 from trainables.losses.numerics import true_class
 from trainables.losses.weighted import WeightedCrossEntropy
+from trainables.metrics.scores import SCORE_NAMES, score_from_log_probabilities
 from trainables.registry import Component, Hyperparameter
-from trainables.scores import SCORE_NAMES, score_from_log_probabilities
 
 
 class AreaUnderRiskCoverage(Loss):

@@ -12,8 +12,8 @@ from torch import Tensor
 from trainables.losses.base import LOSSES, Loss, State, full_precision, widened
 from trainables.losses.numerics import Number, as_type, true_class
 from trainables.losses.weighted import WeightedCrossEntropy
+from trainables.metrics.scores import SCORE_NAMES, score_from_log_probabilities
 from trainables.registry import Component, Hyperparameter
-from trainables.scores import SCORE_NAMES, score_from_log_probabilities
 
 BINS = 64  # over [0, 1]; the counts of a finer histogram change the smoothed survival by less than ν does
 

@@ -16,8 +16,8 @@ from torch import nn
 
 from trainables.models.shapes import require_image
 from trainables.models.torchvision_compat import register_missing_operators
-from trainables.nearest import nearest
 from trainables.registry import Component, Hyperparameter
+from trainables.registry.nearest import nearest
 
 # what the packages raise for sizes and weights that do not fit, broken weight files, and failed downloads
 UNBUILDABLE = (OSError, RuntimeError, KeyError, AssertionError, TypeError, ValueError, pickle.UnpicklingError)

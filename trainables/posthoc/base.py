@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainables.probabilities import Floats, Integers, UnusablePredictions, bin_faults, require_logits
+from trainables.metrics.probabilities import Floats, Integers, UnusablePredictions, bin_faults, require_logits
 
 LogitsAndTargets = tuple[Floats, Integers]
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables.binning import equal_mass_starts
+from trainables.metrics.binning import equal_mass_starts
+from trainables.metrics.probabilities import Floats, Integers
 from trainables.posthoc.focal_masses import TopFirst, log_masses, nll_of_wrong, slices
-from trainables.probabilities import Floats, Integers
 
 CHEBYSHEV_POINTS = 25
 """On an octave of T, 25 points leave coefficients of 1e-12 or less on real and on random logits."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from trainables.metrics.probabilities import Floats, log_softmax64, softmax64
 from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
-from trainables.probabilities import Floats, log_softmax64, softmax64
 
 SMALLEST_GAMMA = -1.0
 """Below −1, φ turns negative near v = 1: the map is undefined."""

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trainables.metrics.probabilities import Floats, Integers
 from trainables.posthoc.base import PosthocUnavailable, validation_data
 from trainables.posthoc.focal_grid import GridValues, focal_grid
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
-from trainables.probabilities import Floats, Integers
 
 Objective = Literal["ada_ece", "nll"]
 Search = Literal["grid", "line"]

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from trainables.binning import group_sums
+from trainables.metrics.binning import group_sums
+from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
 from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
 from trainables.posthoc.temperature import temperature_by_nll
-from trainables.probabilities import Floats, Integers, log_softmax64, softmax64
 
 ENTROPY_BINS = 20
 """Equal-mass entropy bins of the coverage-accuracy curve (Ma & Blaschko's code)."""

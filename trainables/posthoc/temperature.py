@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainables.binning import Scheme, calibration_error
+from trainables.metrics.binning import Scheme, calibration_error
+from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
 from trainables.posthoc.base import PosthocUnavailable, validation_data
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, log_complement, log_phi
-from trainables.probabilities import Floats, Integers, log_softmax64, softmax64
 
 Objective = Literal["nll", "ece", "focal"]
 

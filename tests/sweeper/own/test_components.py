@@ -27,8 +27,8 @@ from sweeper.spec.loading import load_spec
 from sweeper.sweep import create_sweep, open_sweep
 from sweeper.tables import evaluation_columns
 from trainables.extensions.installed import look_again
-from trainables.packing import chosen_packing
-from trainables.training import Replicate
+from trainables.training.lanes.packing import chosen_packing
+from trainables.training.loop import Replicate
 
 EXAMPLES = Path(search_spaces.__file__).parent / "examples"
 

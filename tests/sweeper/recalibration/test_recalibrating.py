@@ -31,7 +31,7 @@ from sweeper.tables import evaluation_columns, table_schemas
 from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
 from trainables.posthoc import PosthocUnavailable, fit
-from trainables.trial_tables import write_predictions
+from trainables.worker.trial_tables import write_predictions
 
 TRIALS = 9
 

@@ -25,7 +25,7 @@ from sweeper.scheduler import Halving
 from sweeper.state import fold
 from tests.sweeper.fake_executor import CRASHED, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
-from trainables.trial_process import CONTEXT_BYTES, memory_cap
+from trainables.worker.trial_process import CONTEXT_BYTES, memory_cap
 
 GIB = 2**30
 OUT = Failure(GPU_OUT_OF_MEMORY, "the card's memory ran out: CUDA out of memory")

@@ -19,7 +19,7 @@ from sweeper.search.space import column_types, configurations
 from sweeper.sinks.parquet import ParquetSink
 from sweeper.spec.models import SweepSpec
 from sweeper.tables import table_schemas
-from trainables.trial_tables import write_predictions, write_reliability, write_spectra
+from trainables.worker.trial_tables import write_predictions, write_reliability, write_spectra
 
 CLASSES = 3
 SAMPLES = 7

@@ -21,7 +21,7 @@ from sweeper.ids import TABLES, config_hash, replicate_seed, trial_name
 from sweeper.journal import read_journal
 from sweeper.sinks import large_tables, parquet
 from sweeper.state import fold
-from trainables.trial_tables import temporary_name
+from trainables.worker.trial_tables import temporary_name
 
 
 def rows_of(sweep: Any, table: str) -> list[dict[str, Any]]:

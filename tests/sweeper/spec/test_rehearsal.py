@@ -22,7 +22,7 @@ from sweeper.tables import record_batch, table_schemas
 from trainables.datasets import DATASETS, digits_stand_in
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
-from trainables.recipe import learning_rate_factor
+from trainables.training.recipe import learning_rate_factor
 
 PAPER_SCALE = """
 dataset: {name: cifar100}

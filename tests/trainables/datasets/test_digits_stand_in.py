@@ -12,7 +12,7 @@ from trainables.datasets import load_dataset
 from trainables.datasets.digits import digit_arrays
 from trainables.datasets.digits_stand_in import FIRST_WORD, SHADES, VOCABULARY
 from trainables.models import build_for
-from trainables.training import Replicate
+from trainables.training.loop import Replicate
 
 FORMS: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     ({}, (3, 32, 32)),

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tests.trainables.datasets.test_sharing import images
-from tests.trainables.lanes.comparison import configuration, timeless
-from trainables.acceleration import TrainingSettings
+from tests.trainables.training.lanes.comparison import configuration, timeless
 from trainables.datasets.base import batches, evaluation_batches
 from trainables.datasets.streaming import AHEAD, ahead
-from trainables.evaluation import EvaluationSettings
-from trainables.trial import Trial
-from trainables.trial_settings import Assignment, TrialSettings
+from trainables.training.acceleration import TrainingSettings
+from trainables.training.evaluation import EvaluationSettings
+from trainables.worker.trial import Trial
+from trainables.worker.trial_settings import Assignment, TrialSettings
 
 
 @pytest.mark.parametrize("augmented", [True, False])

@@ -8,8 +8,8 @@ import pytest
 
 from trainables.datasets import DATASETS
 from trainables.extensions.targets import look_in
-from trainables.further_metrics import METRICS
 from trainables.losses import LOSSES
+from trainables.metrics.further import METRICS
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC
 

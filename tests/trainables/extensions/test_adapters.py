@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from trainables.further_metrics import METRICS, further_metric_columns
 from trainables.losses import LOSSES, build_loss
 from trainables.losses.base import Loss
+from trainables.metrics.further import METRICS, further_metric_columns
 from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable, fit, parameter_names
 from trainables.registry import Component, ExtensionError, column_label
@@ -131,7 +131,7 @@ def test_what_cannot_be_used_is_one_sentence_with_the_users_line(own, name, said
 
 
 def test_an_optimizer_cannot_be_ones_own():
-    from trainables.recipe import OPTIMIZERS
+    from trainables.training.recipe import OPTIMIZERS
 
     assert "takes no optimizer of your own" in (OPTIMIZERS.fault("torch.optim:SGD") or "")
 

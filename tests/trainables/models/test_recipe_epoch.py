@@ -7,7 +7,7 @@ from trainables.datasets import DataSet, Split, batches, evaluation_batches
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.models import build_for
-from trainables.recipe import build_optimizer, learning_rate, prepare_gradients, set_learning_rate
+from trainables.training.recipe import build_optimizer, learning_rate, prepare_gradients, set_learning_rate
 
 RECIPE = {
     "name": "sgd",

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from trainables.known_posterior import posterior_metrics
+from trainables.metrics.known_posterior import posterior_metrics
+from trainables.metrics.probabilities import softmax64
 from trainables.posthoc import fit
-from trainables.probabilities import softmax64
 
 MEANS = np.array([-2.0, 0.0, 2.0])
 

@@ -3,14 +3,14 @@ import numpy as np
 import pytest
 
 from tests.trainables.posthoc.focal_risk import focal_risk_minimiser
-from trainables.confidence_regions import (
+from trainables.posthoc import PosthocUnavailable
+from trainables.posthoc.confidence_regions import (
     binary_focal_bounds,
     binary_focal_map,
     over_confident,
     region_shares,
     region_thresholds,
 )
-from trainables.posthoc import PosthocUnavailable
 from trainables.posthoc.focal_map import focal_map
 
 

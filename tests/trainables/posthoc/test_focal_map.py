@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainables.posthoc.focal_risk import focal_risk, focal_risk_minimiser
+from trainables.metrics.probabilities import log_softmax64
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.focal_map import focal_map, focal_map_of_logits, log_complement
-from trainables.probabilities import log_softmax64
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 

@@ -3,15 +3,15 @@ import pytest
 
 from tests.trainables.posthoc.focal_risk import focal_risk_minimiser
 from tests.trainables.posthoc.known_posterior_problem import density_on_grid, draw, measure, posterior
-from trainables.known_posterior import (
+from trainables.metrics import evaluate_probabilities
+from trainables.metrics.known_posterior import (
     confidence_to_posterior_distance,
     kl_to_posterior,
     posterior_metrics,
     true_calibration_error,
 )
-from trainables.metrics import evaluate_probabilities
+from trainables.metrics.probabilities import UnusablePredictions, softmax64
 from trainables.posthoc.focal_map import focal_map
-from trainables.probabilities import UnusablePredictions, softmax64
 
 
 def expected_kl(weights, eta, q):

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from tests.trainables import reference_metrics as reference
+from trainables.metrics import evaluate_probabilities
+from trainables.metrics.bootstrap import FAST_NAMES, bootstrap_standard_error
+from trainables.metrics.probabilities import UnusablePredictions
+
+
+def naive(probabilities, targets, name, bins, repetitions, seed):
+    """Resample, evaluate, take the spread. Draws ascend in confidence, as equal-mass ties follow the samples' order."""
+    order = np.argsort(probabilities.max(1), kind="stable")
+    place = np.argsort(order)
+    drawn = np.random.default_rng(seed).integers(0, len(targets), size=(repetitions, len(targets)))
+    resamples = [order[np.sort(place[d])] for d in drawn]
+    return np.std([evaluate_probabilities(probabilities[d], targets[d], bins)[name] for d in resamples], ddof=1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_fast_errors_agree_with_resampling(seed):
+    probabilities, targets = reference.random_case(seed, samples=70, classes=4)
+    found = bootstrap_standard_error(FAST_NAMES, probabilities, targets, 10, 25, seed)
+    assert list(found) == [f"{name}_se" for name in FAST_NAMES]
+    for name in FAST_NAMES:
+        expected = naive(probabilities, targets, name, 10, 25, seed)
+        assert found[f"{name}_se"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_blocks_of_repetitions_change_nothing(monkeypatch):
+    probabilities, targets = reference.random_case(1, samples=70, classes=4)
+    whole = bootstrap_standard_error(("ece", "ada_ece"), probabilities, targets, repetitions=25)
+    monkeypatch.setattr("trainables.metrics.bootstrap._BLOCK_ELEMENTS", 70 * 7)
+    assert bootstrap_standard_error(("ece", "ada_ece"), probabilities, targets, repetitions=25) == pytest.approx(whole)
+
+
+def test_other_metrics_and_functions():
+    probabilities, targets = reference.random_case(2, samples=400, classes=4)
+    found = bootstrap_standard_error(("accuracy", "ece"), probabilities, targets, repetitions=300)
+    right = (probabilities.argmax(1) == targets).astype(float)
+    assert found["accuracy_se"] == pytest.approx(right.std() / 20, rel=0.15)
+
+    def accuracy(p, y):
+        return float((p.argmax(1) == y).mean())
+
+    again = bootstrap_standard_error(accuracy, probabilities, targets, repetitions=300)
+    assert again == {"accuracy_se": pytest.approx(found["accuracy_se"])}
+    assert bootstrap_standard_error("ece", probabilities, targets, repetitions=300) == {"ece_se": found["ece_se"]}
+
+
+def test_error_is_the_spread_over_fresh_samples():
+    """The bootstrap's error matches the spread of ECE over independent draws of the same population."""
+    random = np.random.default_rng(0)
+
+    def draw():
+        first = random.beta(3, 1, 2000)
+        targets = (random.random(2000) > np.clip(first - 0.1, 0, 1)).astype(int)
+        return np.stack([first, 1 - first], axis=1), targets
+
+    values = [evaluate_probabilities(*draw())["ece"] for _ in range(200)]
+    errors = [bootstrap_standard_error("ece", *draw())["ece_se"] for _ in range(10)]
+    assert np.mean(errors) == pytest.approx(np.std(values, ddof=1), rel=0.2)
+
+
+def test_bad_requests():
+    probabilities, targets = reference.random_case(2, samples=40, classes=4)
+    with pytest.raises(ValueError, match="unknown metric eec; known: accuracy"):
+        bootstrap_standard_error(("ece", "eec"), probabilities, targets)
+    with pytest.raises(ValueError, match="repetitions = 1 must be at least 2"):
+        bootstrap_standard_error("ece", probabilities, targets, repetitions=1)
+    with pytest.raises(UnusablePredictions, match="fewer than 15 bins"):
+        bootstrap_standard_error("ece", probabilities[:5], targets[:5])

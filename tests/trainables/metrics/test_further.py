@@ -1,0 +1,61 @@
+"""Metrics with options, against loops over samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from trainables.metrics import evaluate_probabilities
+from trainables.metrics.further import METRICS, further_metric_names
+
+
+def _predictions(seed: int, samples: int = 200, classes: int = 4, decimals: int = 12):
+    random = np.random.default_rng(seed)
+    probabilities = random.dirichlet(np.ones(classes), samples).round(decimals)
+    return probabilities / probabilities.sum(1, keepdims=True), random.integers(0, classes, samples)
+
+
+def _risk(probabilities, targets, coverage):
+    """Mean over all orders of tied samples: expected error rate of the accepted ones, one sample at a time."""
+    confidence = [max(row) for row in probabilities]
+    wrong = [int(row.argmax() != y) for row, y in zip(probabilities, targets, strict=True)]
+    left, risk = math.ceil(coverage * len(targets)), 0.0
+    accepted = left
+    for value in sorted(set(confidence), reverse=True):
+        tied = [w for c, w in zip(confidence, wrong, strict=True) if c == value]
+        taken = min(left, len(tied))
+        risk += taken * sum(tied) / len(tied)
+        left -= taken
+        if not left:
+            return risk / accepted
+    raise AssertionError
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("decimals", [12, 1])
+def test_risk_at_a_coverage_equals_the_loop(seed, decimals):
+    probabilities, targets = _predictions(seed, decimals=decimals)
+    for coverage in (0.01, 0.3, 0.8, 1.0):
+        found = METRICS.build("risk_at_coverage", probabilities, targets, coverage=coverage)
+        assert math.isclose(found, _risk(probabilities, targets, coverage), abs_tol=1e-12)
+    assert math.isclose(found, 1 - evaluate_probabilities(probabilities, targets)["accuracy"], abs_tol=1e-12)
+
+
+def test_calibration_error_is_the_usual_one_where_it_is_asked_for():
+    probabilities, targets = _predictions(7)
+    usual = evaluate_probabilities(probabilities, targets, 10)
+    for norm, scheme, name in (("mean", "equal_width", "ece"), ("mean", "equal_mass", "ada_ece"),
+                               ("maximum", "equal_width", "mce")):  # fmt: skip
+        found = METRICS.build("calibration_error", probabilities, targets, bins=10, scheme=scheme, norm=norm)
+        assert math.isclose(found, usual[name], abs_tol=1e-12)
+    assert METRICS.build("calibration_error", probabilities, targets) > usual["ece"], "a root of mean squares"
+
+
+def test_columns_are_named_only_where_there_are_metrics():
+    assert further_metric_names(()) == ()
+    assert further_metric_names(["m:WorstClass"], "posthoc_t_") == (
+        "posthoc_t_worst_class",
+        "posthoc_t_metrics_unavailable",
+    )

@@ -1,0 +1,167 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.trainables import reference_metrics as reference
+from trainables.metrics import METRIC_NAMES, evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics.binning import calibration_error, equal_width_bin
+from trainables.metrics.probabilities import UnusablePredictions, log_softmax64
+from trainables.metrics.selective import area_under_risk_coverage, optimal_area_under_risk_coverage, rank_weights
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_metric_agrees_with_its_plain_definition(seed):
+    bins = (1, 5, 10, 15)[seed % 4]
+    probabilities, targets = reference.random_case(seed)
+    found = evaluate_probabilities(probabilities, targets, bins)
+    assert tuple(found) == METRIC_NAMES
+    assert found == pytest.approx(reference.evaluate(probabilities, targets, bins), abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tied_confidences_share_their_weight(seed):
+    random = np.random.default_rng(seed)
+    confidence = random.integers(0, 6, 40) / 6
+    loss = random.random(40)
+    expected = reference.risk_coverage_area(confidence, loss)
+    assert area_under_risk_coverage(confidence, loss) == pytest.approx(expected, abs=1e-13)
+    shuffled = random.permutation(40)
+    assert area_under_risk_coverage(confidence[shuffled], loss[shuffled]) == pytest.approx(expected, abs=1e-13)
+
+
+def test_rank_weights_are_digamma_differences_of_mean_one():
+    from scipy.special import digamma
+
+    for samples in (1, 2, 7, 1000):
+        ranks = np.arange(1, samples + 1)
+        expected = digamma(samples + 1) - digamma(samples - ranks + 1)
+        np.testing.assert_allclose(rank_weights(samples), expected, rtol=1e-9)
+        assert rank_weights(samples).mean() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_no_wrong_samples_leaves_their_metrics_undefined():
+    found = evaluate_probabilities(np.tile([0.7, 0.3], (20, 1)), np.zeros(20, dtype=int))
+    undefined = {name for name, value in found.items() if math.isnan(value)}
+    assert undefined == {"nll_wrong", "s99_accuracy", "confidence_wrong", "entropy_wrong"}
+    assert found["aurc"] == found["e_aurc"] == 0.0
+    assert found["top5"] == 1.0
+
+
+def test_only_wrong_samples():
+    found = evaluate_probabilities(np.tile([0.7, 0.3], (20, 1)), np.ones(20, dtype=int))
+    assert math.isnan(found["nll_correct"])
+    assert found["aurc"] == pytest.approx(1.0)
+    assert found["e_aurc"] == pytest.approx(0.0, abs=1e-15)
+
+
+def test_certain_and_wrong_has_a_large_finite_nll():
+    probabilities = np.tile([1.0, 0.0], (20, 1))
+    found = evaluate_probabilities(probabilities, np.ones(20, dtype=int))
+    assert 700 < found["nll"] < 709
+    assert found["entropy_wrong"] == 0.0
+
+
+def test_ties_go_to_the_first_class_for_accuracy_and_top5():
+    probabilities = np.full((18, 6), 1 / 6)
+    assert evaluate_probabilities(probabilities, np.zeros(18, dtype=int))["accuracy"] == 1.0
+    assert evaluate_probabilities(probabilities, np.full(18, 4))["top5"] == 1.0
+    assert evaluate_probabilities(probabilities, np.full(18, 5))["top5"] == 0.0
+
+
+def test_edges_belong_to_the_bin_they_close():
+    values = np.array([0.0, 0.2, 0.20000001, 0.4, 1.0, 1.0 + 2e-16])
+    assert equal_width_bin(values, 5).tolist() == [0, 0, 1, 1, 4, 4]
+    assert equal_width_bin(values, 5, "left").tolist() == [0, 1, 1, 2, 4, 4]
+    edges = np.linspace(0, 1, 16)
+    assert equal_width_bin(edges, 15).tolist() == [0, *range(15)]
+    assert equal_width_bin(edges, 15, "left").tolist() == [*range(15), 14]
+
+
+def test_root_mean_square_norm():
+    confidence = np.array([0.1, 0.9, 0.8])
+    outcome = np.array([0.0, 1.0, 0.0])
+    expected = math.sqrt((0.1**2 + 2 * 0.35**2) / 3)
+    assert calibration_error(confidence, outcome, 2, norm="root_mean_square") == pytest.approx(expected)
+
+
+def test_reliability_rows_add_up_to_the_metrics():
+    probabilities, targets = reference.random_case(3, samples=80, classes=4)
+    rows = reliability_bins(probabilities, targets, 10)
+    found = evaluate_probabilities(probabilities, targets, 10)
+    filled = [row for row in rows if row["n"]]
+    assert [row["bin"] for row in rows] == list(range(10))
+    assert sum(row["n"] for row in rows) == 80
+    assert sum(row["n"] * row["accuracy"] for row in filled) / 80 == pytest.approx(found["accuracy"])
+    assert sum(row["n"] * abs(row["accuracy"] - row["confidence"]) for row in filled) / 80 == pytest.approx(
+        found["ece"]
+    )
+    assert max(abs(row["accuracy"] - row["confidence"]) for row in filled) == pytest.approx(found["mce"])
+    assert all(row["lower"] < row["confidence"] <= row["upper"] for row in filled)
+    empty = [row for row in rows if not row["n"]]
+    assert empty
+    assert all(row["accuracy"] is None and row["confidence"] is None for row in empty)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6), st.integers(2, 8), st.floats(0.01, 30))
+def test_metrics_do_not_depend_on_the_order_of_samples_and_stay_in_range(seed, classes, scale):
+    probabilities, targets = reference.random_case(seed, classes=classes, scale=scale)
+    found = evaluate_probabilities(probabilities, targets, 10)
+    shuffled = np.random.default_rng(seed).permutation(len(targets))
+    again = evaluate_probabilities(probabilities[shuffled], targets[shuffled], 10)
+    tied = len(np.unique(probabilities.max(1))) < len(targets) or len(np.unique(probabilities)) < probabilities.size
+    for name in METRIC_NAMES:
+        if not (tied and name in ("ada_ece", "cw_ada_ece")):
+            assert again[name] == pytest.approx(found[name], abs=1e-9, nan_ok=True)
+    for name in ("accuracy", "top5", "ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece", "aurc", "s99", "confidence"):
+        assert 0.0 <= found[name] <= 1.0
+    assert 0.0 <= found["brier"] <= 2.0
+    assert -1e-12 <= found["e_aurc"] <= found["aurc"]
+    assert found["ece"] <= found["mce"] + 1e-12
+
+
+def test_best_ranking_puts_every_error_last():
+    for errors, samples in ((0, 5), (3, 10), (10, 10)):
+        loss = np.concatenate([np.ones(errors), np.zeros(samples - errors)])
+        expected = area_under_risk_coverage(np.arange(samples) / samples, loss)
+        assert optimal_area_under_risk_coverage(errors, samples) == pytest.approx(expected)
+
+
+def test_softmax_is_float64_and_survives_any_finite_logits():
+    values = softmax64(np.array([[1e4, 0.0], [3e38, -3e38]], dtype=np.float32))
+    assert values.dtype == np.float64
+    assert values.tolist() == [[1.0, 0.0], [1.0, 0.0]]
+    near = np.array([[20.0, 0.0], [19.9, 0.0]], dtype=np.float32)
+    assert softmax64(near)[0, 0] != softmax64(near)[1, 0]
+    np.testing.assert_allclose(np.exp(log_softmax64(near)), softmax64(near), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "targets", "bins", "sentence"),
+    [
+        (np.full((20, 2), np.nan), np.zeros(20, dtype=int), 15, r"nan \(sample 0, class 0; 20 of 20 samples\)"),
+        (np.full((20, 2), 0.5), np.full(20, 2), 15, r"target 2 \(sample 0; 20 in all\) is outside \[0, 2\)"),
+        (np.full((20, 2), 0.5), np.full(20, -1), 15, r"target -1 .* outside \[0, 2\)"),
+        (np.full((8, 2), 0.5), np.zeros(8, dtype=int), 15, "8 samples are fewer than 15 bins: use at most 8 bins"),
+        (np.full((20, 2), 0.5), np.zeros(20, dtype=int), 0, "bins = 0 must be at least 1"),
+        (np.full((20, 2), 0.6), np.zeros(20, dtype=int), 15, "sum to 1.2"),
+        (np.full((20, 2), -3.0), np.zeros(20, dtype=int), 15, "pass softmax outputs, not logits"),
+        (np.full((20, 1), 1.0), np.zeros(20, dtype=int), 15, "at least two classes"),
+        (np.full(20, 0.5), np.zeros(20, dtype=int), 15, r"of shape \(20,\)"),
+        (np.full((20, 2), 0.5), np.zeros(19, dtype=int), 15, "one class index for each of 20 samples"),
+        (np.full((20, 2), 0.5), np.zeros(20), 15, "whole numbers"),
+    ],
+)
+def test_unusable_input_is_named(probabilities, targets, bins, sentence):
+    with pytest.raises(UnusablePredictions, match=sentence):
+        evaluate_probabilities(probabilities, targets, bins)
+    with pytest.raises(UnusablePredictions, match=sentence):
+        reliability_bins(probabilities, targets, bins)
+
+
+def test_all_faults_are_named_at_once():
+    with pytest.raises(UnusablePredictions, match=r"inf.*target 7.*fewer than 15 bins"):
+        evaluate_probabilities(np.full((4, 2), np.inf), np.full(4, 7), 15)

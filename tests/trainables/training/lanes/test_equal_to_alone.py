@@ -1,0 +1,215 @@
+"""A lane ends where the same seed ends alone: every architecture, every loss, every optimiser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from tests.trainables.losses.test_every_loss import CASES
+from tests.trainables.models.test_networks import HEAVY, OPTIONS, inputs_for
+from tests.trainables.training.lanes.comparison import (
+    configuration,
+    digits,
+    distance,
+    in_type,
+    pair,
+    timeless,
+    train_both,
+)
+from trainables.datasets.augmentation import CropAndFlip
+from trainables.datasets.base import DataSet, Split
+from trainables.losses import LOSSES
+from trainables.models import ARCHITECTURES
+from trainables.registry import Component
+from trainables.training.lanes.packing import UNPACKABLE
+
+SLOW = HEAVY | {"timm", "torchvision", "resnet32", "resnet44", "resnet56", "preresnet56", "mobilenet_v2", "resnet18"}
+SMALL = {
+    **OPTIONS,
+    "resnet18_double_width": {"width": 0.25},
+    "preresnet": {"depth": 8, "width": 0.5},
+    "wide_resnet": {"depth": 10, "width": 0.5, "dropout": 0.3},
+    "vit_small_32": {"depth": 1, "dropout": 0.1},
+    "global_pooling_cnn": {"vocabulary": 100, "channels": 16, "dimension": 10},
+    "text_average": {"vocabulary": 100},
+}
+HESSIAN_TRACES = [
+    ({"name": "hessian_trace", "weight": 1e-3, "probes": 2}, "mlp"),
+    ({"name": "hessian_trace", "weight": 1e-3, "base": "adafocal"}, "mlp"),
+    ({"name": "hessian_trace", "weight": 1e-5}, {"name": "resnet8", "width": 0.5}),
+    ({"name": "hessian_trace", "weight": 0.0}, {"name": "resnet8", "width": 0.5}),
+]
+OPTIMIZERS = [
+    {"nesterov": True},
+    {"momentum": 0.0},
+    {"gradient_clip": 0.3},
+    {"gradient_clip": 2.0, "reduction": "sum"},
+    {"name": "adam", "lr": 1e-3, "momentum": None},
+    {"name": "adamw", "lr": 1e-3, "momentum": None},
+    {"name": "adagrad", "lr": 0.05, "momentum": None},
+]
+
+
+def _images(name, dtype):
+    """Twelve samples for two lanes: three steps an epoch."""
+    inputs = inputs_for(name, 12)
+    targets = torch.arange(12) % 3
+    split = Split(inputs, targets)
+    data = DataSet("random", split, split, split, 3, tuple(inputs.shape[1:]), "")
+    return in_type(data, dtype)
+
+
+def _architecture(name):
+    return {"name": name, **SMALL.get(name, {})}
+
+
+def _compare(name, dtype, epochs=1, batch_size=4):
+    values = configuration({"name": "cross_entropy"}, _architecture(name), lr=0.01, batch_size=batch_size)
+    both = train_both(values, _images(name, dtype), epochs=epochs, seeds=(1, 2))[:2]
+    return distance(*both, optimizers=dtype == torch.float64)
+
+
+def _names(slow):
+    return [name for name in ARCHITECTURES if (name in SLOW) == slow and name not in UNPACKABLE]
+
+
+@pytest.mark.parametrize("name", _names(slow=False))
+def test_an_architecture_in_float64(double, name):
+    assert _compare(name, double) < 1e-8
+
+
+@pytest.mark.parametrize("name", _names(slow=False))
+def test_an_architecture_in_float32_over_one_step(name):
+    assert _compare(name, torch.float32, batch_size=12) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _names(slow=True))
+def test_a_heavy_architecture_in_float64(double, name):
+    assert _compare(name, double) < 1e-8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _names(slow=True))
+def test_a_heavy_architecture_in_float32_over_one_step(name):
+    """Where the network itself magnifies rounding (batch statistics of 12 values in VGG-19), by no more than that.
+
+    How much shows in the same step, from the same weights, taken in float64.
+    """
+    values = configuration({"name": "cross_entropy"}, _architecture(name), lr=0.01, batch_size=12)
+    alone, lanes = train_both(values, _images(name, torch.float32), epochs=1, seeds=(1, 2))[:2]
+    exact, _ = pair(values, _images(name, torch.float32), seeds=(1, 2))
+    for replicate in exact:
+        replicate.model.double()
+        replicate.dataset = _images(name, torch.float64)
+        replicate.train_epoch()
+        replicate.model.float()
+    own_rounding = distance(exact, alone, optimizers=False)
+    assert distance(alone, lanes, optimizers=False) < max(1e-5, 3 * own_rounding)
+
+
+LOSS_CASES = [
+    {"name": name, **plain, **{key: lanes[1] for key, lanes in by_lane.items()}}
+    for name, plain, by_lane in CASES.values()
+]
+
+
+def _losses():
+    labels = [*CASES, *(f"hessian_trace {number}" for number in range(len(HESSIAN_TRACES)))]
+    return [
+        pytest.param(loss, architecture, id=label)
+        for label, (loss, architecture) in zip(
+            labels, [*((loss, {"name": "mlp", "width": 20}) for loss in LOSS_CASES), *HESSIAN_TRACES], strict=True
+        )
+    ]
+
+
+def test_the_cases_cover_every_loss():
+    assert {loss["name"] for loss in LOSS_CASES} | {"hessian_trace"} == set(LOSSES)
+
+
+@pytest.mark.parametrize(("loss", "architecture"), _losses())
+def test_a_loss_in_float64(double, loss, architecture):
+    epochs = 1 if loss["name"] == "kde_xe" else 2  # its bandwidths of 1e-5 multiply rounding by 1e5 a step
+    alone, lanes, rows, lane_rows = train_both(configuration(loss, architecture), digits(double), epochs=epochs)
+    assert distance(alone, lanes) < 1e-8
+    for row, lane_row in zip(rows, lane_rows, strict=True):
+        assert timeless([row])[0] == pytest.approx(timeless([lane_row])[0], rel=1e-8, abs=1e-12)
+    for one, other in zip(alone, lanes, strict=True):
+        own, theirs = one.loss.state_dict(), other.loss.state_dict()
+        assert own.keys() == theirs.keys()
+        for key in own:
+            torch.testing.assert_close(own[key], theirs[key], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(("loss", "architecture"), _losses())
+def test_a_loss_in_float32_over_one_step(loss, architecture):
+    alone, lanes, _, _ = train_both(configuration(loss, architecture, batch_size=160), digits(), epochs=1)
+    assert distance(alone, lanes) < 1e-5
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def test_an_optimizer_in_float64(double, optimizer):
+    values = configuration("focal", {"name": "mlp", "width": 20}, **optimizer)
+    values["optimizer"] = {key: value for key, value in values["optimizer"].items() if value is not None}
+    assert distance(*train_both(values, digits(double), epochs=3)[:2]) < 1e-8
+
+
+def test_gradients_are_clipped_lane_by_lane(double):
+    """With a joint norm every lane would move less than alone; here each moves as alone, and as far as the bound."""
+    plain = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 160}
+    values = configuration(architecture={"name": "mlp", "depth": 0}, gradient_clip=0.01, **plain)
+    alone, lanes, _, _ = train_both(values, digits(double), epochs=1)
+    assert distance(alone, lanes) < 1e-12
+    fresh, _, _, _ = train_both(values, digits(double), epochs=0)
+    for before, after in zip(fresh, lanes, strict=True):
+        moved = [a - b for a, b in zip(after.model.parameters(), before.model.parameters(), strict=True)]
+        assert torch.cat([m.flatten() for m in moved]).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("architecture", ["mlp", {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}])
+def test_augmentation_and_dropout_are_the_seeds_own(double, architecture):
+    data = digits(double)
+    data = replace(data, train=replace(data.train, augmentation=CropAndFlip(padding=1)))
+    assert distance(*train_both(configuration("focal", architecture), data)[:2]) < 1e-8
+
+
+def test_the_checkpoint_rule_keeps_each_lanes_own_epoch(double):
+    values = configuration(lr=0.5, checkpoint="best_val_nll")
+    alone, lanes, _, _ = train_both(values, digits(double), epochs=4)
+    assert [r.state_dict()["kept_value"] for r in lanes] == pytest.approx([r.state_dict()["kept_value"] for r in alone])
+    for one, other in zip(alone, lanes, strict=True):
+        for name, kept in one.state_dict()["kept"].items():
+            torch.testing.assert_close(other.state_dict()["kept"][name], kept, rtol=1e-8, atol=1e-12)
+
+
+def test_lanes_leave_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train_both(configuration("focal", {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}), digits(), 1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+class StochasticDepth(nn.Module):
+    """A residual branch that is left out for some samples, as timm's networks do it."""
+
+    def __init__(self, drop_prob):
+        super().__init__()
+        self.drop_prob = drop_prob
+        self.branch = nn.Linear(64, 64)
+
+    def forward(self, inputs):
+        kept = inputs.new_empty((len(inputs), 1)).bernoulli_(1 - self.drop_prob) if self.training else 1.0
+        return inputs + kept * self.branch(inputs)
+
+
+def test_stochastic_depth_is_the_seeds_own(double, monkeypatch):
+    def build(input_shape, classes):
+        return nn.Sequential(nn.Flatten(), StochasticDepth(0.5), nn.Linear(64, classes))
+
+    monkeypatch.setitem(ARCHITECTURES._components, "stochastic", Component("stochastic", build))
+    assert distance(*train_both(configuration("focal", "stochastic"), digits(double))[:2]) < 1e-8

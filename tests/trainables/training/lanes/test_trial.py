@@ -1,0 +1,184 @@
+"""A trial of lanes: the same rows as alone up to rounding, resumed bit for bit, and a diverging lane ends alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.trainables.small_data import poisoned, small_digits
+from tests.trainables.training.lanes.comparison import SGD, in_type
+from trainables.training.evaluation import EvaluationSettings
+from trainables.worker.checkpoints import checkpoint_file
+from trainables.worker.trial import Trial
+from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_settings import Assignment, TrialSettings
+
+CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
+SETTINGS = TrialSettings(
+    dataset={"name": "digits"},
+    max_epochs=4,
+    rungs=(2, 4),
+    objective="val_nll",
+    evaluation=EvaluationSettings.from_mapping({"posthoc": ["temperature"], "bootstrap": 5, "curvature": CURVATURE}),
+    report_seconds=0.0,
+    packing="fused",
+)
+CASES = [
+    ({"name": "adafocal"}, {"name": "mlp", "width": 20}, {}),
+    ({"name": "selective_risk", "history": "epoch"}, {"name": "mlp", "width": 20}, {"checkpoint": "best_val_nll"}),
+    ({"name": "hessian_trace", "weight": 1e-3}, {"name": "mlp", "width": 20}, {"name": "adam", "lr": 1e-3}),
+    ({"name": "focal"}, {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.3}, {}),
+]
+PACKINGS = pytest.mark.parametrize("packing", ["fused", "sequential"])
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return small_digits()
+
+
+def _assignment(loss=CASES[0][0], architecture=CASES[0][1], optimizer=None, seeds=(11, 12, 13)):
+    recipe = {**SGD, **(optimizer or {})}
+    if recipe["name"] == "adam":
+        del recipe["momentum"]
+    return Assignment(7, "c00007", {"loss": loss, "architecture": architecture, "optimizer": recipe}, seeds)
+
+
+def _finish(trial):
+    reports = []
+    while not trial.finished:
+        reports.append(trial.advance())
+        if reports[-1]["failure"]:
+            break
+    return reports
+
+
+def _timeless(report):
+    report = {key: value for key, value in report.items() if key != "wall_seconds"}
+    report["epochs"] = [{key: value for key, value in row.items() if key != "seconds"} for row in report["epochs"]]
+    return json.dumps(report)
+
+
+@pytest.mark.parametrize(("loss", "architecture", "optimizer"), CASES, ids=lambda part: part.get("name"))
+def test_resumed_at_every_epoch_it_equals_the_uninterrupted_one(
+    tmp_path, monkeypatch, dataset, loss, architecture, optimizer
+):
+    monkeypatch.setattr("trainables.worker.trial_files.remove_checkpoints_before", lambda folder, epoch: None)
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    assignment = _assignment(loss, architecture, optimizer)
+    expected = _finish(Trial(assignment, settings, dataset))
+    assert {report["packing"] for report in expected} == {"fused"}
+    for epoch in (3, 2, 1):
+        for later in range(epoch + 1, 5):
+            checkpoint_file(tmp_path / "c00007", later).unlink()
+        resumed = Trial(assignment, settings, dataset)
+        assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[epoch - 1 :])], f"from epoch {epoch}"
+
+
+def test_a_trial_goes_on_with_the_packing_it_began_with(tmp_path, dataset):
+    for began, other in (("fused", "sequential"), ("sequential", "auto")):
+        settings = replace(SETTINGS, checkpoints=tmp_path / began, packing=began)
+        Trial(_assignment(), settings, dataset).advance()
+        reports = _finish(Trial(_assignment(), replace(settings, packing=other), dataset))
+        assert [report["packing"] for report in reports] == [began] * 4
+
+
+def test_evaluations_are_those_of_the_same_weights_alone(double, dataset):
+    data = in_type(dataset, double)
+    for loss, architecture, optimizer in (CASES[1], CASES[3]):
+        assignment = _assignment(loss, architecture, optimizer, seeds=(11, 12))
+        fused, alone = (
+            _finish(Trial(assignment, replace(SETTINGS, packing=packing, rungs=(4,)), data))
+            for packing in ("fused", "sequential")
+        )
+        for one, other in zip(fused, alone, strict=True):
+            assert one["objective"] == pytest.approx(other["objective"], rel=1e-6)
+            for row, expected in zip(one["evaluations"], other["evaluations"], strict=True):
+                for column, value in expected.items():
+                    close = (
+                        value if not isinstance(value, float) else pytest.approx(value, rel=1e-5, abs=1e-7, nan_ok=True)
+                    )
+                    assert row[column] == close, column
+
+
+@PACKINGS
+@pytest.mark.parametrize("lane", [0, 1, 2])
+def test_a_diverging_replicate_ends_alone(monkeypatch, dataset, packing, lane):
+    """One replicate's first weight becomes infinite after an epoch; the others train as if it had never been."""
+    assignment = _assignment({"name": "cross_entropy"}, optimizer={"checkpoint": "best_val_nll"})
+    settings = replace(SETTINGS, packing=packing)
+    expected = _finish(Trial(assignment, settings, dataset))
+    trial = Trial(assignment, settings, dataset)
+    reports = [trial.advance()]
+    with torch.no_grad():
+        next(trial.replicates[lane].model.parameters()).fill_(torch.inf)
+    reports += _finish(trial)
+    assert [report["failure"] for report in reports] == [None] * 4
+    assert "replicate_errors" not in reports[0]
+    error = {str(lane): f"train_loss of replicate {lane} is nan in epoch 2"}
+    assert [report["replicate_errors"] for report in reports[1:]] == [error] * 3
+    others = [number for number in range(3) if number != lane]
+    for report, reference in zip(reports[1:], expected[1:], strict=True):
+        assert {row["replicate"] for row in report["evaluations"]} in (set(), set(others))
+        sound = [row for row in report["epochs"] if row["replicate"] != lane]
+        matching = [row for row in reference["epochs"] if row["replicate"] != lane]
+        for row, wanted in zip(sound, matching, strict=True):
+            assert row["val_nll"] == pytest.approx(wanted["val_nll"], rel=1e-4)
+            assert packing == "fused" or row["val_nll"] == wanted["val_nll"]
+        assert report["objective"] == pytest.approx(sum(row["val_nll"] for row in sound) / 2, rel=1e-12)
+
+
+@PACKINGS
+def test_a_trial_resumes_without_its_diverged_replicate(tmp_path, dataset, packing):
+    settings = replace(SETTINGS, packing=packing, checkpoints=tmp_path)
+    trial = Trial(_assignment(), settings, dataset)
+    trial.advance()
+    with torch.no_grad():
+        next(trial.replicates[1].model.parameters()).fill_(torch.nan)
+    second = trial.advance()
+    resumed = Trial(_assignment(), settings, dataset)
+    assert [*resumed.replicates] == [0, 2]
+    assert json.dumps(resumed.advance()) == json.dumps(second)
+    assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, _finish(trial))]
+
+
+@PACKINGS
+def test_a_trial_fails_when_its_last_replicate_diverges(dataset, packing):
+    trial = Trial(_assignment(), replace(SETTINGS, packing=packing, rungs=(4,)), dataset)
+    trial.advance()
+    for dying in ([0, 2], [1]):
+        for number in dying:
+            with torch.no_grad():
+                next(trial.replicates[number].model.parameters()).fill_(torch.nan)
+        report = trial.advance()
+    assert report["failure"] == "train_loss of replicate 1 is nan in epoch 3"
+    assert report["failure_kind"] == "non_finite" and math.isnan(report["objective"])
+    assert [*report["replicate_errors"]] == ["0", "2", "1"]
+
+
+@PACKINGS
+def test_data_that_spoil_every_replicate_fail_the_trial_at_once(dataset, packing):
+    report = Trial(_assignment(), replace(SETTINGS, packing=packing), poisoned(dataset)).advance()
+    assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
+
+
+CARD = SimpleNamespace(total_memory=80 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "cap"),
+    [("cuda", 0.25, [0.25 - 0.5 / 80]), ("cuda", 1 / 128, [1 / 256]), ("cuda", 1.0, [1.0]), ("cpu", 0.0, [])],
+)
+def test_a_share_of_a_card_is_a_share_of_its_memory_less_what_cuda_takes(monkeypatch, device, gpu, cap):
+    capped = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda card: CARD)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", capped.append)
+    prepare_process(replace(SETTINGS, device=device, gpu=gpu))
+    assert capped == pytest.approx(cap)

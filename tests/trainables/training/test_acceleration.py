@@ -1,0 +1,193 @@
+"""Faster arithmetic changes training steps and nothing else; what cannot be had is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.trainables.training.lanes.comparison import configuration, digits, timeless
+from trainables.training.acceleration import (
+    PLAIN,
+    CannotCompileError,
+    TrainingSettings,
+    acceleration_fault,
+    compiler_fault,
+    data_place,
+    laid_out,
+)
+from trainables.training.evaluation import EvaluationSettings, predict
+from trainables.training.lanes import Lanes
+from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, chosen_packing, packing_fault
+from trainables.training.loop import Replicate
+from trainables.worker.checkpoints import checkpoint_file
+from trainables.worker.trial import Trial
+from trainables.worker.trial_settings import Assignment, TrialSettings
+
+BFLOAT16 = TrainingSettings(precision="bfloat16")
+CHANNELS_LAST = TrainingSettings(memory_format="channels_last")
+COMPILED = TrainingSettings(compile=True)
+RESNET = {"name": "resnet8", "width": 0.25}
+SETTINGS = TrialSettings(
+    dataset={"name": "digits"},
+    max_epochs=3,
+    rungs=(3,),
+    objective="val_nll",
+    evaluation=EvaluationSettings.from_mapping({"posthoc": ["temperature"], "bootstrap": 5, "curvature": False}),
+    report_seconds=0.0,
+)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return digits()
+
+
+def _replicates(data, training, architecture="mlp", seeds=(1, 2), loss="focal"):
+    values = configuration(loss, architecture)
+    return [Replicate(values, seed=seed, dataset=data, max_epochs=3, training=training) for seed in seeds]
+
+
+@pytest.mark.parametrize(
+    ("loss", "architecture"), [("focal", "mlp"), ("mmce", "mlp"), ("selective_risk", "mlp"), ("focal", RESNET)], ids=str
+)
+def test_bfloat16_trains_about_as_float32_does_alone_and_in_lanes(data, loss, architecture):
+    exact = [replicate.train_epoch() for replicate in _replicates(data, PLAIN, architecture, loss=loss)]
+    alone = _replicates(data, BFLOAT16, architecture, loss=loss)
+    together = _replicates(data, BFLOAT16, architecture, loss=loss)
+    rounded = [replicate.train_epoch() for replicate in alone]
+    lanes = Lanes(together).train_epoch()
+    for plain, *others in zip(exact, rounded, lanes, strict=True):
+        for row in others:
+            assert row["train_loss"] == pytest.approx(plain["train_loss"], rel=0.05)
+            assert row["train_loss"] != plain["train_loss"], "something was rounded"
+    for replicate in (*alone, *together):
+        assert {tensor.dtype for tensor in replicate.model.parameters()} == {torch.float32}
+        assert {p.grad.dtype for p in alone[0].model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("training", [BFLOAT16, CHANNELS_LAST], ids=lambda t: t.described)
+def test_measurements_are_those_of_the_plain_network(data, training):
+    """The same weights, in a replicate without any of it, give the same bits for validation and evaluation."""
+    (trained,) = _replicates(data, training, RESNET, seeds=(1,))
+    row = trained.train_epoch()
+    (plain,) = _replicates(data, PLAIN, RESNET, seeds=(1,))
+    plain.model.load_state_dict(trained.model.state_dict())
+    logits = predict(plain.model, data.val)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(predict(trained.model, data.val), logits, rtol=1e-5, atol=1e-5)
+    assert plain.end_epoch(0.0, logits, 0.1)["val_nll"] == pytest.approx(row["val_nll"], rel=1e-5)
+    settings = EvaluationSettings.from_mapping({"curvature": {"samples": 30, "lanczos_steps": 2, "trace_probes": 2}})
+    one, other = (r.evaluate(settings, "end").rows[0] for r in (trained, plain))
+    for column in ("nll", "hessian_cross_entropy_lambda_max", "hessian_cross_entropy_trace"):
+        assert one[column] == pytest.approx(other[column], rel=1e-3), column
+
+
+def test_channels_last_is_the_same_training_up_to_rounding(data):
+    one, other = (_replicates(data, training, RESNET, seeds=(1,))[0] for training in (PLAIN, CHANNELS_LAST))
+    assert one.train_epoch()["train_loss"] == pytest.approx(other.train_epoch()["train_loss"], rel=1e-4)
+    convolution = next(module for module in other.model.modules() if isinstance(module, torch.nn.Conv2d))
+    wide = next(p for p in other.model.parameters() if p.dim() == 4 and min(p.shape) > 1)
+    assert wide.is_contiguous(memory_format=torch.channels_last) and convolution.weight.dtype == torch.float32
+    images = torch.randn(2, 3, 4, 4)
+    assert laid_out(images, CHANNELS_LAST).is_contiguous(memory_format=torch.channels_last)
+    assert laid_out(images, PLAIN) is images and laid_out(images[0], CHANNELS_LAST).dim() == 3
+
+
+def _reports(trial):
+    reports = []
+    while not trial.finished:
+        report = {**trial.advance(), "wall_seconds": 0}
+        reports.append(json.dumps({**report, "epochs": timeless(report["epochs"])}))
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("training", "packing", "architecture"),
+    [
+        (BFLOAT16, SEQUENTIAL, RESNET),
+        (BFLOAT16, FUSED, RESNET),
+        (CHANNELS_LAST, SEQUENTIAL, RESNET),
+        pytest.param(COMPILED, SEQUENTIAL, {"name": "mlp", "width": 24}, marks=pytest.mark.slow),
+        pytest.param(COMPILED, FUSED, {"name": "mlp", "width": 24}, marks=pytest.mark.slow),
+        pytest.param(replace(BFLOAT16, compile=True), SEQUENTIAL, RESNET, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_resumed_trial_equals_the_uninterrupted_one(tmp_path, data, training, packing, architecture):
+    settings = replace(SETTINGS, training=training, packing=packing)
+    assignment = Assignment(0, "c00000", configuration("focal", architecture), (5, 6))
+    expected = _reports(Trial(assignment, settings, data))
+    kept = replace(settings, checkpoints=tmp_path)
+    Trial(assignment, kept, data).advance()
+    assert checkpoint_file(tmp_path / "c00000", 1).exists()
+    assert _reports(Trial(assignment, kept, data)) == expected
+
+
+@pytest.mark.slow
+def test_a_compiled_network_trains_as_the_plain_one_alone_and_in_lanes(data):
+    exact = [replicate.train_epoch()["train_loss"] for replicate in _replicates(data, PLAIN)]
+    alone = [replicate.train_epoch()["train_loss"] for replicate in _replicates(data, COMPILED)]
+    lanes = [row["train_loss"] for row in Lanes(_replicates(data, COMPILED)).train_epoch()]
+    assert alone == pytest.approx(exact, rel=1e-4) and lanes == pytest.approx(exact, rel=1e-4)
+
+
+def test_a_missing_compiler_is_said_before_the_run_and_in_a_trial(data, monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    assert "compile = true needs a C++ compiler, and /nowhere/g++ is not on" in compiler_fault(COMPILED)
+    assert compiler_fault(PLAIN) is None
+    with config.patch({"cpp.cxx": ("/nowhere/g++",), "force_disable_caches": True}):
+        (replicate,) = _replicates(data, COMPILED, {"name": "mlp", "width": 23}, seeds=(1,))
+        with pytest.raises(
+            CannotCompileError, match=r"could not translate the network .*; set training.compile: false"
+        ):
+            replicate.train_epoch()
+
+
+def test_what_cannot_be_combined_is_refused_in_a_sentence(data):
+    trace = configuration({"name": "hessian_trace", "weight": 0.01})
+    assert "precision = bfloat16 cannot train hessian_trace" in acceleration_fault(trace, BFLOAT16)
+    assert "compile = true cannot train hessian_trace" in acceleration_fault(trace, COMPILED)
+    assert acceleration_fault(trace, CHANNELS_LAST) is None and acceleration_fault(configuration(), BFLOAT16) is None
+    assert "cannot train tree_lstm" in acceleration_fault(configuration(architecture="tree_lstm"), COMPILED)
+    assert "layout cannot be channels_last" in packing_fault("resnet8", FUSED, CHANNELS_LAST)
+    assert packing_fault("resnet8", AUTO, CHANNELS_LAST) is None
+    with pytest.raises(CannotCompileError, match="choose packing: sequential, or compile: false"):
+        Lanes(_replicates(data, COMPILED, {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}))
+
+
+def test_auto_falls_back_where_lanes_cannot_have_the_layout(data):
+    taken = chosen_packing(
+        AUTO, lambda *_: pytest.fail("measured"), configuration(), (1, 2), data, "cpu", CHANNELS_LAST
+    )
+    assert taken == SEQUENTIAL
+
+
+def test_the_arithmetic_is_said_in_words():
+    assert PLAIN.described == "float32"
+    assert TrainingSettings("bfloat16", "channels_last", True).described == "bfloat16, channels_last, compiled"
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "device", "share", "place"),
+    [
+        ("auto", 10**12, "cpu", 0.0, "device"),
+        ("host", 1, "cpu", 0.0, "host"),
+        ("auto", 40, "cuda", 0.0, "device"),
+        ("auto", 60, "cuda", 0.0, "host"),
+        ("auto", 40, "cuda", 0.5, "host"),
+        ("auto", 25, "cuda", 0.5, "device"),
+        ("device", 10**12, "cuda", 0.1, "device"),
+        ("host", 1, "cuda", 1.0, "host"),
+    ],
+)
+def test_data_stay_on_the_host_where_they_do_not_fit(monkeypatch, data, size, device, share, place):
+    class Card:
+        total_memory = 100
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Card)
+    assert data_place(TrainingSettings(data=data), size, device, share) == place

@@ -1,0 +1,250 @@
+"""An evaluation fills exactly the declared columns, and says in words what it could not measure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sweeper.tables import REHEARSAL, evaluation_columns, record_batch, table_schemas
+from tests.trainables.small_data import small_digits
+from trainables.curvature import CurvatureUnavailable
+from trainables.datasets import load_dataset
+from trainables.datasets.base import Split
+from trainables.losses import build_loss
+from trainables.metrics.probabilities import softmax64
+from trainables.models import build_model
+from trainables.posthoc import POSTHOC, PosthocUnavailable
+from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS
+from trainables.training import evaluation as module
+from trainables.training.evaluation import EvaluationSettings, curvature_subset, evaluate, predict
+
+CURVATURE = {"samples": 40, "lanczos_steps": 3, "trace_probes": 2}
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return small_digits()
+
+
+@pytest.fixture(scope="module")
+def model(dataset):
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return build_model("mlp", dataset.input_shape, dataset.classes, width=20)
+
+
+def _settings(**changes):
+    return EvaluationSettings.from_mapping(
+        {"posthoc": ["temperature"], "bootstrap": 5, "curvature": CURVATURE, **changes}
+    )
+
+
+def _rows(model, dataset, settings, loss="cross_entropy", seed=3, **hyperparameters):
+    found = evaluate(model, build_loss(loss, **hyperparameters), dataset, settings, stage="rung", seed=seed)
+    return {row["split"]: row for row in found.rows}
+
+
+@pytest.mark.parametrize("samples", [1, 7, 40, 128, 300])
+def test_the_curvature_subset_is_stratified(samples):
+    split = load_dataset("digits").val
+    inputs, targets = curvature_subset(split, samples)
+    assert len(inputs) == len(targets) == samples
+    taken, whole = np.bincount(targets, minlength=10), np.bincount(split.targets, minlength=10)
+    assert np.abs(taken - whole * samples / len(split)).max() <= 1
+
+
+def test_the_curvature_subset_is_a_function_of_the_split(dataset):
+    first = curvature_subset(dataset.val, 40)
+    torch.manual_seed(1)
+    second = curvature_subset(dataset.val, 40)
+    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+    rows = {tuple(row.flatten().tolist()) for row in dataset.val.inputs}
+    assert {tuple(row.flatten().tolist()) for row in first[0]} <= rows
+
+
+@pytest.mark.parametrize("samples", [None, 90, 1000])
+def test_the_whole_split_where_no_fewer_are_asked_for(dataset, samples):
+    inputs, targets = curvature_subset(dataset.val, samples)
+    assert torch.equal(inputs, dataset.val.inputs) and torch.equal(targets, dataset.val.targets)
+
+
+def test_smaller_subsets_with_rare_classes():
+    split = Split(torch.arange(103.0).unsqueeze(1), torch.tensor([0] * 100 + [1] * 3))
+    _, targets = curvature_subset(split, 52)
+    assert targets.tolist().count(1) in (1, 2)
+
+
+@pytest.mark.parametrize("methods", [[], ["temperature"], list(POSTHOC)])
+def test_columns_are_those_of_the_table(model, dataset, methods):
+    settings = _settings(posthoc=methods)
+    rows = _rows(model, dataset, settings, "focal", gamma=2.0)
+    schema = table_schemas({}, 10, evaluation_columns(methods))["evaluations"]
+    keyed = [{"trial": "c00000", "replicate": 0, "epoch": 1, **row} for row in rows.values()]
+    assert record_batch("evaluations", schema, keyed).num_rows == 2
+    measured = {name for name in schema.names if not name.endswith(("_unavailable", REHEARSAL, *POSTERIOR_COLUMNS))}
+    assert measured - set(keyed[0]) <= {name for name in measured if "cw_ada_ece_se" in name or "posthoc" in name}
+
+
+def test_values_are_plain_python_values(model, dataset):
+    for row in _rows(model, dataset, _settings()).values():
+        assert all(type(value) in (float, int, str) for value in row.values()), row
+
+
+def test_curvature_is_of_the_validation_split_alone(model, dataset):
+    rows = _rows(model, dataset, _settings())
+    assert {k for k in rows["test"] if k.startswith("hessian")} == set()
+    assert rows["val"]["hessian_training_samples"] == 40
+    assert rows["val"]["hessian_training_trace"] == rows["val"]["hessian_cross_entropy_trace"], "the same loss here"
+
+
+def test_one_loss_where_one_is_asked_for(model, dataset):
+    row = _rows(model, dataset, _settings(curvature={**CURVATURE, "losses": ["training"]}))["val"]
+    assert {k.split("_")[1] for k in row if k.startswith("hessian")} == {"training"}
+
+
+def test_a_regulariser_is_measured_by_the_loss_it_surrounds(model, dataset):
+    settings = _settings(posthoc=[], bootstrap=0)
+    plain = _rows(model, dataset, settings)["val"]
+    regularised = _rows(model, dataset, settings, "hessian_trace", weight=0.1)["val"]
+    assert repr(plain) == repr(regularised)
+
+
+def test_no_curvature_no_columns(model, dataset):
+    row = _rows(model, dataset, _settings(curvature=False))["val"]
+    assert not any(name.startswith("hessian") for name in row)
+
+
+def test_the_same_seed_gives_the_same_evaluation(model, dataset):
+    settings = _settings(curvature={**CURVATURE, "trace_method": "hutchinson"})
+    first, second, other = (_rows(model, dataset, settings, seed=seed) for seed in (3, 3, 4))
+    assert repr(first) == repr(second)
+    assert first["val"]["hessian_training_trace"] != other["val"]["hessian_training_trace"]
+    assert first["val"]["ece_se"] != other["val"]["ece_se"] and first["val"]["ece"] == other["val"]["ece"]
+
+
+def test_a_posthoc_method_that_refuses_its_data_leaves_its_reason(model, dataset):
+    one_class = replace(dataset, val=replace(dataset.val, targets=torch.full_like(dataset.val.targets, 4)))
+    rows = _rows(model, one_class, _settings(curvature=False))
+    for row in rows.values():
+        assert isinstance(row["posthoc_temperature_unavailable"], str)
+        assert "posthoc_temperature_ece" not in row and "ece" in row
+
+
+def test_a_posthoc_method_that_cannot_be_applied_leaves_its_reason(model, dataset, monkeypatch):
+    class Refuses:
+        parameters = {"temperature": 1.5}  # noqa: RUF012 - stands for a calibrator
+
+        def __call__(self, logits):
+            raise PosthocUnavailable("these logits are not finite")
+
+    monkeypatch.setattr(module, "fit", lambda *arguments, **options: Refuses())
+    rows = _rows(model, dataset, _settings(curvature=False))
+    for row in rows.values():
+        assert row["posthoc_temperature_unavailable"] == "these logits are not finite"
+        assert "posthoc_temperature_nll" not in row
+
+
+def test_a_hessian_that_cannot_be_measured_leaves_its_reason(model, dataset, monkeypatch):
+    def refuse(*arguments, **options):
+        raise CurvatureUnavailable("the Hessian is not finite")
+
+    monkeypatch.setattr(module, "measure_curvature", refuse)
+    row = _rows(model, dataset, _settings())["val"]
+    assert {k: v for k, v in row.items() if k.startswith("hessian")} == {
+        "hessian_unavailable": "the Hessian is not finite"
+    }
+
+
+def test_an_operator_without_second_derivative_leaves_its_reason(dataset):
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(context, values):
+            return values * 2
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(context, gradient):
+            return gradient * 2
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 10)
+
+        def forward(self, inputs):
+            return Once.apply(self.linear(inputs.flatten(1)))
+
+    row = _rows(Network(), dataset, _settings())["val"]
+    assert row["hessian_unavailable"] and math.isfinite(row["nll"])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_network_is_left_as_it_was(dataset, training):
+    torch.manual_seed(0)
+    network = build_model("resnet8", dataset.input_shape, dataset.classes).train(training)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    _rows(network, dataset, _settings(posthoc=[]))
+    assert network.training == training
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert not any(m._forward_pre_hooks for m in network.modules())
+
+
+def test_logits_come_in_order_whatever_the_batch(model, dataset):
+    whole = predict(model, dataset.val)
+    assert torch.allclose(predict(model, dataset.val, batch_size=7), whole, atol=1e-5)
+    assert whole.shape == (90, 10) and not whole.requires_grad
+
+
+def test_reliability_counts_every_sample(model, dataset):
+    found = evaluate(model, build_loss("cross_entropy"), dataset, _settings(curvature=False), stage="end", seed=0)
+    for split, samples in (("val", 90), ("test", 90)):
+        assert sum(row["n"] for row in found.reliability if row["split"] == split) == samples
+        assert found.logits[split].shape == (samples, 10) and found.logits[split].dtype == np.float32
+    assert all(row["stage"] == "end" for row in found.rows)
+
+
+def test_norms_are_the_last_layers(model, dataset):
+    row = _rows(model, dataset, _settings(curvature=False))["val"]
+    last = model.classifier
+    with torch.no_grad():
+        features = model[:-1](dataset.val.inputs)
+    assert row["last_layer_weight_norm"] == pytest.approx(float(last.weight.detach().norm()))
+    assert row["feature_norm"] == pytest.approx(float(features.norm(dim=1).mean()))
+
+
+def test_settings_of_a_resolved_search_space():
+    settings = EvaluationSettings.from_mapping(
+        {"posthoc": [{"name": "temperature", "objective": "ece"}, "focal_temperature"], "curvature": False}
+    )
+    assert settings.posthoc == (("temperature", {"objective": "ece"}), ("focal_temperature", {}))
+    assert settings.curvature is None and settings.bins == 15
+    with pytest.raises(ValueError, match="lanczos"):
+        EvaluationSettings.from_mapping({"curvature": {"lanczos_stepps": 3}})
+
+
+def test_region_shares_of_a_focal_network_and_distances_from_a_known_posterior() -> None:
+    known = load_dataset("known_posterior_1d", train_samples=500, validation_samples=300, test_samples=400)
+    settings = EvaluationSettings(posthoc=(("focal_map", {}), ("temperature", {})), bootstrap=0)
+    torch.manual_seed(0)
+    model = build_model("mlp", known.input_shape, known.classes, width=8)
+    focal = evaluate(model, build_loss("focal", gamma=3.0), known, settings, stage="end", seed=0)
+    for row in focal.rows:
+        assert row["region_over_confident"] + row["region_under_confident"] == pytest.approx(1)
+        shares = row["region_below_tau_oc"], row["region_ambiguous"], row["region_above_tau_uc"]
+        assert sum(shares) == pytest.approx(1)
+    val, test = focal.rows
+    assert "kl_to_posterior" not in val
+    probabilities = softmax64(focal.logits["test"])
+    assert known.posterior is not None
+    eta = known.posterior.numpy()
+    assert test["kl_to_posterior"] == pytest.approx((eta * np.log(eta / probabilities)).sum(1).mean())
+    assert test["posthoc_focal_map_kl_to_posterior"] > 0
+    assert test["posthoc_temperature_true_calibration_error"] >= 0
+    plain = evaluate(model, build_loss("brier"), known, settings, stage="end", seed=0)
+    assert not any(name.startswith("region_") for name in plain.rows[0])

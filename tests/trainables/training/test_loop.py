@@ -1,0 +1,193 @@
+"""A replicate's training is a function of its seed alone, and a checkpoint carries all of it."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.trainables.small_data import poisoned, small_digits
+from trainables.models import ARCHITECTURES
+from trainables.registry import Component
+from trainables.training.evaluation import EvaluationSettings
+from trainables.training.loop import Replicate, epoch_metrics
+
+EPOCHS = 4
+SGD = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64, "schedule": "cosine"}
+LOSSES = [
+    {"name": "cross_entropy"},
+    {"name": "focal", "gamma": 3.0},
+    {"name": "adafocal"},
+    {"name": "selective_risk", "coverage": 0.7, "nu": 0.1, "history": "epoch"},
+    {"name": "hessian_trace", "weight": 1e-3},
+]
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return small_digits()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def dropout_mlp(monkeypatch):
+    """A small network that draws from the global generator in every step; registered for one test."""
+
+    def build(input_shape, classes):
+        features = math.prod(input_shape)
+        return nn.Sequential(nn.Flatten(), nn.Linear(features, 32), nn.ReLU(), nn.Dropout(0.4), nn.Linear(32, classes))
+
+    monkeypatch.setitem(ARCHITECTURES._components, "dropout_mlp", Component("dropout_mlp", build))
+
+
+def _configuration(loss=None, architecture="mlp", **optimizer):
+    return {
+        "loss": loss or {"name": "cross_entropy"},
+        "architecture": {"name": architecture} if isinstance(architecture, str) else architecture,
+        "optimizer": {**SGD, **optimizer},
+    }
+
+
+def _replicate(dataset, configuration=None, seed=3, epochs=EPOCHS):
+    return Replicate(configuration or _configuration(), seed=seed, dataset=dataset, max_epochs=epochs)
+
+
+def _rows(replicate, epochs):
+    """Train and return the epochs' rows without the one column that a clock fills."""
+    rows = [replicate.train_epoch() for _ in range(epochs)]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def _weights(replicate):
+    return {name: tensor.clone() for name, tensor in replicate.model.state_dict().items()}
+
+
+def _same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("optimizer", [{}, {"name": "adam", "lr": 1e-3, "momentum": None}])
+def test_the_same_seed_gives_the_same_training(dataset, optimizer):
+    configuration = _configuration(**optimizer)
+    configuration["optimizer"] = {k: v for k, v in configuration["optimizer"].items() if v is not None}
+    first, second = _replicate(dataset, configuration), _replicate(dataset, configuration)
+    assert _rows(first, 2) == _rows(second, 2)
+    assert _same(_weights(first), _weights(second))
+
+
+def test_another_seed_gives_other_weights_and_another_order(dataset):
+    first, second = _replicate(dataset, seed=1), _replicate(dataset, seed=2)
+    assert not _same(_weights(first), _weights(second))
+    second.model.load_state_dict(first.model.state_dict())
+    assert _rows(first, 1) != _rows(second, 1), "the order of the data differs too"
+
+
+@pytest.mark.parametrize("architecture", ["mlp", "dropout_mlp", "resnet8"])
+def test_replicates_do_not_disturb_each_others_randomness(dataset, dropout_mlp, architecture):
+    configuration = _configuration(architecture=architecture)
+    alone = _rows(_replicate(dataset, configuration, seed=1), 2)
+    one, two = (_replicate(dataset, configuration, seed=seed) for seed in (1, 2))
+    together = []
+    for _ in range(2):
+        together += _rows(one, 1)
+        torch.randn(5)
+        _rows(two, 1)
+    assert together == alone
+
+
+def test_training_leaves_the_processs_randomness_alone(dataset):
+    torch.manual_seed(11)
+    expected = torch.randn(4)
+    torch.manual_seed(11)
+    replicate = _replicate(dataset)
+    replicate.train_epoch()
+    replicate.evaluate(EvaluationSettings(bootstrap=5), "rung")
+    assert torch.equal(torch.randn(4), expected)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss["name"])
+@pytest.mark.parametrize("architecture", ["mlp", "dropout_mlp"])
+@pytest.mark.parametrize("cut", range(EPOCHS))
+def test_a_restored_replicate_goes_on_bit_for_bit(dataset, dropout_mlp, loss, architecture, cut):
+    configuration = _configuration(loss, architecture)
+    whole = _replicate(dataset, configuration)
+    expected = _rows(whole, EPOCHS)
+    before = _replicate(dataset, configuration)
+    rows = _rows(before, cut)
+    after = _replicate(dataset, configuration)
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    assert rows + _rows(after, EPOCHS - cut) == expected
+    assert after.epoch == EPOCHS and _same(_weights(after), _weights(whole))
+
+
+def test_an_epochs_row(dataset):
+    replicate = _replicate(dataset)
+    row = replicate.train_epoch()
+    assert list(row) == ["epoch", "train_loss", "val_nll", "val_accuracy", "val_ece", "lr", "seconds"]
+    assert (row["epoch"], row["lr"]) == (1, SGD["lr"])
+    assert all(isinstance(value, (int, float)) for value in row.values())
+    assert row["seconds"] > 0 and 0 <= row["val_accuracy"] <= 1
+
+
+def test_it_learns(dataset):
+    rows = _rows(_replicate(dataset, epochs=10), 10)
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"] * 0.7
+    assert rows[-1]["val_accuracy"] > 0.6
+
+
+def test_the_learning_rate_follows_the_schedule_to_the_last_epoch(dataset):
+    rows = _rows(_replicate(dataset), EPOCHS)
+    assert [row["lr"] for row in rows] == [
+        pytest.approx(SGD["lr"] * 0.5 * (1 + math.cos(math.pi * epoch / EPOCHS))) for epoch in range(EPOCHS)
+    ]
+
+
+def test_a_network_that_explodes_has_metrics_that_are_not_numbers(dataset):
+    row = _replicate(poisoned(dataset)).train_epoch()
+    assert math.isnan(row["train_loss"])
+    assert all(math.isnan(row[name]) for name in ("val_nll", "val_accuracy", "val_ece"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_epochs_metrics_equal_plain_formulas(seed):
+    rng = np.random.default_rng(seed)
+    logits, targets = rng.normal(0, 3, (40, 5)), rng.integers(0, 5, 40)
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    metrics = epoch_metrics(torch.tensor(logits), torch.tensor(targets))
+    nll = -np.mean([math.log(p[t]) for p, t in zip(probabilities, targets, strict=True)])
+    assert metrics["val_nll"] == pytest.approx(nll, rel=1e-6)
+    assert metrics["val_accuracy"] == np.mean(probabilities.argmax(1) == targets)
+
+
+def test_the_recipes_best_weights_are_evaluated_at_the_end(dataset):
+    """With a learning rate that ruins the network late, the best epoch is an earlier one."""
+    recipe = {"checkpoint": "best_val_nll", "schedule": "constant", "lr": 0.8, "momentum": 0.95}
+    replicate = _replicate(dataset, _configuration(**recipe), epochs=6)
+    kept, best = None, math.inf
+    for _ in range(6):
+        row = replicate.train_epoch()
+        if row["val_nll"] < best:
+            kept, best, best_epoch = _weights(replicate), row["val_nll"], row["epoch"]
+    assert best_epoch < 6
+    last = _weights(replicate)
+    settings = EvaluationSettings(bootstrap=0)
+    end = replicate.evaluate(settings, "end").rows[0]
+    assert end["nll"] == pytest.approx(best, rel=1e-6)
+    assert _same(_weights(replicate), last), "training would go on from the last weights"
+    assert replicate.evaluate(settings, "rung").rows[0]["nll"] == pytest.approx(row["val_nll"], rel=1e-6)
+    restored = _replicate(dataset, _configuration(**recipe), epochs=6)
+    restored.load_state_dict(copy.deepcopy(replicate.state_dict()))
+    assert repr(restored.evaluate(settings, "end").rows) == repr(replicate.evaluate(settings, "end").rows)
+    replicate.model.load_state_dict(kept)
+    assert replicate.evaluate(settings, "rung").rows[0]["nll"] == end["nll"]

@@ -1,0 +1,170 @@
+"""A checkpoint is whole or absent, holds no code, and a damaged one is never taken for a sound one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainables.worker import checkpoints
+from trainables.worker.checkpoints import (
+    checkpoint_epochs,
+    checkpoint_file,
+    load_newest_checkpoint,
+    remove_checkpoints_before,
+    write_checkpoint,
+)
+
+WRITER = """
+import sys, torch
+from pathlib import Path
+from trainables.worker.checkpoints import write_checkpoint
+torch.set_num_threads(1)
+epoch = int(sys.argv[2])
+while True:
+    write_checkpoint(Path(sys.argv[1]), epoch, {"epoch": epoch, "weights": torch.full((60_000,), float(epoch))})
+    print(epoch, flush=True)
+    epoch += 1
+"""
+
+
+def _state(epoch):
+    generator = torch.Generator().manual_seed(epoch)
+    return {
+        "epoch": epoch,
+        "weights": torch.randn(300, generator=generator),
+        "order": generator.get_state(),
+        "report": {"objective": 0.5, "failure": None, "epochs": [{"epoch": epoch, "lr": 0.1, "split": "val"}]},
+    }
+
+
+def _equal(left, right):
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    return left == right
+
+
+def test_what_was_written_is_loaded(tmp_path):
+    path = write_checkpoint(tmp_path / "c00007", 12, _state(12))
+    assert path == tmp_path / "c00007" / "e00012.pt"
+    assert _equal(load_newest_checkpoint(tmp_path / "c00007"), _state(12))
+    assert os.listdir(tmp_path / "c00007") == ["e00012.pt"]
+
+
+def test_without_a_checkpoint_there_is_none(tmp_path):
+    assert load_newest_checkpoint(tmp_path / "none") is None
+    assert load_newest_checkpoint(tmp_path) is None
+    assert checkpoint_epochs(tmp_path / "none") == []
+
+
+def test_the_newest_is_by_epoch_and_not_by_name(tmp_path):
+    for epoch in (3, 99_999, 100_000, 27):
+        write_checkpoint(tmp_path, epoch, _state(epoch))
+    assert checkpoint_epochs(tmp_path) == [100_000, 99_999, 27, 3]
+    assert load_newest_checkpoint(tmp_path)["epoch"] == 100_000
+
+
+def test_older_ones_are_removed_and_other_files_are_not(tmp_path):
+    for epoch in (3, 9, 27):
+        write_checkpoint(tmp_path, epoch, _state(epoch))
+    (tmp_path / "e00001.damaged").write_text("kept for whoever wants to look")
+    remove_checkpoints_before(tmp_path, 9)
+    assert checkpoint_epochs(tmp_path) == [27, 9]
+    assert (tmp_path / "e00001.damaged").exists()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_flipped_bit_never_becomes_a_wrong_weight(tmp_path, seed):
+    for epoch in (3, 9):
+        write_checkpoint(tmp_path, epoch, _state(epoch))
+    path, rng = checkpoint_file(tmp_path, 9), random.Random(seed)
+    data = bytearray(path.read_bytes())
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+    loaded = load_newest_checkpoint(tmp_path)
+    assert _equal(loaded, _state(9)) or _equal(loaded, _state(3))
+    assert path.exists() == (loaded["epoch"] == 9)
+    assert path.with_suffix(".damaged").exists() == (loaded["epoch"] == 3)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
+def test_a_truncated_one_is_set_aside(tmp_path, share):
+    for epoch in (3, 9):
+        write_checkpoint(tmp_path, epoch, _state(epoch))
+    path = checkpoint_file(tmp_path, 9)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    assert load_newest_checkpoint(tmp_path)["epoch"] == 3
+    assert sorted(os.listdir(tmp_path)) == ["e00003.pt", "e00009.damaged"]
+
+
+def test_when_all_are_damaged_there_is_none(tmp_path):
+    for epoch in (3, 9):
+        write_checkpoint(tmp_path, epoch, _state(epoch)).write_bytes(b"no checkpoint")
+    assert load_newest_checkpoint(tmp_path) is None
+    assert checkpoint_epochs(tmp_path) == []
+
+
+class Malicious:
+    """An object whose unpickling runs code."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
+
+
+def test_code_in_a_checkpoint_does_not_run(tmp_path):
+    marker = tmp_path / "it ran"
+    write_checkpoint(tmp_path, 3, _state(3))
+    torch.save({"epoch": 9, "payload": Malicious(marker)}, checkpoint_file(tmp_path, 9))
+    assert load_newest_checkpoint(tmp_path)["epoch"] == 3
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError("none left"), torch.OutOfMemoryError("CUDA out of memory")])
+def test_running_out_of_memory_is_no_damage(tmp_path, monkeypatch, error):
+    path = write_checkpoint(tmp_path, 9, _state(9))
+
+    def full(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(checkpoints.torch, "load", full)
+    with pytest.raises(type(error)):
+        load_newest_checkpoint(tmp_path)
+    assert path.exists()
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path):
+    write_checkpoint(tmp_path, 3, _state(3))
+    with pytest.raises(Exception, match="pickle"):
+        write_checkpoint(tmp_path, 9, {"epoch": 9, "cannot be saved": lambda: None})
+    assert os.listdir(tmp_path) == ["e00003.pt"]
+
+
+def test_killing_the_writer_leaves_whole_checkpoints(tmp_path):
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng, epoch = random.Random(seed), 0
+    for _ in range(3):
+        command = [sys.executable, "-c", WRITER, str(tmp_path), str(epoch)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            for _ in range(rng.randint(1, 6)):
+                epoch = int(writer.stdout.readline()) + 1
+            time.sleep(rng.uniform(0, 3e-3))
+            writer.send_signal(signal.SIGKILL)
+        newest = load_newest_checkpoint(tmp_path)
+        assert newest["epoch"] >= epoch - 1
+        assert torch.equal(newest["weights"], torch.full((60_000,), float(newest["epoch"])))
+        assert not list(tmp_path.glob("*.damaged"))
+        epoch = newest["epoch"] + 1

@@ -1,0 +1,315 @@
+"""A trial reports at rungs, resumes from any of its checkpoints bit for bit, and repeats a report that may be lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tests.trainables.small_data import poisoned, small_digits
+from trainables.curvature import CurvatureUnavailable
+from trainables.training.evaluation import EvaluationSettings
+from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file, load_newest_checkpoint
+from trainables.worker.trial import Trial
+from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_settings import Assignment, TrialSettings
+
+CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
+SETTINGS = TrialSettings(
+    dataset={"name": "digits"},
+    max_epochs=4,
+    rungs=(1, 2, 4),
+    objective="val_nll",
+    evaluation=EvaluationSettings.from_mapping({"posthoc": ["temperature"], "bootstrap": 5, "curvature": CURVATURE}),
+    report_seconds=1e9,
+)
+SGD = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "batch_size": 64, "schedule": "cosine"}
+CASES = [
+    ({"name": "cross_entropy"}, {"name": "mlp", "width": 20}),
+    ({"name": "adafocal"}, {"name": "mlp", "width": 20}),
+    ({"name": "selective_risk", "history": "epoch"}, {"name": "mlp", "width": 20}),
+    ({"name": "focal", "gamma": 2.0}, {"name": "resnet8"}),
+]
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return small_digits()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    prepare_process(SETTINGS)
+    yield
+    torch.set_num_threads(before)
+
+
+def _assignment(loss=CASES[0][0], architecture=CASES[0][1], seeds=(11, 12)):
+    return Assignment(7, "c00007", {"loss": loss, "architecture": architecture, "optimizer": SGD}, seeds)
+
+
+def _finish(trial):
+    reports = []
+    while not trial.finished:
+        reports.append(trial.advance())
+    return reports
+
+
+def _timeless(report):
+    """A report without what a clock fills, as JSON text, in which a NaN equals itself."""
+    report = {key: value for key, value in report.items() if key != "wall_seconds"}
+    report["epochs"] = [{key: value for key, value in row.items() if key != "seconds"} for row in report["epochs"]]
+    return json.dumps(report)
+
+
+def _keep_every_checkpoint(monkeypatch):
+    monkeypatch.setattr("trainables.worker.trial_files.remove_checkpoints_before", lambda folder, epoch: None)
+
+
+@pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])
+def test_resumed_at_every_epoch_a_trial_equals_the_uninterrupted_one(
+    tmp_path, monkeypatch, dataset, loss, architecture
+):
+    """Reports after each epoch, so that there is a checkpoint after each; all are kept, and each is resumed from."""
+    _keep_every_checkpoint(monkeypatch)
+    settings = replace(SETTINGS, checkpoints=tmp_path, report_seconds=0.0)
+    assignment = _assignment(loss, architecture)
+    expected = _finish(Trial(assignment, settings, dataset))
+    assert [report["epoch"] for report in expected] == [1, 2, 3, 4]
+    for epoch in (3, 2, 1):
+        for later in range(epoch + 1, 5):
+            checkpoint_file(tmp_path / "c00007", later).unlink()
+        resumed = Trial(assignment, settings, dataset)
+        assert resumed.epoch == epoch
+        assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[epoch - 1 :])], f"from epoch {epoch}"
+
+
+@pytest.mark.parametrize("report_seconds", [0.0, 1e9])
+def test_how_often_it_reports_changes_no_measurement(dataset, report_seconds):
+    reports = _finish(Trial(_assignment(), replace(SETTINGS, report_seconds=report_seconds), dataset))
+    assert [r["epoch"] for r in reports] == ([1, 2, 3, 4] if report_seconds == 0 else [1, 2, 4])
+    rows = [row for report in reports for row in report["epochs"]]
+    assert [(row["epoch"], row["replicate"]) for row in rows] == [(e, r) for e in (1, 2, 3, 4) for r in (0, 1)]
+    reference = _finish(Trial(_assignment(), SETTINGS, dataset))
+    assert _timeless(reports[-1])[-200:] == _timeless(reference[-1])[-200:]
+    assert reports[-1]["objective"] == reference[-1]["objective"]
+
+
+def test_a_replicate_is_the_same_alone_and_beside_another(dataset):
+    both = _finish(Trial(_assignment(seeds=(11, 12)), SETTINGS, dataset))
+    alone = _finish(Trial(_assignment(seeds=(12,)), SETTINGS, dataset))
+    for report, single in zip(both, alone, strict=True):
+        for table in ("epochs", "evaluations"):
+            second = [{**row, "replicate": 0} for row in report[table] if row["replicate"] == 1]
+            assert _timeless({"epochs": second}) == _timeless({"epochs": single[table]})
+
+
+def test_a_report(dataset):
+    report = Trial(_assignment(), SETTINGS, dataset).advance()
+    assert list(report) == [
+        "configuration", "epoch", "objective", "failure", "failure_kind", "device", "packing", "wall_seconds",
+        "epochs", "evaluations",
+    ]  # fmt: skip
+    assert (report["configuration"], report["epoch"], report["failure"]) == (7, 1, None)
+    assert report["objective"] == pytest.approx(sum(row["val_nll"] for row in report["epochs"]) / 2, rel=1e-15)
+    assert [(r["replicate"], r["split"], r["stage"]) for r in report["evaluations"]] == [
+        (0, "val", "rung"), (0, "test", "rung"), (1, "val", "rung"), (1, "test", "rung"),
+    ]  # fmt: skip
+    assert json.loads(json.dumps(report)).keys() == report.keys(), "plain values only"
+
+
+def test_the_last_evaluation_is_the_end(dataset):
+    reports = _finish(Trial(_assignment(), SETTINGS, dataset))
+    assert [report["evaluations"][0]["stage"] for report in reports] == ["rung", "rung", "end"]
+
+
+def test_a_report_between_rungs_has_no_evaluation(dataset):
+    trial = Trial(_assignment(), replace(SETTINGS, rungs=(2, 4), report_seconds=0.0), dataset)
+    assert [bool(report["evaluations"]) for report in _finish(trial)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("objective", ["val_nll", "val_ece", "val_brier", "test_nll"])
+def test_the_objective_is_the_replicates_mean_where_it_is_measured(dataset, objective):
+    settings = replace(SETTINGS, objective=objective, rungs=(2, 4), report_seconds=0.0)
+    first, second = (Trial(_assignment(), settings, dataset) for _ in range(2))
+    early, at_rung = first.advance(), [second.advance(), second.advance()][1]
+    assert (early["objective"] is None) == (objective in ("val_brier", "test_nll"))
+    split, _, name = objective.partition("_")
+    values = [row[name] for row in at_rung["evaluations"] if row["split"] == split]
+    assert at_rung["objective"] == pytest.approx(sum(values) / 2, rel=1e-6)
+
+
+def test_after_a_restore_the_last_report_is_repeated(tmp_path, dataset):
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    sent = Trial(_assignment(), settings, dataset).advance()
+    resumed = Trial(_assignment(), settings, dataset)
+    assert resumed.epoch == 1
+    assert json.dumps(resumed.advance()) == json.dumps(sent), "to the last digit of its times"
+    assert resumed.advance()["epoch"] == 2
+
+
+def test_a_finished_trial_repeats_its_last_report_and_trains_no_more(tmp_path, dataset):
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    last = _finish(Trial(_assignment(), settings, dataset))[-1]
+    resumed = Trial(_assignment(), settings, dataset)
+    assert not resumed.finished
+    assert json.dumps(_finish(resumed)) == json.dumps([last])
+
+
+def test_wall_time_goes_on_over_a_restore(tmp_path, dataset):
+    ticks = iter(range(0, 10_000, 5))
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    first = Trial(_assignment(), settings, dataset).advance(lambda: float(next(ticks)))
+    resumed = Trial(_assignment(), settings, dataset)
+    resumed.advance()
+    assert resumed.advance(lambda: float(next(ticks)))["wall_seconds"] > first["wall_seconds"] > 0
+
+
+def test_one_checkpoint_is_kept_once_the_next_report_was_asked_for(tmp_path, dataset):
+    trial = Trial(_assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset)
+    kept = [trial.advance() and checkpoint_epochs(tmp_path / "c00007") for _ in range(3)]
+    assert kept == [[1], [2, 1], [4, 2]], "the former one stays until its successor is known to be journaled"
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "replace"])
+def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, monkeypatch, dataset, damage):
+    _keep_every_checkpoint(monkeypatch)
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    expected = _finish(Trial(_assignment(), settings, dataset))
+    checkpoint_file(tmp_path / "c00007", 4).unlink()
+    path = checkpoint_file(tmp_path / "c00007", 2)
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 16
+    content = {"flip": bytes(data), "truncate": bytes(data[:-40]), "empty": b"", "replace": os.urandom(500)}[damage]
+    path.write_bytes(content)
+    resumed = Trial(_assignment(), settings, dataset)
+    assert resumed.epoch == 1
+    assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected)]
+
+
+def test_without_a_sound_checkpoint_it_starts_again(tmp_path, dataset):
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    expected = Trial(_assignment(), settings, dataset).advance()
+    checkpoint_file(tmp_path / "c00007", 1).write_bytes(random.Random(0).randbytes(100))
+    again = Trial(_assignment(), settings, dataset)
+    assert again.epoch == 0 and _timeless(again.advance()) == _timeless(expected)
+
+
+def test_a_checkpoint_of_other_seeds_is_not_continued(tmp_path, dataset):
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    Trial(_assignment(seeds=(1, 2)), settings, dataset).advance()
+    for seeds in ((1, 3), (1,), (1, 2, 3)):
+        assert Trial(_assignment(seeds=seeds), settings, dataset).epoch == 0
+
+
+def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):
+    Trial(_assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset).advance()
+    state = load_newest_checkpoint(tmp_path / "c00007")
+    assert set(state) == {"trial", "seeds", "wall_seconds", "report", "replicates"}
+    assert set(state["replicates"][0]) == {
+        "epoch", "model", "optimizer", "loss", "order", "random", "kept", "kept_value",
+    }  # fmt: skip
+
+
+def test_a_loss_that_is_no_number_fails_at_once_with_its_place(tmp_path, dataset):
+    settings = replace(SETTINGS, checkpoints=tmp_path, rungs=(4,))
+    report = Trial(_assignment(), settings, poisoned(dataset)).advance()
+    assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
+    assert report["failure_kind"] == "non_finite"
+    assert math.isnan(report["objective"]) and report["epoch"] == 1
+    assert len(report["epochs"]) == 2 and report["evaluations"] == []
+    assert checkpoint_epochs(tmp_path / "c00007") == [], "nothing that could be resumed from"
+
+
+def test_a_trial_that_takes_too_long_fails_after_its_epoch_and_has_its_time_again_when_resumed(tmp_path, dataset):
+    seconds = iter(range(0, 10_000, 4))
+    settings = replace(SETTINGS, checkpoints=tmp_path, timeout_seconds=10.0, report_seconds=0.0)
+
+    def clock():
+        return float(next(seconds))
+
+    def until_it_ends():
+        trial, reports = Trial(_assignment(), settings, dataset), []
+        while not trial.finished and not (reports and reports[-1]["failure"]):
+            reports.append(trial.advance(clock))
+        return reports
+
+    failed = until_it_ends()
+    assert failed[-1]["failure_kind"] == "timed_out" and "longer than trial_timeout = 10 s" in failed[-1]["failure"]
+    assert 1 < failed[-1]["epoch"] < 4 and not failed[0]["failure"]
+    resumed = until_it_ends()
+    assert resumed[0]["epoch"] == failed[-2]["epoch"], "from the last checkpoint before"
+    assert not resumed[1]["failure"] and resumed[1]["epoch"] == failed[-1]["epoch"]
+
+
+def test_each_evaluations_predictions_and_bins_are_written_once(tmp_path, dataset):
+    settings = replace(SETTINGS, tables=tmp_path)
+    for _ in range(2):
+        _finish(Trial(_assignment(), settings, dataset))
+    names = [f"c00007-r{r}-e{e:05d}.parquet" for r in (0, 1) for e in (1, 2, 4)]
+    for table in ("predictions", "reliability"):
+        assert sorted(os.listdir(tmp_path / table)) == names
+    assert not (tmp_path / "spectra").exists(), "not asked for"
+    predictions = pq.read_table(tmp_path / "predictions" / names[0])
+    assert predictions.num_rows == len(dataset.val) + len(dataset.test)
+    accuracy = Trial(_assignment(), SETTINGS, dataset).advance()["evaluations"][0]["accuracy"]
+    rows = [row for row in predictions.to_pylist() if row["split"] == "val"]
+    correct = [max(range(10), key=row["logits"].__getitem__) == row["target"] for row in rows]
+    assert sum(correct) / len(correct) == accuracy
+
+
+def test_a_spectrum_is_written_or_its_reason_is_and_the_trial_goes_on(tmp_path, dataset, monkeypatch):
+    curvature = {"samples": 40, "lanczos_steps": 2, "trace_probes": 2, "spectrum": True, "spectrum_steps": 3}
+    evaluation = EvaluationSettings.from_mapping({"curvature": curvature, "posthoc": [], "bootstrap": 0})
+    settings = replace(SETTINGS, tables=tmp_path / "measured", evaluation=evaluation)
+    reports = _finish(Trial(_assignment(), settings, dataset))
+    parts = sorted((tmp_path / "measured" / "spectra").iterdir())
+    assert [part.name for part in parts] == [f"c00007-r{r}-e{e:05d}.parquet" for r in (0, 1) for e in (1, 2, 4)]
+    rows = pq.read_table(parts[0]).to_pylist()
+    assert {(row["loss"], row["samples"]) for row in rows} == {("cross_entropy", 40), ("training", 40)}
+    for label in ("cross_entropy", "training"):
+        assert math.isclose(sum(row["weight"] for row in rows if row["loss"] == label), 1, rel_tol=1e-9)
+    assert not any("spectrum_unavailable" in row for report in reports for row in report["evaluations"])
+
+    def fail(*arguments, **options):
+        raise CurvatureUnavailable("a Hessian-vector product has entries that are not finite")
+
+    monkeypatch.setattr("trainables.training.evaluation.spectral_density", fail)
+    reports = _finish(Trial(_assignment(), replace(settings, tables=tmp_path / "failed"), dataset))
+    rows = [row for report in reports for row in report["evaluations"] if row["split"] == "val"]
+    assert reports[-1]["epoch"] == 4 and len(rows) == 6
+    assert all("not finite" in row["spectrum_unavailable"] and row["hessian_training_trace"] for row in rows)
+    assert pq.read_table(tmp_path / "failed" / "spectra").num_rows == 0
+
+
+def test_settings_travel_as_plain_values(tmp_path):
+    plain = {
+        "dataset": {"name": "digits"},
+        "max_epochs": 27,
+        "rungs": [3, 9, 27],
+        "objective": "val_nll",
+        "evaluation": {"bins": 10, "posthoc": ["temperature"], "curvature": {"samples": 128}},
+        "tables": str(tmp_path),
+        "checkpoints": None,
+        "threads": 2,
+    }
+    settings = TrialSettings.from_mapping(json.loads(json.dumps(plain)))
+    assert settings.rungs == (3, 9, 27) and settings.tables == tmp_path and settings.checkpoints is None
+    assert settings.evaluation.bins == 10 and settings.evaluation.curvature.samples == 128
+    assert settings.evaluation.posthoc == (("temperature", {}),)
+    assert settings.load_dataset().name == "digits"
+
+
+def test_a_reused_process_is_set_up_again():
+    torch.set_num_threads(2)
+    torch.set_default_dtype(torch.float64)
+    prepare_process(SETTINGS)
+    assert torch.get_num_threads() == 1 and torch.get_default_dtype() == torch.float32

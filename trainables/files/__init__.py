@@ -1,0 +1,1 @@
+"""Files that several processes use: scratch folders, and measurements kept for the next process."""

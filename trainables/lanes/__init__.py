@@ -1,8 +1,0 @@
-"""Replicates as lanes: networks that differ in their numbers alone, trained as one batched network.
-
-Imports losses, data, recipes and curvature as `trainables.training` does; `trainables.trial` chooses between the two.
-"""
-
-from trainables.lanes.training import Lanes
-
-__all__ = ["Lanes"]

@@ -1,0 +1,11 @@
+"""Calibration, accuracy and selective-prediction metrics of stored probabilities."""
+
+from trainables.metrics.metrics import (
+    METRIC_NAMES,
+    SMALLEST_PROBABILITY,
+    evaluate_probabilities,
+    reliability_bins,
+    softmax64,
+)
+
+__all__ = ["METRIC_NAMES", "SMALLEST_PROBABILITY", "evaluate_probabilities", "reliability_bins", "softmax64"]

@@ -1,0 +1,111 @@
+"""Calibration errors over bins, with the binning convention as a parameter.
+
+Conventions differ between packages, and the numbers with them. Here, unless a caller asks otherwise:
+
+- equal width: right-closed bins (l, u], confidence 0 in the first bin and 1 in the last;
+- equal mass: a stable sort by confidence, split as `numpy.array_split` (the first n mod bins groups hold one
+  sample more), so that every sample is in exactly one bin;
+- 15 bins; an empty bin counts 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from trainables.metrics.probabilities import Floats, Integers
+
+Scheme = Literal["equal_width", "equal_mass"]
+Closed = Literal["right", "left"]
+Norm = Literal["mean", "maximum", "root_mean_square"]
+
+
+def bin_edges(bins: int) -> Floats:
+    """Return the `bins` + 1 edges of equal-width bins on [0, 1]."""
+    return np.linspace(0.0, 1.0, bins + 1)
+
+
+def equal_width_bin(confidence: Floats, bins: int, closed: Closed = "right") -> Integers:
+    """Return the equal-width bin of each confidence (any shape): (l, u] or, `closed="left"`, [l, u).
+
+    Confidence 0 is in the first bin and 1 (or 1 plus rounding) in the last, whichever end is closed.
+    """
+    side: Literal["left", "right"] = "left" if closed == "right" else "right"
+    index = np.searchsorted(bin_edges(bins), confidence, side=side) - 1
+    return np.clip(index, 0, bins - 1, out=index).astype(np.int64, copy=False)
+
+
+def equal_mass_starts(samples: int, bins: int) -> Integers:
+    """Return where each of `bins` groups of a sorted array starts when split as `numpy.array_split`."""
+    index = np.arange(bins, dtype=np.int64)
+    return index * (samples // bins) + np.minimum(index, samples % bins)
+
+
+def bin_of_each(confidence: Floats, bins: int, scheme: Scheme = "equal_width", closed: Closed = "right") -> Integers:
+    """Return the bin of each of the confidences [N]; `closed` matters for equal width only."""
+    if scheme == "equal_width":
+        return equal_width_bin(confidence, bins, closed)
+    index = np.empty(len(confidence), dtype=np.int64)
+    sizes = np.diff(equal_mass_starts(len(confidence), bins), append=len(confidence))
+    index[np.argsort(confidence, kind="stable")] = np.repeat(np.arange(bins), sizes)
+    return index
+
+
+def calibration_error(
+    confidence: Floats,
+    outcome: Floats,
+    bins: int = 15,
+    scheme: Scheme = "equal_width",
+    closed: Closed = "right",
+    norm: Norm = "mean",
+) -> float:
+    """Return the binned calibration error of a confidence [N] against outcomes [N] (1 or 0, or probabilities).
+
+    `mean` is ECE, Σ_b n_b/n |acc_b − conf_b| (mukhoti §3, Naeini et al. 2015), AdaECE with equal mass;
+    `maximum` is MCE, max_b |acc_b − conf_b|; `root_mean_square` weighs squared gaps by n_b/n.
+    """
+    index = bin_of_each(confidence, bins, scheme, closed)
+    count = np.bincount(index, minlength=bins)
+    sums = sums_by_bin(index, confidence - outcome, bins)
+    return float(norm_of_gaps(sums, count, norm))
+
+
+def norm_of_gaps(gap_sums: Floats, counts: Floats | Integers, norm: Norm) -> Floats:
+    """Reduce the last axis, Σ(confidence − outcome) in each bin with its count, to a calibration error."""
+    samples = counts.sum(axis=-1)
+    if norm == "mean":
+        return np.asarray(np.abs(gap_sums).sum(axis=-1) / samples)
+    mean_gap = np.abs(gap_sums) / np.maximum(counts, 1)
+    if norm == "maximum":
+        return np.asarray(mean_gap.max(axis=-1))
+    return np.asarray(np.sqrt((counts * mean_gap**2).sum(axis=-1) / samples))
+
+
+def classwise_calibration_error(
+    probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_width", closed: Closed = "right"
+) -> float:
+    """Return the class-wise ECE: the mean over the K classes of the ECE of p_k against 1[y = k], over all n samples.
+
+    Selective §5 (cwECE, from Kull et al. 2019), `probabilities` [N, K], `targets` [N].
+    """
+    samples, classes = probabilities.shape
+    gaps = probabilities.copy()
+    gaps[np.arange(samples), targets] -= 1.0
+    if scheme == "equal_width":
+        index = equal_width_bin(probabilities, bins, closed) + np.arange(classes) * bins
+        sums = sums_by_bin(index.ravel(), gaps.ravel(), classes * bins)
+    else:
+        order = np.argsort(probabilities, axis=0, kind="stable")
+        sums = group_sums(np.take_along_axis(gaps, order, axis=0), bins)
+    return float(np.abs(sums).sum() / (samples * classes))
+
+
+def sums_by_bin(index: Integers, values: Floats, bins: int) -> Floats:
+    """Return the sum of `values` [N] in each of `bins` bins, `index` [N] saying which bin each is in."""
+    return np.asarray(np.bincount(index, weights=values, minlength=bins), dtype=np.float64)
+
+
+def group_sums(values: Floats, bins: int, axis: int = 0) -> Floats:
+    """Return the sums of the `bins` equal-mass groups of sorted `values` along `axis`, which holds at least `bins`."""
+    return np.asarray(np.add.reduceat(values, equal_mass_starts(values.shape[axis], bins), axis=axis))

@@ -1,0 +1,110 @@
+"""Metrics that an evaluation measures where a search space asks for them, beside those of `trainables.metrics`.
+
+They take options, or are a user's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trainables.metrics.binning import calibration_error
+from trainables.metrics.probabilities import Floats, Integers
+from trainables.registry import Component, Hyperparameter, Registry, column_label
+
+METRICS = Registry("metric", "metrics")
+"""What `evaluation.metrics` may name."""
+
+Metrics = tuple[tuple[str, Mapping[str, Any]], ...]
+"""Names with their options."""
+
+UNAVAILABLE = "metrics_unavailable"
+"""The column that says why one of them is empty."""
+
+
+def further_metric_columns(metrics: Metrics, probabilities: Any, targets: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the columns of `metrics`: one number each, and the reason where one could not be computed.
+
+    Args:
+        metrics: names and options.
+        probabilities: float64 [N, K].
+        targets: int64 [N].
+        prefix: of the columns' names, for probabilities after a post-hoc method.
+    """
+    row: dict[str, Any] = {}
+    reasons = []
+    for name, options in metrics:
+        column = prefix + column_label(name)
+        try:
+            row[column] = METRICS.build(name, probabilities, targets, **options)
+        except ValueError as error:
+            reasons.append(f"{column}: {error}")
+    if reasons:
+        row[f"{prefix}{UNAVAILABLE}"] = "; ".join(reasons)
+    return row
+
+
+def further_metric_names(names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
+    """Return the names of the columns that metrics of these names fill; none where there are no metrics."""
+    labels = [prefix + column_label(name) for name in names]
+    return (*labels, f"{prefix}{UNAVAILABLE}") if labels else ()
+
+
+def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: float = 0.8) -> float:
+    """Return the error rate among the share `coverage` of samples [N, K] with the highest confidence.
+
+    Samples whose confidence is that of the last one accepted count with the share of them that is accepted.
+    """
+    confidence = probabilities.max(axis=1)
+    wrong = probabilities.argmax(axis=1) != targets
+    accepted = int(np.ceil(coverage * len(targets)))
+    last = np.sort(confidence)[-accepted]
+    above, tied = confidence > last, confidence == last
+    return float((wrong[above].sum() + wrong[tied].mean() * (accepted - above.sum())) / accepted)
+
+
+def binned_error(
+    probabilities: Floats,
+    targets: Integers,
+    bins: int = 15,
+    scheme: str = "equal_width",
+    norm: str = "root_mean_square",
+) -> float:
+    """Return the calibration error of the top confidence with bins and norm of one's choice."""
+    correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
+    return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)  # type: ignore[arg-type]
+
+
+_SHARE = "it is the share of samples that are accepted"
+_OURS = "our choice: one sample in five is refused"
+
+METRICS.register(
+    Component(
+        "risk_at_coverage",
+        risk_at_coverage,
+        (Hyperparameter("coverage", "number", 0.8, 0.0, 1.0, True, reason=_SHARE, source=_OURS),),
+        "error rate among the most confident share of samples",
+        "Geifman & El-Yaniv 2017, arXiv:1705.08500",
+    )
+)
+METRICS.register(
+    Component(
+        "calibration_error",
+        binned_error,
+        (
+            Hyperparameter("bins", "integer", 15, minimum=1, source="Guo et al. 2017, section 5"),
+            Hyperparameter("scheme", "text", "equal_width", choices=("equal_width", "equal_mass"), source="mukhoti §3"),
+            Hyperparameter(
+                "norm",
+                "text",
+                "root_mean_square",
+                choices=("mean", "maximum", "root_mean_square"),
+                source="Hendrycks et al. 2019, arXiv:1812.04606",
+            ),
+        ),
+        "calibration error with bins and norm of one's choice; `ece`, `ada_ece` and `mce` are measured anyway",
+        "Naeini et al. 2015; Hendrycks et al. 2019",
+    )
+)

@@ -1,0 +1,155 @@
+"""Calibration, accuracy and selective-prediction metrics of one set of predictions.
+
+`evaluate_probabilities` gives every column at once and shares one sort between them; the functions of
+`trainables.metrics.binning` and `trainables.metrics.selective` give single metrics under other conventions, and
+`trainables.metrics.bootstrap` their standard errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainables.metrics.binning import (
+    bin_edges,
+    classwise_calibration_error,
+    equal_width_bin,
+    group_sums,
+    norm_of_gaps,
+    sums_by_bin,
+)
+from trainables.metrics.probabilities import Floats, Integers, require_probabilities, softmax64
+from trainables.metrics.selective import optimal_area_under_risk_coverage, tied_rank_weights
+
+__all__ = ["METRIC_NAMES", "evaluate_probabilities", "reliability_bins", "softmax64"]
+
+METRIC_NAMES: tuple[str, ...] = (
+    "accuracy",
+    "top5",
+    "nll",
+    "nll_correct",
+    "nll_wrong",
+    "brier",
+    "ece",
+    "ada_ece",
+    "mce",
+    "cw_ece",
+    "cw_ada_ece",
+    "aurc",
+    "e_aurc",
+    "s99",
+    "s99_accuracy",
+    "confidence",
+    "confidence_wrong",
+    "entropy_correct",
+    "entropy_wrong",
+)
+
+SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
+"""A probability that underflowed to 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite."""
+
+
+def evaluate_probabilities(probabilities: Any, targets: Any, bins: int = 15) -> dict[str, float]:
+    """Return every metric of METRIC_NAMES, in that order, as plain floats; an undefined one (no wrong samples) is NaN.
+
+    `accuracy` and `top5` take the first of tied classes. `nll` and entropies are in nats, `brier` is
+    Σ_k (p_k − 1[k=y])² averaged over samples, `ece`/`mce` use right-closed equal-width bins of the top
+    confidence, `ada_ece` equal-mass bins, `cw_…` the class-wise versions, `aurc` the 0-1 loss with tied
+    confidences sharing their weight, `e_aurc` its excess over the best ranking of as many errors, `s99` the
+    share of samples with confidence above .99.
+
+    Args:
+        probabilities: [N, K], rows on the simplex; float64 is best, float32 ties confidences near 1.
+        targets: [N] class indices in [0, K).
+        bins: number of bins, at most N; 15 as in mukhoti §5 and properness §5.1.
+
+    Raises:
+        UnusablePredictions: non-finite or non-simplex rows, labels outside [0, K), fewer samples than bins.
+    """
+    values: Floats = np.asarray(probabilities, dtype=np.float64)
+    require_probabilities(values, targets, bins)
+    labels: Integers = np.asarray(targets, dtype=np.int64)
+    prediction = values.argmax(axis=1)
+    rows = np.arange(len(labels))
+    confidence = values[rows, prediction]
+    correct = prediction == labels
+    found = _likelihood_metrics(values, labels, correct)
+    found |= _calibration_metrics(confidence, correct, bins)
+    found["cw_ece"] = classwise_calibration_error(values, labels, bins)
+    found["cw_ada_ece"] = classwise_calibration_error(values, labels, bins, "equal_mass")
+    sure = confidence > 0.99
+    found["s99"] = float(sure.mean())
+    found["s99_accuracy"] = _mean(correct[sure])
+    found["confidence"] = float(confidence.mean())
+    found["confidence_wrong"] = _mean(confidence[~correct])
+    return {name: found[name] for name in METRIC_NAMES}
+
+
+def _likelihood_metrics(values: Floats, labels: Integers, correct: Any) -> dict[str, float]:
+    """Return accuracy, top5, nll, brier and entropies of `values` [N, K]."""
+    of_target = np.take_along_axis(values, labels[:, None], axis=1)
+    nll = -np.log(np.maximum(of_target[:, 0], SMALLEST_PROBABILITY))
+    ahead = values > of_target
+    ahead |= (values == of_target) & (np.arange(values.shape[1]) < labels[:, None])
+    entropy = -np.einsum("nk,nk->n", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))
+    return {
+        "accuracy": float(correct.mean()),
+        "top5": float((ahead.sum(axis=1) < 5).mean()),
+        "nll": float(nll.mean()),
+        "nll_correct": _mean(nll[correct]),
+        "nll_wrong": _mean(nll[~correct]),
+        "brier": float((np.einsum("nk,nk->n", values, values) - 2.0 * of_target[:, 0] + 1.0).mean()),
+        "entropy_correct": _mean(entropy[correct]),
+        "entropy_wrong": _mean(entropy[~correct]),
+    }
+
+
+def _calibration_metrics(confidence: Floats, correct: Any, bins: int) -> dict[str, float]:
+    """Return ece, mce, ada_ece, aurc and e_aurc of the top confidence [N]; one sort serves the last three."""
+    samples = len(confidence)
+    index = equal_width_bin(confidence, bins)
+    sums = sums_by_bin(index, confidence - correct, bins)
+    counts = np.bincount(index, minlength=bins)
+    order = np.argsort(confidence, kind="stable")
+    ascending, wrong = confidence[order], ~correct[order]
+    aurc = float(tied_rank_weights(ascending) @ wrong / samples)
+    return {
+        "ece": float(norm_of_gaps(sums, counts, "mean")),
+        "mce": float(norm_of_gaps(sums, counts, "maximum")),
+        "ada_ece": float(np.abs(group_sums(ascending - ~wrong, bins)).sum() / samples),
+        "aurc": aurc,
+        "e_aurc": aurc - optimal_area_under_risk_coverage(int(wrong.sum()), samples),
+    }
+
+
+def reliability_bins(probabilities: Any, targets: Any, bins: int = 15) -> list[dict[str, float | int | None]]:
+    """Return the reliability diagram's rows: `bin lower upper n confidence accuracy`, one per equal-width bin.
+
+    Bins are (lower, upper]; confidence 0 is in the first. `confidence` and `accuracy` are means over the bin's
+    samples, `None` where there are none. Arguments and errors as `evaluate_probabilities`.
+    """
+    values: Floats = np.asarray(probabilities, dtype=np.float64)
+    require_probabilities(values, targets, bins)
+    confidence = values.max(axis=1)
+    correct = values.argmax(axis=1) == np.asarray(targets)
+    index = equal_width_bin(confidence, bins)
+    counts = np.bincount(index, minlength=bins)
+    confidences = sums_by_bin(index, confidence, bins)
+    hits = sums_by_bin(index, correct.astype(np.float64), bins)
+    edges = bin_edges(bins)
+    return [
+        {
+            "bin": b,
+            "lower": float(edges[b]),
+            "upper": float(edges[b + 1]),
+            "n": int(counts[b]),
+            "confidence": float(confidences[b] / counts[b]) if counts[b] else None,
+            "accuracy": float(hits[b] / counts[b]) if counts[b] else None,
+        }
+        for b in range(bins)
+    ]
+
+
+def _mean(values: Any) -> float:
+    return float(values.mean()) if values.size else float("nan")

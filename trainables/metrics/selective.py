@@ -1,0 +1,42 @@
+"""Selective prediction: how fast the risk falls when the least confident samples are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainables.metrics.probabilities import Floats
+
+
+def rank_weights(samples: int) -> Floats:
+    """Return the AURC weights α_r = ψ(n+1) − ψ(n−r+1) of ranks r = 1 … n by ascending confidence; their mean is 1.
+
+    ψ differences are harmonic: α_r = Σ_{j=n−r+1}^{n} 1/j (selective, AURC's plug-in estimator).
+    """
+    return np.cumsum(1.0 / np.arange(samples, 0, -1))
+
+
+def tied_rank_weights(ascending: Floats) -> Floats:
+    """Return the AURC weight of each of the sorted confidences [N]; tied confidences share their mean weight."""
+    weights = rank_weights(len(ascending))
+    starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))
+    if len(starts) == len(ascending):
+        return weights
+    sizes = np.diff(starts, append=len(ascending))
+    return np.repeat(np.add.reduceat(weights, starts) / sizes, sizes)
+
+
+def area_under_risk_coverage(confidence: Floats, loss: Floats) -> float:
+    """Return AURC = (1/n) Σ α_r ℓ_i: the mean, over coverages 1/n … 1, of the risk of the most confident share.
+
+    Args:
+        confidence: [N], higher is kept longer.
+        loss: [N], the 0-1 loss or any other per-sample loss.
+    """
+    order = np.argsort(confidence, kind="stable")
+    return float(tied_rank_weights(confidence[order]) @ loss[order] / len(loss))
+
+
+def optimal_area_under_risk_coverage(errors: int, samples: int) -> float:
+    """Return A* = (1/n) Σ_{i=n−m+1}^{n} (i − (n−m))/i: the AURC of m errors all ranked below the n − m hits."""
+    coverage = np.arange(samples - errors + 1, samples + 1)
+    return float(((coverage - (samples - errors)) / coverage).sum() / samples)

@@ -1,0 +1,240 @@
+"""One evaluation of one replicate: metrics, post-hoc calibration and curvature, as one record a split.
+
+Post-hoc methods are fitted on the validation split and applied to both; curvature is taken on the validation
+split. What cannot be measured (a post-hoc method that refuses its data, a Hessian that is not finite) leaves
+its columns empty and its reason in a text column; it never ends the trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature, spectral_density
+from trainables.datasets.base import DataSet, Split, evaluation_batches
+from trainables.losses import Loss, build_loss
+from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics.bootstrap import bootstrap_standard_error
+from trainables.metrics.further import Metrics, further_metric_columns
+from trainables.posthoc import PosthocUnavailable, fit
+from trainables.posthoc.posterior_columns import posterior_columns, region_columns
+from trainables.posthoc.training_gamma import with_training_gamma
+from trainables.registry import column_label
+from trainables.training.network_norms import network_norms
+from trainables.training.trajectory import TrajectorySettings
+
+POSTHOC_METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc", "s99", "s99_accuracy")
+"""The metrics recorded of recalibrated probabilities: those that a change of confidence can move.
+
+Accuracy among them, because MetaCal makes the rows that it rejects uniform (selective App. Table 4).
+"""
+
+BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece")
+"""The metrics that are biased where samples are few, and so come with a standard error, `<metric>_se`."""
+
+CURVATURE_SUBSET_SEED = 0
+"""One subset for all trials of all sweeps on a data set, so that curvatures on `samples` can be compared."""
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What an evaluation measures.
+
+    Attributes:
+        bins: number of bins of the calibration errors (15, as METHODS of the focal-loss papers).
+        posthoc: post-hoc methods, name and options.
+        metrics: metrics of the user's own, name and options.
+        curvature: what to measure of the Hessian, or `None` for nothing.
+        bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
+        trajectory: what is measured after each epoch besides, or `None` for nothing.
+    """
+
+    bins: int = 15
+    posthoc: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    metrics: Metrics = ()
+    curvature: CurvatureSettings | None = None
+    bootstrap: int = 100
+    trajectory: TrajectorySettings | None = None
+
+    @staticmethod
+    def from_mapping(settings: Mapping[str, Any]) -> EvaluationSettings:
+        """Read settings as a resolved search space holds them. Raises ValueError on unknown curvature settings."""
+        curvature, trajectory = settings.get("curvature"), settings.get("trajectory")
+        bins = settings.get("bins", 15)
+        return EvaluationSettings(
+            bins=bins,
+            posthoc=_named(settings.get("posthoc", ())),
+            metrics=_named(settings.get("metrics", ())),
+            curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
+            bootstrap=settings.get("bootstrap", 100),
+            trajectory=TrajectorySettings.from_mapping(trajectory, bins) if trajectory else None,
+        )
+
+
+@dataclass
+class Evaluation:
+    """The result of one evaluation.
+
+    Attributes:
+        rows: one flat record a split, the scalars of the `evaluations` table.
+        reliability: rows of the `reliability` table.
+        logits: split → float32 logits `[N, K]`.
+        spectra: rows of the `spectra` table; `None` where no spectral density was asked for.
+    """
+
+    rows: list[dict[str, Any]]
+    reliability: list[dict[str, Any]]
+    logits: dict[str, np.ndarray] = field(default_factory=dict)
+    spectra: list[dict[str, Any]] | None = None
+
+
+@torch.no_grad()
+def predict(model: nn.Module, split: Split, batch_size: int = 1024) -> Tensor:
+    """Return the logits `[N, K]` of a whole split, in evaluation mode, on the model's device."""
+    model.eval()
+    return torch.cat([model(inputs) for inputs, _ in evaluation_batches(split, batch_size)])
+
+
+def evaluate(
+    model: nn.Module, loss: Loss, dataset: DataSet, settings: EvaluationSettings, *, stage: str, seed: int
+) -> Evaluation:
+    """Measure a network on the validation and the test split.
+
+    Args:
+        model: the network; its parameters, buffers and mode are left as they were found.
+        loss: the training loss, whose Hessian is measured beside plain cross-entropy's.
+        dataset: gives the splits.
+        settings: what to measure.
+        stage: `rung` or `end`, copied into the rows.
+        seed: of the curvature's probes and the bootstrap.
+    """
+    was_training = model.training
+    splits = {"val": dataset.val, "test": dataset.test}
+    logits = {name: predict(model, split).float().cpu().numpy() for name, split in splits.items()}
+    targets = {name: split.targets.cpu().numpy() for name, split in splits.items()}
+    rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
+    for name, row in rows.items():
+        row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
+    rows["test"].update(posterior_columns(dataset.posterior, softmax64(logits["test"])))
+    norms = {name: network_norms(model, split) for name, split in splits.items()}
+    recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset.posterior)
+    for name in splits:
+        rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
+    rows["val"].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
+    spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
+    rows["val"].update(fault)
+    reliability = [
+        {"split": name, **row}
+        for name in splits
+        for row in reliability_bins(softmax64(logits[name]), targets[name], settings.bins)
+    ]
+    model.train(was_training)
+    return Evaluation(list(rows.values()), reliability, logits, spectra)
+
+
+def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of the fixed stratified subset that curvature is measured on; all for `None`.
+
+    Classes keep their shares as well as whole numbers allow; the choice depends on the split alone.
+    """
+    if samples is None or samples >= len(split.targets):
+        return split.prepare(split.inputs), split.targets
+    generator = torch.Generator().manual_seed(CURVATURE_SUBSET_SEED)
+    targets = split.targets.cpu()
+    order = torch.randperm(len(targets), generator=generator)
+    # The place of each sample within its class, as a share of the class: taking the smallest shares is stratified.
+    place = torch.empty(len(targets), dtype=torch.float64)
+    for label in targets.unique():
+        members = order[targets[order] == label]
+        place[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
+    chosen = torch.argsort(place, stable=True)[:samples].sort().values.to(split.targets.device)
+    return split.select(chosen)
+
+
+def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int) -> dict[str, Any]:
+    probabilities = softmax64(logits)
+    row: dict[str, Any] = evaluate_probabilities(probabilities, targets, settings.bins)
+    if settings.bootstrap:
+        repeated = {"bins": settings.bins, "repetitions": settings.bootstrap, "seed": seed}
+        row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, **repeated))
+    row.update(further_metric_columns(settings.metrics, probabilities, targets))
+    return row
+
+
+def _named(components: Iterable[str | Mapping[str, Any]]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return components as a search space holds them as names and options."""
+    written = [{"name": each} if isinstance(each, str) else dict(each) for each in components]
+    return tuple((each.pop("name"), each) for each in written)
+
+
+def _posthoc_columns(
+    logits: Mapping[str, np.ndarray],
+    targets: Mapping[str, np.ndarray],
+    settings: EvaluationSettings,
+    loss: Loss,
+    posterior: Tensor | None,
+) -> dict[str, dict[str, Any]]:
+    columns: dict[str, dict[str, Any]] = {name: {} for name in logits}
+    for method, given in settings.posthoc:
+        options = with_training_gamma(method, given, _trained_with(loss))
+        prefix = f"posthoc_{column_label(method)}_"
+        try:
+            calibrator = fit(method, logits["val"], targets["val"], **options)
+            calibrated = {name: calibrator(values) for name, values in logits.items()}
+        except PosthocUnavailable as error:
+            for row in columns.values():
+                row[f"{prefix}unavailable"] = str(error)
+            continue
+        for name, row in columns.items():
+            row.update({prefix + key: value for key, value in calibrator.parameters.items()})
+            measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins)
+            row.update({prefix + metric: measured[metric] for metric in POSTHOC_METRICS})
+            row.update(further_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
+        distances = posterior_columns(posterior, calibrated["test"])
+        columns["test"].update({prefix + metric: value for metric, value in distances.items()})
+    return columns
+
+
+def _trained_with(loss: Loss) -> dict[str, Any]:
+    return {"name": loss.name, "gamma": getattr(loss, "gamma", None)}
+
+
+def _curvature_columns(
+    model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
+) -> dict[str, Any]:
+    if settings is None:
+        return {}
+    inputs, targets = curvature_subset(dataset.val, settings.samples)
+    try:
+        measured = measure_curvature(
+            model, inputs, targets, _hessian_losses(loss, settings), settings=settings, seed=seed
+        )
+    except CurvatureUnavailable as error:
+        return {"hessian_unavailable": str(error)}
+    return {f"hessian_{label}_{field}": value for label, fields in measured.items() for field, value in fields.items()}
+
+
+def _spectra(
+    model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
+) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
+    """Return the rows of `spectra`, and the reason where there are none though they were asked for."""
+    if settings is None or not settings.spectrum:
+        return None, {}
+    inputs, targets = curvature_subset(dataset.val, settings.samples)
+    try:
+        found = spectral_density(model, inputs, targets, _hessian_losses(loss, settings), settings=settings, seed=seed)
+    except CurvatureUnavailable as error:
+        return [], {"spectrum_unavailable": str(error)}
+    samples = len(targets)
+    return [{"loss": label, "samples": samples, **row} for label, rows in found.items() for row in rows], {}
+
+
+def _hessian_losses(loss: Loss, settings: CurvatureSettings) -> dict[str, Loss]:
+    """Return the losses to measure by label; a regulariser around a loss is measured by the loss."""
+    available = {"cross_entropy": build_loss("cross_entropy"), "training": getattr(loss, "base", loss)}
+    return {label: available[label] for label in settings.losses}

@@ -1,0 +1,218 @@
+"""One replicate: one network trained with one seed. The loop reads top to bottom in `Replicate.train_epoch`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.datasets.base import DataSet, batches
+from trainables.losses import build_loss
+from trainables.metrics.binning import calibration_error
+from trainables.metrics.probabilities import log_softmax64
+from trainables.models import build_for
+from trainables.training.acceleration import PLAIN, TrainingSettings, laid_out, lay_out, training_forward
+from trainables.training.evaluation import Evaluation, EvaluationSettings, evaluate, predict
+from trainables.training.recipe import (
+    build_optimizer,
+    checkpoint_metric,
+    learning_rate,
+    prepare_gradients,
+    replaces_checkpoint,
+    set_learning_rate,
+)
+from trainables.training.trajectory import TrajectorySettings, trajectory_row
+
+
+class Replicate:
+    """A network, its optimiser and its loss on their way from epoch 0 to `max_epochs`.
+
+    All randomness comes from `seed`: the initial weights, the order of the data, dropout. Two replicates in
+    one process do not disturb each other, because each keeps the state of torch's global generator as its own
+    and puts it in place only while it works.
+    """
+
+    def __init__(
+        self,
+        configuration: Mapping[str, Any],
+        *,
+        seed: int,
+        dataset: DataSet,
+        max_epochs: int,
+        device: torch.device | str = "cpu",
+        training: TrainingSettings = PLAIN,
+    ) -> None:
+        """Build the network, its loss and its optimiser.
+
+        Args:
+            configuration: `loss`, `architecture` and `optimizer`, each with a `name` and its hyperparameters.
+            seed: of everything random in this replicate.
+            dataset: on `device` already.
+            max_epochs: the epoch that schedules run to.
+            device: where the network lives.
+            training: how training steps are computed.
+        """
+        self.dataset = dataset
+        self.training = training
+        self.seed = seed
+        self.max_epochs = max_epochs
+        self.epoch = 0
+        self.device = torch.device(device)
+        self.recipe = dict(configuration["optimizer"])
+        self._global_state = _seeded_global_state(seed)
+        self._order = torch.Generator().manual_seed(seed)
+        with self.own_randomness():
+            self.model = lay_out(build_for(dataset, configuration["architecture"]).to(self.device), training)
+            self.loss = build_loss(**configuration["loss"])
+        if hasattr(self.loss, "reseed"):
+            self.loss.reseed(seed)
+        self.optimizer = build_optimizer(self.model, self.recipe)
+        self._forward = training_forward(self.model, training, self.device)
+        self._kept: dict[str, Tensor] | None = None
+        self._kept_value: float | None = None
+
+    def train_epoch(self) -> dict[str, Any]:
+        """Train one epoch and return its row of the `epochs` table (without the replicate's number)."""
+        started = time.perf_counter()
+        lr = self.begin_epoch()
+        total = torch.zeros((), device=self.device)
+        with self.own_randomness():
+            for inputs, targets in self.training_batches():
+                value = self._loss_of(inputs, targets)
+                self.optimizer.zero_grad(set_to_none=True)
+                value.backward()
+                prepare_gradients(self.model.parameters(), self.recipe, len(targets))
+                self.optimizer.step()
+                total += value.detach() * len(targets)
+        row = self.end_epoch(float(total) / len(self.dataset.train), predict(self.model, self.dataset.val), lr)
+        return {**row, "seconds": time.perf_counter() - started}
+
+    def begin_epoch(self) -> float:
+        """Make network, optimiser and loss ready for the next epoch; return its learning rate."""
+        lr = learning_rate(self.recipe, self.epoch, self.max_epochs)
+        set_learning_rate(self.optimizer, lr)
+        self.loss.begin_epoch(self.epoch, self.max_epochs)
+        self.model.train()
+        return lr
+
+    def training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the next epoch's batches, in this replicate's order and with its augmentation."""
+        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order):
+            yield laid_out(inputs, self.training), targets
+
+    def end_epoch(self, train_loss: float, logits: Tensor, lr: float) -> dict[str, Any]:
+        """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took."""
+        self.epoch += 1
+        self.loss.end_epoch(logits, self.dataset.val.targets)
+        metrics = epoch_metrics(logits, self.dataset.val.targets)
+        self._keep_if_best(metrics)
+        return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
+
+    def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
+        """Return the full measurement; `stage` is `rung` (the current weights) or `end` (those the recipe keeps)."""
+        current = None
+        if stage == "end" and self._kept is not None:
+            current = _copy_of(self.model)
+            self.model.load_state_dict(self._kept)
+        evaluation = evaluate(self.model, self.loss, self.dataset, settings, stage=stage, seed=self.seed)
+        if current is not None:
+            self.model.load_state_dict(current)
+        return evaluation
+
+    def trajectory_row(self, settings: TrajectorySettings) -> dict[str, Any]:
+        """Return what is measured after this epoch for curves against the epoch; `{}` where it is not its turn."""
+        return trajectory_row(self.model, self.loss, self.dataset, settings, self.epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides how training goes on: weights, optimiser, loss, random states."""
+        return {
+            "epoch": self.epoch,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "loss": self.loss.state_dict(),
+            "order": self._order.get_state(),
+            "random": self._global_state,
+            "kept": self._kept,
+            "kept_value": self._kept_value,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`'s result: what follows is what would have followed then."""
+        self.epoch = state["epoch"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.loss.load_state_dict(state["loss"])
+        self._order.set_state(state["order"].cpu())
+        self._global_state = {key: value.cpu() for key, value in state["random"].items()}
+        self._kept, self._kept_value = state["kept"], state["kept_value"]
+
+    def _keep_if_best(self, metrics: Mapping[str, float]) -> None:
+        """Keep these weights for the last evaluation when the recipe's checkpoint rule prefers them."""
+        metric = checkpoint_metric(self.recipe)
+        if metric is None:
+            return
+        if replaces_checkpoint(self.recipe, self.epoch, self.max_epochs, metrics[metric], self._kept_value):
+            self._kept, self._kept_value = _copy_of(self.model), metrics[metric]
+
+    def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        if getattr(self.loss, "needs_model", False):
+            return self.loss(self.model, inputs, targets)  # type: ignore[call-arg, arg-type]
+        return self.loss(self._forward(inputs), targets)
+
+    @contextmanager
+    def own_randomness(self) -> Iterator[None]:
+        """Put this replicate's random state in the place of torch's global one, and keep what becomes of it."""
+        outside = _global_state(self.device)
+        _set_global_state(self._global_state)
+        try:
+            yield
+        finally:
+            self._global_state = _global_state(self.device)
+            _set_global_state(outside)
+
+
+def epoch_metrics(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return an epoch's cheap validation metrics from logits `[N, K]`; not-a-number where these are not finite."""
+    array, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
+    if not math.isfinite(float(array.sum())):
+        return {"val_nll": math.nan, "val_accuracy": math.nan, "val_ece": math.nan}
+    log_probabilities = log_softmax64(array)
+    prediction = log_probabilities.argmax(axis=1)
+    rows = np.arange(len(labels))
+    correct = (prediction == labels).astype(np.float64)
+    return {
+        "val_nll": float(-log_probabilities[rows, labels].mean()),
+        "val_accuracy": float(correct.mean()),
+        "val_ece": calibration_error(np.exp(log_probabilities[rows, prediction]), correct),
+    }
+
+
+def _copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _seeded_global_state(seed: int) -> dict[str, Tensor]:
+    """Return the state torch's global generators have after seeding, without seeding them."""
+    state = {"cpu": torch.Generator().manual_seed(seed).get_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.Generator("cuda").manual_seed(seed).get_state()
+    return state
+
+
+def _global_state(device: torch.device) -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _set_global_state(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

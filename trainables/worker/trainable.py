@@ -1,0 +1,106 @@
+"""The Ray Tune Trainable around a trial: the only file here that imports ray.
+
+A class trainable whose processes are reused: a new trial costs hundredths of a second, where a process of its
+own costs seconds. One Tune trial carries one configuration, or several where no scheduler can stop any.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray import tune
+from ray._private.state import state as ray_state
+
+from trainables.worker.hang_watchdog import Watchdog
+from trainables.worker.trial import Trial
+from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_settings import Assignment, TrialSettings
+
+DRAIN_LOOK_SECONDS = 2.0
+"""A process asks this often whether its node is to leave: clouds warn 30 s (spot, GCP) to 120 s (AWS) ahead. Of 1,000
+processes that is 500 small requests a second to the head's control store."""
+
+
+class NodeLeavingError(RuntimeError):
+    """This process's node is about to be taken away; its trial has a checkpoint and goes on elsewhere."""
+
+
+class LeavingNode:
+    """Whether this process's node is being drained: by a cloud's warning, an autoscaler, or `ray drain-node`."""
+
+    def __init__(self) -> None:
+        self._node = ray.get_runtime_context().get_node_id()
+        self._looked, self._leaving = -math.inf, False
+
+    def __call__(self) -> bool:
+        """Return whether the node is to leave, as of the last time it was asked."""
+        if not self._leaving and time.monotonic() - self._looked >= DRAIN_LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._leaving = self._node in ray_state.get_draining_nodes()
+        return self._leaving
+
+
+class SweepTrainable(tune.Trainable):
+    """Trains the configurations of its assignment one after the other; a step ends with a report.
+
+    `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`. It is text so that
+    Tune has nothing in it to copy, flatten or look into. `gpu`, where it is given, is the share of a card that is this
+    process's; a process is reused only for the same share.
+    """
+
+    def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:  # type: ignore[override]
+        """Load the data set and take up the assignment. `settings` are `TrialSettings` as plain values."""
+        self._settings = TrialSettings.from_mapping(settings or {})
+        if config.get("gpu") is not None:
+            self._settings = replace(self._settings, gpu=config["gpu"])
+        self._watchdog = Watchdog(self._settings.hang_seconds, self._settings.timeout_seconds)
+        prepare_process(self._settings)
+        with self._watchdog.watching():
+            self._dataset = self._settings.load_dataset()
+        self._assignments: list[Assignment] = []
+        self._trial: Trial | None = None
+        self._leaving = LeavingNode()
+        self._take(config)
+
+    def step(self) -> dict[str, Any]:
+        """Return the reports of at least one configuration; of several when they are short."""
+        if self._leaving():
+            # The trial's last report, and with it a checkpoint, went out at the end of the step before.
+            raise NodeLeavingError("its node is about to be taken away: it goes on from its checkpoint on another")
+        started, reports = time.monotonic(), []
+        while self._assignments or self._trial is not None:
+            reports.append(self._advance())
+            assert self._trial is not None
+            if not self._trial.finished and not reports[-1]["failure"]:
+                break
+            self._trial = None
+            if time.monotonic() - started >= self._settings.batch_seconds or self._leaving():
+                break
+        # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
+        return {"reports": reports, "exhausted": not self._assignments and self._trial is None}
+
+    def reset_config(self, new_config: Mapping[str, Any]) -> bool:  # type: ignore[override]
+        """Take up another assignment in the same process."""
+        self._take(new_config)
+        prepare_process(self._settings)
+        return True
+
+    def _advance(self) -> dict[str, Any]:
+        """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
+        assignment = self._assignments[0] if self._trial is None else self._trial.assignment
+        shared = self._settings.checkpoints if self._settings.store is None else None
+        folder = assignment.checkpoints(shared) if shared is not None else None
+        with self._watchdog.watching(folder):
+            if self._trial is None:
+                self._trial = Trial(self._assignments.pop(0), self._settings, self._dataset)
+            return self._trial.advance(leaving=self._leaving)
+
+    def _take(self, config: Mapping[str, Any]) -> None:
+        self._assignments = [Assignment(*fields) for fields in json.loads(config["assignment"])]
+        self._trial = None

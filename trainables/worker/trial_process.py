@@ -1,0 +1,38 @@
+"""What a process is set to before it trains: threads, the user's own code, and how much of a card it may take."""
+
+from __future__ import annotations
+
+import torch
+
+from trainables.extensions.code import take_up
+from trainables.worker.trial_settings import TrialSettings
+
+CONTEXT_BYTES = 512 * 2**20
+"""What a process takes of a card beside torch's allocator: CUDA's context and its libraries' handles. Our allowance;
+what it is on a card shows there as `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
+
+
+def prepare_process(settings: TrialSettings) -> None:
+    """Give this process the trial's threads and the user's own code; what a reused one may have changed is set again.
+
+    Shares of a card isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
+    on what torch allocates, so what CUDA takes beside it comes off the share.
+    """
+    if settings.extensions is not None:
+        take_up(settings.extensions)
+    torch.set_num_threads(settings.threads)
+    torch.set_default_dtype(torch.float32)
+    if settings.device == "cuda":
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        torch.cuda.set_per_process_memory_fraction(memory_cap(settings.gpu, total))
+
+
+def memory_cap(share: float, total_bytes: int) -> float:
+    """Return the fraction of a card's memory that torch may allocate in a process whose share of the card is `share`.
+
+    0 and whole cards know no cap. A share so small that CUDA's context would be most of it keeps half for torch.
+    """
+    if not 0 < share < 1:
+        return 1.0
+    return max(share / 2, share - CONTEXT_BYTES / total_bytes)

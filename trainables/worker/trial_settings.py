@@ -1,0 +1,113 @@
+"""What a trial is given: the settings that all trials of a sweep share, and its own assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DataSet
+from trainables.datasets.sharing import shared_dataset
+from trainables.training.acceleration import HOST, PLAIN, TrainingSettings, data_place
+from trainables.training.evaluation import EvaluationSettings
+from trainables.training.lanes.packing import SEQUENTIAL
+from trainables.worker.checkpoints import replicate_folder
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """What is the same for all trials of a sweep.
+
+    Attributes:
+        dataset: the data set's name and options.
+        max_epochs: the last epoch.
+        rungs: the epochs at which trials are evaluated; the last one is `max_epochs`.
+        objective: the column that is judged, e.g. `val_nll`.
+        evaluation: what an evaluation measures.
+        tables: the folder that holds the tables, or `None` to write none.
+        checkpoints: the folder of checkpoints, or `None` to keep none.
+        store: the sweep's address in a store, where no folder is shared; then the folders are not looked at.
+        report_seconds: a report is sent at the end of the epoch in which this much time has passed.
+        batch_seconds: short configurations that no scheduler can stop are reported together for this long.
+        threads: torch's threads in this process.
+        device: `cpu` or `cuda`.
+        gpu: the share of a card that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
+        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own.
+        training: how training steps are computed.
+        choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
+        data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
+        timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
+        hang_seconds: a process that does no work for so long is ended, see `trainables.worker.hang_watchdog`; `None`
+            for never.
+        extensions: the archive with the code of the sweep's own components, see `trainables.extensions.code`.
+    """
+
+    dataset: Mapping[str, Any]
+    max_epochs: int
+    rungs: tuple[int, ...]
+    objective: str
+    evaluation: EvaluationSettings
+    tables: Path | None = None
+    checkpoints: Path | None = None
+    store: str | None = None
+    report_seconds: float = 10.0
+    batch_seconds: float = 2.0
+    threads: int = 1
+    device: str = "cpu"
+    gpu: float = 0.0
+    packing: str = SEQUENTIAL
+    training: TrainingSettings = PLAIN
+    choices: Path | None = None
+    data_key: str | None = None
+    timeout_seconds: float | None = None
+    hang_seconds: float | None = None
+    extensions: bytes | None = None
+
+    @staticmethod
+    def from_mapping(settings: Mapping[str, Any]) -> TrialSettings:
+        """Read settings made of plain values, as the driver sends them."""
+        fields = dict(settings)
+        fields["evaluation"] = EvaluationSettings.from_mapping(fields["evaluation"])
+        fields["rungs"] = tuple(fields["rungs"])
+        fields["training"] = TrainingSettings(**fields.get("training", {}))
+        for folder in ("tables", "checkpoints", "choices"):
+            fields[folder] = Path(fields[folder]) if fields.get(folder) else None
+        return TrialSettings(**fields)
+
+    def load_dataset(self) -> DataSet:
+        """Return the data set, on the trial's device or streamed to it: the node's one copy where it has a key."""
+
+        def load() -> DataSet:
+            options = dict(self.dataset)
+            return load_dataset(options.pop("name"), **options)
+
+        dataset = load() if self.data_key is None else shared_dataset(self.data_key, load)
+        place = data_place(self.training, dataset.nbytes, self.device, self.gpu)
+        return dataset.to(self.device, streamed=place == HOST)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One configuration to train: its index, name, values and the seed of each replicate.
+
+    Where replicates are trained in processes of their own, `replicate` is the number of the one whose seed this is.
+    """
+
+    configuration: int
+    trial: str
+    values: Mapping[str, Any]
+    seeds: Sequence[int]
+    replicate: int | None = None
+
+    @property
+    def numbers(self) -> range:
+        """The replicates' numbers in their configuration, in the order of `seeds`."""
+        first = self.replicate or 0
+        return range(first, first + len(self.seeds))
+
+    def checkpoints(self, folder: Path) -> Path:
+        """Return the folder of this assignment's checkpoints below that of all trials."""
+        trial = folder / self.trial
+        return trial if self.replicate is None else replicate_folder(trial, self.replicate)
