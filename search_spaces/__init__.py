@@ -9,7 +9,7 @@ experiments of a paper
     tables: [mukhoti-1, mukhoti-4]      # the published tables and figures whose cells this sweep can fill
     claims: [focal_temperature_beats_temperature]   # judged at the end of the sweep; `sweeper claims` lists them
 
-`rehearsal` holds what `--rehearse` changes beyond its general rules (`sweeper.spec.rehearsal`): a mapping written
+`rehearsal` holds what `--rehearse` changes beyond its general rules (`sweeper.space.rehearsal`): a mapping written
 like the file itself, laid over the scaled-down values, e.g.
 
     rehearsal: {samples: 6, scheduler: {max_epochs: 6, grace_epochs: 2}, evaluation: {curvature: {samples: 64}}}

@@ -9,7 +9,7 @@ from types import TracebackType
 import duckdb
 import pyarrow.dataset as ds
 
-from sweeper.ids import TABLES
+from sweeper.core.ids import TABLES
 
 KEYS = {
     "trials": "trial, replicate",

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import packaged_files
-from sweeper.claims.sweeps import judge_claims, named_claims
-from sweeper.errors import SweeperError
-from sweeper.ids import TABLES
+from sweeper.analysis.judging import judge_claims, named_claims
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import TABLES
+from sweeper.core.ray_environment import prepare
+from sweeper.execution.runner import RunOptions, run_sweep
 from sweeper.results import Results
-from sweeper.running.ray_environment import prepare
-from sweeper.running.runner import RunOptions, run_sweep
 
 MARKED = ("trials", "epochs", "evaluations", "decisions", "final")
 
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen: Any = parser.parse_args(arguments)
     names = chosen.names or sorted(packaged_files())
     prepare(None)
-    from sweeper.running.ray_session import ray_session
+    from sweeper.execution.ray.session import ray_session
 
     done: list[Rehearsed] = []
     with tempfile.TemporaryDirectory(prefix="rehearsals-") as scratch, ray_session(None, chosen.cpus):

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import Record, read_journal, record_names
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import Record, read_journal, record_names
 
 SPACE = """
 dataset: {name: digits}

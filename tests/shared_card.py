@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import Journal, read_journal
-from sweeper.running.driver import Driver
-from sweeper.scheduler import Rungs, audit
-from sweeper.search.space import configurations
-from sweeper.spec.loading import build_spec
-from sweeper.state import SweepState, fold
+from sweeper.core.ids import SweepPaths
+from sweeper.execution.driver.driver import Driver
+from sweeper.journal.journal import Journal, read_journal
+from sweeper.journal.state import SweepState, fold
+from sweeper.scheduling.asha import Rungs, audit
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import build_spec
 
 SPACE = {
     "dataset": "digits",
@@ -41,7 +41,7 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
         eat: is given the share of the hungry trial's process in each of its steps, and raises when that is too little.
         slots: trials at a time.
     """
-    from sweeper.running.executor import execute
+    from sweeper.execution.ray.executor import execute
 
     spec, paths = build_spec(SPACE), SweepPaths(folder / "sweep")
     driver = Driver(

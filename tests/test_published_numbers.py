@@ -10,8 +10,8 @@ import pytest
 
 from search_spaces import packaged_files
 from search_spaces.published_numbers import COLUMNS, FIGURE_QUANTITIES, published_tables, read_published
-from sweeper.search.space import configurations
-from sweeper.spec.loading import load_spec
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.metrics import METRIC_NAMES

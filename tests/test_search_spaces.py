@@ -8,10 +8,10 @@ import pytest
 
 from search_spaces import packaged_files
 from search_spaces.published_numbers import published_tables
-from sweeper.claims import CLAIMS
+from sweeper.analysis.claims import CLAIMS
 from sweeper.planning.plan import plan
-from sweeper.search.space import configurations
-from sweeper.spec.loading import load_spec
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
 from trainables.losses import LOSSES
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings

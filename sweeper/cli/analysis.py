@@ -29,8 +29,8 @@ def compare(
     output: Output = RESULTS,
 ) -> None:
     """Say what differs between two sweeps: what was asked, what it ran on, what came out, pair by pair."""
-    from sweeper.comparison.compare import compare as compare_sweeps
-    from sweeper.comparison.view import view
+    from sweeper.analysis.comparison.compare import compare as compare_sweeps
+    from sweeper.analysis.comparison.view import view
     from sweeper.results import load
 
     (first, second), folder = all_here([first, second], output)
@@ -47,7 +47,7 @@ def claims(
     output: Output = RESULTS,
 ) -> None:
     """Judge papers' claims on a sweep: holds, does not hold or undecided, by rules fixed beforehand."""
-    from sweeper.claims.sweeps import claims_table, judge_claims, verdict_lines
+    from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
     from sweeper.results import load
 
     if name is None:
@@ -80,9 +80,9 @@ def recalibrate(
 
     The answers are rows of the table `recalibrations`, beside the network's own probabilities (method `none`).
     """
-    from sweeper.recalibration.progress import RecalibrationProgress
-    from sweeper.recalibration.recalibrating import recalibrate_sweep
-    from sweeper.store.places import publish
+    from sweeper.analysis.recalibration.progress import RecalibrationProgress
+    from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
+    from sweeper.storage.places import publish
 
     console = Console(stderr=True, highlight=False)
     showing = partial(RecalibrationProgress, console)

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from sweeper.cli.completion import complete_space, complete_sweep
 
 if TYPE_CHECKING:
-    from sweeper.finished import FinishedRun
+    from sweeper.api.finished import FinishedRun
 
 DONE, INCOMPLETE = 0, 1
 
@@ -55,8 +55,8 @@ def show(content: RenderableType) -> None:
 
 def finish(done: FinishedRun) -> None:
     """Print a run's summary, where its results are, and the next commands, ready to paste."""
-    from sweeper.store.places import DRIVING, place_of
-    from sweeper.summary import summary
+    from sweeper.reporting.summary import summary
+    from sweeper.storage.places import DRIVING, place_of
 
     show(summary(done.results))
     say: Callable[[str], None] = typer.echo

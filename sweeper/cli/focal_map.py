@@ -27,8 +27,8 @@ def focal_map(
     """
     import pyarrow as pa
 
-    from sweeper.papers.focal_map_figures import map_figure, write_picture
-    from sweeper.table_formats import format_table
+    from sweeper.analysis.papers.focal_map_figures import map_figure, write_picture
+    from sweeper.text.tables import format_table
 
     found = map_figure(figure, gamma or (), classes)
     text = format_table(pa.Table.from_pylist(found.rows), kind)

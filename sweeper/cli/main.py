@@ -14,7 +14,7 @@ from rich.console import Console
 
 from sweeper.cli import analysis, focal_map, reading, remote, status, surroundings, sweeps
 from sweeper.cli.common import DONE
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 from trainables.worker.object_store import StoreError
 
 app = typer.Typer(

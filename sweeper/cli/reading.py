@@ -10,7 +10,7 @@ import typer
 from sweeper.cli.common import RESULTS, Name, Output, Tracking
 from sweeper.cli.completion import complete_sweep
 from sweeper.cli.remote import ClusterAddress
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import all_here, here, local_tracking
 
 commands = typer.Typer()
@@ -27,10 +27,10 @@ def results(
     address: ClusterAddress = None,
 ) -> None:
     """Print results: the best trials, or the answer to a query; of several sweeps, `sweep` says whose a row is."""
+    from sweeper.reporting.summary import best_trials_sql
     from sweeper.results import load
-    from sweeper.several import load_several
-    from sweeper.summary import best_trials_sql
-    from sweeper.table_formats import format_table
+    from sweeper.results.multi_sweep import load_several
+    from sweeper.text.tables import format_table
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a question", "give --sql, or see `sweeper compare A B`")
@@ -55,26 +55,26 @@ def report(
     address: ClusterAddress = None,
 ) -> None:
     """Write a sweep's report.html again; or print a paper's table with its numbers beside those of our sweeps."""
-    from sweeper import api
+    from sweeper.api import commands
     from sweeper.results import load, sweep_names
 
     if table is not None:
-        from sweeper.papers.table_formats import format_paper_table
-        from sweeper.papers.tables import paper_table
+        from sweeper.analysis.papers.table_formats import format_paper_table
+        from sweeper.analysis.papers.tables import paper_table
 
         places = [here(name, output)] if name is not None else [(found, output) for found in sweep_names(output)]
         typer.echo(format_paper_table(paper_table(table, [load(*place) for place in places]), form))
         return
     if name is None:
         raise SweeperError("no sweep was named", "give its name, or --table to fill in a paper's table")
-    typer.echo(api.report(name, output=output, address=address))
+    typer.echo(commands.report(name, output=output, address=address))
 
 
 @commands.command()
 def sync(name: Name, output: Output = RESULTS, tracking_uri: Tracking = None) -> None:
     """Make MLflow equal to a sweep's journal; safe to repeat."""
-    from sweeper.sinks.mlflow import sync as synchronise
-    from sweeper.sweep import find_sweep
+    from sweeper.storage.sweeps import find_sweep
+    from sweeper.tracking.sync import sync as synchronise
 
     paths = find_sweep(*here(name, output))
     typer.echo(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)), err=True)
@@ -87,9 +87,9 @@ def ui(
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
 ) -> None:
     """Browse sweeps in MLflow, on this machine only (127.0.0.1)."""
-    from sweeper.sinks.mlflow_questions import as_lines, questions
-    from sweeper.sinks.server import serve
-    from sweeper.store.places import READING, place_of
+    from sweeper.storage.places import READING, place_of
+    from sweeper.tracking.questions import as_lines, questions
+    from sweeper.tracking.server import serve
 
     typer.echo("filters for the search box of a sweep's page:", err=True)
     for line in as_lines(questions()):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sweeper.cli.common import Space, WaitForNodes
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import connect
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sweeper.progress.watch import Look
+    from sweeper.monitoring.watch import Look
     from sweeper.remote.cluster import Cluster, RemoteSweep
 
 ClusterAddress = Annotated[
@@ -76,7 +76,7 @@ def logs(
 ) -> None:
     """Print a sweep's log: of one on a cluster what its driver says, of one here what Ray and torch had to say."""
     if address is None:
-        from sweeper.logs import local_log
+        from sweeper.monitoring.logs import local_log
 
         for text in local_log(name, output, follow=follow):
             sys.stdout.write(text)
@@ -115,7 +115,7 @@ def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str
 
 def stop_remotely(name: str, address: str) -> str:
     """Ask a sweep on a cluster to stop, through its results where they can be reached, and return who was asked."""
-    from sweeper.running.stopping import ask_to_stop
+    from sweeper.execution.stopping import ask_to_stop
     from trainables.worker.object_store import StoreError
 
     cluster = connect(address)
@@ -141,7 +141,7 @@ def status_remotely(address: str, name: str | None) -> Table:
 
 def remote_look(address: str, name: str | None) -> Callable[[], Look]:
     """Return what looks at a cluster's sweeps, or at one, as its Jobs API tells: over when all drivers have ended."""
-    from sweeper.progress.watch import Look
+    from sweeper.monitoring.watch import Look
     from sweeper.remote.status import progress_of, sweeps_table
 
     cluster = connect(address)

@@ -10,7 +10,7 @@ from rich.console import Console
 from sweeper.cli.common import DONE, INCOMPLETE, RESULTS, Output, show
 from sweeper.cli.completion import complete_sweep
 from sweeper.cli.remote import ClusterAddress, remote_look, status_remotely
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import here, remote_output
 from trainables.worker.object_store import StoreError
 
@@ -39,8 +39,8 @@ def status(
     if address is not None and not audit:
         show(status_remotely(address, name))
         return
-    from sweeper.progress.status import audit_sweep, status_table
-    from sweeper.store.places import local_copies
+    from sweeper.monitoring.status import audit_sweep, status_table
+    from sweeper.storage.places import local_copies
 
     name, folder = here(name, output, tables=False) if name is not None else (None, local_copies(output))
     if name is None or not audit:
@@ -54,7 +54,7 @@ def status(
 
 def _watch(name: str | None, output: str, address: str | None) -> int:
     """Show a sweep, or all of them, until it has ended; return the exit status: 1 where trials failed or are left."""
-    from sweeper.progress.watch import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, look_at_all, watch
+    from sweeper.monitoring.watch import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, look_at_all, watch
 
     console = Console(highlight=False)
     if name is None and address is None:
@@ -74,7 +74,7 @@ def _watch(name: str | None, output: str, address: str | None) -> int:
 
 def _results_of(name: str, output: str, address: str | None) -> object | None:
     """Return what watches a sweep through its journal; `None` where only the cluster can tell of it."""
-    from sweeper.progress.watch import SweepWatch
+    from sweeper.monitoring.watch import SweepWatch
 
     try:
         return SweepWatch(*remote_output(name, output, address))

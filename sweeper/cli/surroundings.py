@@ -21,7 +21,7 @@ def spaces(
     metrics: Annotated[bool, typer.Option("--metrics", help="List metrics that installed packages add.")] = False,
 ) -> None:
     """List the search spaces that ship, or what a search space may name."""
-    from sweeper.spec import catalogue
+    from sweeper.space import catalogue
 
     asked: dict[str, bool] = {
         "losses": losses,
@@ -41,7 +41,7 @@ def spaces(
 @commands.command()
 def doctor() -> None:
     """Check that this machine has what a sweep needs, and say what to do where it has not."""
-    from sweeper.doctor import checks
+    from sweeper.planning.doctor import checks
 
     found = checks()
     for check in found:

@@ -25,7 +25,7 @@ from sweeper.cli.common import (
     show,
 )
 from sweeper.cli.remote import ClusterAddress
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 
 commands = typer.Typer()
 
@@ -51,9 +51,9 @@ def run(
     notify: Notify = None,
 ) -> None:
     """Run a sweep from a search space file to its report."""
-    from sweeper import api
+    from sweeper.api import commands
 
-    done = api.run(
+    done = commands.run(
         space,
         set=settings,
         name=name,
@@ -90,14 +90,14 @@ def resume(
     notify: Notify = None,
 ) -> None:
     """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
-    from sweeper import api
+    from sweeper.api import commands
 
     if address is not None and address.startswith("http"):
         if notify:
             raise SweeperError("--notify is for sweeps driven from here", "name it in the sweep: --set 'notify=[…]'")
         cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [], wait_for_nodes=wait_for_nodes)
         return
-    done = api.resume(
+    done = commands.resume(
         name,
         failed=failed,
         set=settings,
@@ -126,7 +126,7 @@ def plan(
 ) -> None:
     """Say what a search space will cost, before any training: trials, rungs, epochs, time."""
     from sweeper.planning.costs import measured_plan
-    from sweeper.spec.loading import load_spec
+    from sweeper.space.loading import load_spec
 
     spec = load_spec(space, settings or [], rehearse=rehearse)
     if cluster is not None:
@@ -153,6 +153,6 @@ def _plan_on_cluster(spec: Any, cluster: Path, prices: Path | None, as_json: boo
 @commands.command()
 def stop(name: Name, output: Output = RESULTS, address: ClusterAddress = None) -> None:
     """Ask a running sweep to stop; what it has is kept, and `resume` continues it."""
-    from sweeper.running.stopping import ask_to_stop
+    from sweeper.execution.stopping import ask_to_stop
 
     typer.echo(cli_remote.stop_remotely(name, address) if address else ask_to_stop(name, output), err=True)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Any
 
-from sweeper.notifications.targets import Target
+from sweeper.space.notify import Target
 
 TRY_SECONDS = 5.0
 """A webhook that has not answered by then will not: receivers acknowledge, and work afterwards."""

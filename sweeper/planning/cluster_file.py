@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 
 MACHINE = "sweeper/machine"
 """The annotation of a pod template that names the machine its pods run on, for its price."""

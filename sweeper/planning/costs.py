@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import InvalidSearchSpace, SweeperError
+from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.dataset_sizes import DataSetSize, dataset_size
 from sweeper.planning.estimate import TRAINING_PASSES, forward_operations
 from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.search.space import examples
-from sweeper.spec.models import SweepSpec
+from sweeper.space.configurations import examples
+from sweeper.space.models import SweepSpec
 
 if TYPE_CHECKING:
     from trainables.datasets import DataSet

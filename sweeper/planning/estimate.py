@@ -15,8 +15,8 @@ import yaml
 
 from sweeper.planning.dataset_sizes import DataSetSize, dataset_size
 from sweeper.planning.preparation import distinct
-from sweeper.search.space import examples
-from sweeper.spec.models import SweepSpec
+from sweeper.space.configurations import examples
+from sweeper.space.models import SweepSpec
 
 LOOKED_AT = 2000
 """Configurations from which the mean over the space is taken; shares have converged by then."""

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import yaml
 
-from sweeper.durations import duration
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 from sweeper.planning.cluster_file import ClusterFile, NodeGroup, read_cluster
 from sweeper.planning.costs import measured_plan
 from sweeper.planning.plan import Plan, plan
 from sweeper.planning.view import PlanView
-from sweeper.search.space import configurations
-from sweeper.spec.models import MAXIMUM_CONFIGURATIONS, Resources, SweepSpec
+from sweeper.space.configurations import configurations
+from sweeper.space.models import MAXIMUM_CONFIGURATIONS, Resources, SweepSpec
+from sweeper.text.durations import duration
 
 NODE_START_HOURS = (2 / 60, 10 / 60)
 """From a trial's waiting to its first step on a new node: 2 to 10 minutes for a machine, its packages or its image."""

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeper.durations import duration
 from sweeper.planning.estimate import Estimate, estimate
 from sweeper.planning.view import PlanView
-from sweeper.scheduler import Halving, Rungs, decide
-from sweeper.search.space import configurations, examples
-from sweeper.spec.models import Resources, SweepSpec
-from sweeper.spec.rehearsal import notice
+from sweeper.scheduling.asha import Halving, Rungs, decide
+from sweeper.space.configurations import configurations, examples
+from sweeper.space.models import Resources, SweepSpec
+from sweeper.space.rehearsal import notice
+from sweeper.text.durations import duration
 
 SIMULATED_TRIALS = 2000
 """Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens."""

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sweeper.errors import Fault, InvalidSearchSpace, SweeperError
-from sweeper.own.checks import dataset_fault, own_faults
-from sweeper.search.space import Configuration, examples
-from sweeper.spec.models import SweepSpec
+from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.planning.user_code_checks import dataset_fault, own_faults
+from sweeper.space.configurations import Configuration, examples
+from sweeper.space.models import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
 from trainables.extensions.targets import told

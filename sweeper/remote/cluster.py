@@ -22,9 +22,9 @@ import requests
 from ray.dashboard.modules.dashboard_sdk import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from sweeper.errors import SweeperError
-from sweeper.redaction import redact
+from sweeper.core.errors import SweeperError
 from sweeper.remote.tokens import find_token
+from sweeper.text.redaction import redact
 
 CONNECT_SECONDS = 10.0
 

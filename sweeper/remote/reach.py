@@ -29,7 +29,7 @@ def remote_output(name: str, output: str, address: str | None) -> tuple[str, str
 
 def here(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
     """Return the name and the folder under which a sweep can be read on this machine; from a store it is fetched."""
-    from sweeper.store.places import local_copy
+    from sweeper.storage.places import local_copy
 
     return local_copy(name, output, tables=tables)
 
@@ -43,15 +43,15 @@ def all_here(names: list[str], output: str, address: str | None = None) -> tuple
 
 def local_tracking(uri: str | None, folder: Path) -> str:
     """Return MLflow's store: the one that was named, or a file in `folder`."""
-    from sweeper.sinks.follower import default_tracking_uri
+    from sweeper.tracking.follower import default_tracking_uri
 
     return uri or default_tracking_uri(folder)
 
 
 def tracking(uri: str | None, output: str, name: str | None = None) -> str | None:
     """Return MLflow's store: the one that was named, or a file beside the sweeps; none beside those in a store."""
-    from sweeper.sinks.follower import default_tracking_uri
-    from sweeper.store.places import DRIVING, place_of
+    from sweeper.storage.places import DRIVING, place_of
+    from sweeper.tracking.follower import default_tracking_uri
 
     place = place_of(output, DRIVING)
     if uri is not None or place.store is not None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 
 from rich.table import Table
 
-from sweeper.durations import duration
+from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED, RUNNING, WAITING
 from sweeper.remote.cluster import RemoteSweep
-from sweeper.state import COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED, RUNNING, WAITING
+from sweeper.text.durations import duration
 
 _STATUSES = "|".join(
     status.replace("_", " ") for status in (WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED)

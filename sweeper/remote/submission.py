@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Protocol
 
 import search_spaces
-import sweeper
 import trainables
-from sweeper.errors import SweeperError
-from sweeper.ids import is_sweep_name
-from sweeper.manifest import user_name
-from sweeper.own.components import code_of
-from sweeper.redaction import redact
-from sweeper.spec.loading import load_spec
-from sweeper.store.places import READING, place_of
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import is_sweep_name
+from sweeper.space.loading import load_spec
+from sweeper.space.user_code import code_of
+from sweeper.storage.manifest import user_name
+from sweeper.storage.places import READING, place_of
+from sweeper.text.redaction import redact
 from trainables.extensions.code import unpack_into
 from trainables.worker.object_store import StoreError, is_store_address
 
-MODULES = (sweeper, trainables, search_spaces)
+PACKAGES = tuple(Path(str(f)).parent for f in (Path(__file__).parent, trainables.__file__, search_spaces.__file__))
+"""The folders of `sweeper`, `trainables` and `search_spaces`."""
 
 SPACE_FILE = "space.yaml"
 
@@ -133,7 +133,7 @@ def _metadata(name: str, request: Request) -> dict[str, str]:
 
 
 def _modules(request: Request) -> list[Path]:
-    return [Path(str(module.__file__)).parent for module in MODULES] if request.ship else []
+    return [*PACKAGES] if request.ship else []
 
 
 def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str:

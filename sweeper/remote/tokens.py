@@ -11,7 +11,7 @@ import secrets
 import string
 from pathlib import Path
 
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 
 TOKEN_BYTES = 32
 """As many random bytes as Ray's own generator takes: 256 bits, written as 64 hexadecimal digits."""

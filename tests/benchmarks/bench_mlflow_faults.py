@@ -23,10 +23,10 @@ from pathlib import Path
 
 from mlflow.tracking import MlflowClient
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import record_names
-from sweeper.manifest import hardware
-from sweeper.sinks.mlflow import sync
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import record_names
+from sweeper.storage.manifest import hardware
+from sweeper.tracking.sync import sync
 from tests.mlflow_stores import Server, postgresql
 from tests.running import command, write_space
 

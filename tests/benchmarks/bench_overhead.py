@@ -18,11 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.journal import Record, read_journal
-from sweeper.manifest import hardware
-from sweeper.search.space import configurations
-from sweeper.spec.loading import load_spec
+from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.journal.journal import Record, read_journal
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
+from sweeper.storage.manifest import hardware
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_settings import Assignment, TrialSettings

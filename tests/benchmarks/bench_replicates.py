@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from sweeper.manifest import hardware
+from sweeper.storage.manifest import hardware
 from tests.trainables.small_data import small_digits
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split

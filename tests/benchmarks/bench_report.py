@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from sweeper.manifest import hardware
-from sweeper.report import write_report
+from sweeper.reporting import write_report
 from sweeper.results import load
-from sweeper.table_formats import format_table
-from tests.sweeper.report.browser import chromium
+from sweeper.storage.manifest import hardware
+from sweeper.text.tables import format_table
+from tests.sweeper.reporting.browser import chromium
 from tests.sweeper.synthetic_sweep import write_sweep
 
 QUERY = (

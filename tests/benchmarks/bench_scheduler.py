@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from sweeper.scheduler import Halving
+from sweeper.scheduling.asha import Halving
 from tests.sweeper.simulated_halving import simulate
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -35,7 +35,7 @@ def ray_reports(trials: int, seed: int) -> None:
 
 def own_reports(trials: int, seed: int) -> None:
     """The same reports through this project's decisions."""
-    from sweeper.scheduler import Rungs, decide
+    from sweeper.scheduling.asha import Rungs, decide
 
     rungs = Rungs(HALVING)
     for index, value in enumerate(np.random.default_rng(seed).standard_normal(trials)):

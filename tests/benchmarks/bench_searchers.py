@@ -27,18 +27,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import Journal, Record
-from sweeper.manifest import hardware
-from sweeper.running.driver import Driver
-from sweeper.scheduler import Rungs
-from sweeper.search.searcher import Searcher, suggested_body
-from sweeper.search.suggested import configurations_of
-from sweeper.spec.loading import load_spec
-from sweeper.spec.models import SweepSpec
-from sweeper.state import COMPLETED, SweepState
-from sweeper.statistics.families import unpaired_difference
-from sweeper.statistics.paired import holm, p_text
+from sweeper.analysis.statistics.families import unpaired_difference
+from sweeper.analysis.statistics.paired import holm, p_text
+from sweeper.core.ids import SweepPaths
+from sweeper.execution.driver.driver import Driver
+from sweeper.journal.journal import Journal, Record
+from sweeper.journal.state import COMPLETED, SweepState
+from sweeper.scheduling.asha import Rungs
+from sweeper.search.base import Searcher, suggested_body
+from sweeper.space.loading import load_spec
+from sweeper.space.models import SweepSpec
+from sweeper.space.suggested import configurations_of
+from sweeper.storage.manifest import hardware
 
 SPACE = "searched_losses"
 WAYS = {
@@ -100,9 +100,9 @@ def searcher_of(spec: SweepSpec) -> Searcher | None:
     """Return what chooses the configurations."""
     if not spec.searcher.learns:
         return None
-    from sweeper.search.optuna_search import OptunaSearcher
+    from sweeper.space.searchers import searcher_for
 
-    return OptunaSearcher(spec)
+    return searcher_for(spec)
 
 
 def run(way: str, seed: int, budget: int) -> Run:
@@ -180,9 +180,9 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
 
 
 def _drawn(spec: SweepSpec, index: int) -> Any:
-    from sweeper.search.choices import choices_of
-    from sweeper.search.searcher import Suggestion
-    from sweeper.search.space import configuration, parsed_space
+    from sweeper.search.base import Suggestion
+    from sweeper.space.configurations import configuration, parsed_space
+    from sweeper.space.domains.choices import choices_of
 
     values = configuration(spec, index)
     return Suggestion(values, choices_of(parsed_space(spec), values) or {})

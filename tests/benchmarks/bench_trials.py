@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.running.ray_environment import prepare
+from sweeper.core.ray_environment import prepare
 
 SPACE = """
 dataset: {name: digits}
@@ -115,23 +115,23 @@ def peak() -> float:
 
 def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -> dict[str, float]:
     """The same trials as a sweep, with every sink; `together` puts several into a Tune trial."""
-    import sweeper.running.driver
-    from sweeper.journal import Journal
-    from sweeper.running.driver import Driver
-    from sweeper.running.executor import execute
-    from sweeper.running.runner import _open_tables
-    from sweeper.scheduler import Rungs
-    from sweeper.sinks.follower import MlflowFollower
-    from sweeper.sinks.mlflow import sync
-    from sweeper.spec.loading import load_spec
-    from sweeper.state import SweepState
-    from sweeper.store.mirror import SharedFolder
-    from sweeper.sweep import create_sweep
+    import sweeper.execution.driver.driver
+    from sweeper.execution.driver.driver import Driver
+    from sweeper.execution.ray.executor import execute
+    from sweeper.execution.runner import _open_tables
+    from sweeper.journal.journal import Journal
+    from sweeper.journal.state import SweepState
+    from sweeper.scheduling.asha import Rungs
+    from sweeper.space.loading import load_spec
+    from sweeper.storage.mirror import SharedFolder
+    from sweeper.storage.sweeps import create_sweep
+    from sweeper.tracking.follower import MlflowFollower
+    from sweeper.tracking.sync import sync
 
     space = folder / "no-op.yaml"
     space.write_text(SPACE % (last, last, trials))
     if not together:
-        sweeper.running.driver.BATCH_LIMIT = 1
+        sweeper.execution.driver.driver.BATCH_LIMIT = 1
     spec = load_spec(space)
     made = create_sweep(spec, "no-op", None, folder / "results", {})
     uri = f"sqlite:///{folder / 'mlflow.db'}"
@@ -201,7 +201,7 @@ def main() -> None:
     if options.child:
         child(options.child, options.trials, options.reports)
         return
-    from sweeper.manifest import hardware
+    from sweeper.storage.manifest import hardware
 
     found = {kind: measure(kind, options.trials) for kind in ("bare", "sweep", "live", "together")}
     found["again"] = measure("bare", options.trials)

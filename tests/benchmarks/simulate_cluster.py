@@ -24,11 +24,11 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from sweeper.durations import duration
-from sweeper.ids import TABLES, SweepPaths
-from sweeper.journal import read_journal, record_names
-from sweeper.scheduler import Halving
-from sweeper.state import SweepState
+from sweeper.core.ids import TABLES, SweepPaths
+from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.state import SweepState
+from sweeper.scheduling.asha import Halving
+from sweeper.text.durations import duration
 from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate
 
 DRIVER_SECONDS = 0.010

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sweeper.ids import SweepPaths
+from sweeper.core.ids import SweepPaths
 from tests.faults.cluster import QUICK_DEATHS
 from tests.faults.processes import Moments
 from tests.faults.reference import check_survived, undisturbed

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.ids import SweepPaths
+from sweeper.core.ids import SweepPaths
 
 BAD = 1
 """The configuration that misbehaves."""
@@ -98,11 +98,11 @@ def misbehave(
 def main() -> None:
     """Run the sweep."""
     kind, space, cpus = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    from sweeper.running.ray_environment import prepare
-    from sweeper.running.runner import RunOptions, run_sweep
+    from sweeper.core.ray_environment import prepare
+    from sweeper.execution.runner import RunOptions, run_sweep
 
     prepare(None)
-    from sweeper.running import executor
+    from sweeper.execution.ray import executor
 
     executor.execute = functools.partial(executor.execute, trainable=misbehaving(kind))
     print(run_sweep(space, [], "s", RunOptions(Path("results"), cpus=cpus)).outcome)

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import record_names
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import record_names
 
 POLL_SECONDS = 0.001
 

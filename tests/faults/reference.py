@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from sweeper.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.journal import Record, read_journal
+from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.journal.journal import Record, read_journal
+from sweeper.journal.state import ENDED
 from sweeper.results import load
-from sweeper.scheduler import Rungs, audit, decide
-from sweeper.search.searcher import audit_suggestions, suggested_body
-from sweeper.search.space import configurations
-from sweeper.spec.loading import load_spec
-from sweeper.spec.models import SweepSpec
-from sweeper.state import ENDED
+from sweeper.scheduling.asha import Rungs, audit, decide
+from sweeper.search.base import audit_suggestions, suggested_body
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
+from sweeper.space.models import SweepSpec
 from tests.running import metrics_by_key, same
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -75,10 +75,10 @@ class Searched(Drawn):
     """Configurations that a searcher chooses, which hears of every decision at once."""
 
     def __init__(self, spec: SweepSpec) -> None:
-        from sweeper.search.optuna_search import OptunaSearcher  # imports Ray
+        from sweeper.space.searchers import searcher_for
 
         super().__init__([])
-        self._searcher, self._records = OptunaSearcher(spec), 0
+        self._searcher, self._records = searcher_for(spec), 0
 
     def choose(self, index: int) -> dict[str, Any]:
         """Return configuration `index`."""
@@ -178,7 +178,7 @@ def _check_suggestions(records: Sequence[Record], expected: Undisturbed, one_at_
     Returns what is expected of the configurations that were suggested: with several trials at a time others than those
     of the undisturbed sweep, for what is known when one is asked for is chance then.
     """
-    from sweeper.search.optuna_search import OptunaSearcher  # imports Ray
+    from sweeper.space.searchers import searcher_for
 
     bodies = [record.body for record in records if record.kind == "suggested"]
     assert [body["configuration"] for body in bodies] == list(range(len(expected.configurations)))
@@ -187,7 +187,7 @@ def _check_suggestions(records: Sequence[Record], expected: Undisturbed, one_at_
         index = record.body.get("configuration")
         known |= {index} if record.kind == "suggested" else set()
         assert index is None or index in known, record
-    audited = audit_suggestions(lambda: OptunaSearcher(expected.spec), records)
+    audited = audit_suggestions(lambda: searcher_for(expected.spec), records)
     assert (audited.checked, audited.differences) == (len(bodies), [])
     if not one_at_a_time:
         return trained(expected.spec, Drawn([body["values"] for body in bodies]))

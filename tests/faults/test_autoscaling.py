@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.ids import SweepPaths
+from sweeper.core.ids import SweepPaths
+from sweeper.monitoring.prometheus import METRICS, PREFIX
 from sweeper.results import load
-from sweeper.sinks.metrics import METRICS, PREFIX
 from tests.faults.autoscaling import autoscaled
 from tests.running import command, write_space
 

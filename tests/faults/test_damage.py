@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import read_journal, record_names
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal, record_names
 from sweeper.results import load
 from tests.faults.reference import SMALL, check_survived, undisturbed
 from tests.faults.small_disk import SmallDisk

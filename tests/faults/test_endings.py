@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.results import load
-from sweeper.search.space import configurations
-from sweeper.spec.loading import load_spec
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
 from tests.faults.reference import SMALL
 from tests.running import sweeper, write_space
 from trainables.worker.trial import Trial

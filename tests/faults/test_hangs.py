@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import read_journal
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import ENDED, fold
 from sweeper.results import load
-from sweeper.state import ENDED, fold
 from tests.faults.misbehaving import BAD, misbehave
 from tests.faults.reference import SMALL, undisturbed
 from tests.running import metrics_by_key, reports, same, write_space

@@ -8,8 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import read_journal
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from tests.polling import Poller
 from tests.running import command, kill, metrics_by_key, reports, started, sweeper, wait_for_records, write_space

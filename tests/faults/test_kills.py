@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import read_journal
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
 from tests.faults.cluster import local_cluster
 from tests.faults.disturbed import Disturbed, here
 from tests.faults.processes import below, kill_ids, trial_processes, wait_until

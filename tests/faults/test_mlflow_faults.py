@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeper.ids import SweepPaths, configuration_index
-from sweeper.journal import read_journal
-from sweeper.sinks.mlflow import sync
-from sweeper.sinks.mlflow_runs import RUN_STATUS
-from sweeper.state import fold
+from sweeper.core.ids import SweepPaths, configuration_index
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import fold
+from sweeper.tracking.runs import RUN_STATUS
+from sweeper.tracking.sync import sync
 from tests.faults.disturbed import Disturbed
 from tests.faults.processes import Moments, below, kill_ids
 from tests.faults.reference import SMALL, check_survived, undisturbed
@@ -134,7 +134,7 @@ def test_drivers_and_followers_killed_around_writes_to_mlflow(space: Path, tmp_p
     disturbed = Disturbed(space, tmp_path, draw.getrandbits(32), "--cpus", "1", mlflow=database)
 
     def strike(process: subprocess.Popen[str]) -> None:
-        followers = below(process.pid, "sweeper.sinks.mlflow")
+        followers = below(process.pid, "sweeper.tracking.sync")
         if draw.random() < 0.5:
             # First the one that writes, so that it cannot tidy up after its driver.
             kill_ids(*followers)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import record_names
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import record_names
 from sweeper.results import load
 from tests.faults.processes import kill_ids, trial_processes
 from tests.faults.reference import SMALL, check_survived, undisturbed

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from sweeper.errors import SweeperError
-from sweeper.progress.status import audit_sweep, status_table
-from sweeper.queries import VIEWS
-from sweeper.report import write_report
+from sweeper.core.errors import SweeperError
+from sweeper.monitoring.status import audit_sweep, status_table
+from sweeper.reporting import write_report
+from sweeper.reporting.summary import best_trials_sql, summary
 from sweeper.results import load
-from sweeper.summary import best_trials_sql, summary
+from sweeper.results.queries import VIEWS
 from tests.fuzzing.damage import Damage, damages
 
 READ, REFUSED = "read", "refused"

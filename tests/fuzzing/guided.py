@@ -11,10 +11,12 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["yaml", "sweeper.spec.loading", "sweeper.spec.domains", "sweeper.spec.file"]):
+with atheris.instrument_imports(
+    include=["yaml", "sweeper.space.loading", "sweeper.space.domains.domains", "sweeper.space.file"]
+):
     import yaml
 
-    import sweeper.spec.loading
+    import sweeper.space.loading
 from search_spaces import packaged_files
 from tests.fuzzing.spaces import check_bytes
 
@@ -43,5 +45,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert sweeper.spec.loading
+    assert sweeper.space.loading
     main()

@@ -13,11 +13,11 @@ import yaml
 from hypothesis import strategies as st
 
 from search_spaces import packaged_files
-from sweeper.errors import InvalidSearchSpace
+from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.plan import plan
-from sweeper.search.space import configurations
-from sweeper.spec.domains import DOMAINS
-from sweeper.spec.loading import SweepSpec, build_spec, load_spec
+from sweeper.space.configurations import configurations
+from sweeper.space.domains.domains import DOMAINS
+from sweeper.space.loading import SweepSpec, build_spec, load_spec
 from tests.fuzzing.damage import damages
 
 VALID, REFUSED = "valid", "refused"

@@ -10,11 +10,11 @@ import json
 import pytest
 import torch
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import read_journal
+from sweeper.core.ids import SweepPaths
+from sweeper.core.ray_environment import prepare
+from sweeper.execution.controllers.gpu_shares import CardMemory, share_for
+from sweeper.journal.journal import read_journal
 from sweeper.results import load
-from sweeper.running.card_shares import CardMemory, share_for
-from sweeper.running.ray_environment import prepare
 from tests.running import metrics_by_key, reports, same, sweeper, write_space
 from tests.shared_card import HUNGRY, run_on_one_card
 

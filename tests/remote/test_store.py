@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import SweeperError
-from sweeper.ids import SweepPaths
-from sweeper.journal import Journal, read_journal
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import Journal, read_journal
 from sweeper.results import load
-from sweeper.sinks.parquet import ParquetSink
-from sweeper.store.journal import TOGETHER, StoredJournal, remove_unsettled
-from sweeper.store.lease import BEAT_SECONDS, SILENCE_SECONDS, StoreLease
-from sweeper.store.mirror import Mirror
-from sweeper.store.places import fetch, local_copy, objects
+from sweeper.storage.mirror import Mirror
+from sweeper.storage.places import fetch, local_copy, objects
+from sweeper.storage.store_journal import TOGETHER, StoredJournal, remove_unsettled
+from sweeper.storage.store_lease import BEAT_SECONDS, SILENCE_SECONDS, StoreLease
+from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
-from tests.sweeper.sinks.conftest import RandomSweep, expected_rows
+from tests.sweeper.random_sweep import RandomSweep, expected_rows
 from trainables.worker.object_store import Store, StoreError
 from trainables.worker.trial_files import TrialFiles
 
@@ -134,7 +134,7 @@ def test_an_unreachable_store_ends_the_sweep_with_a_remedy(tmp_path: Path, servi
     journal = StoredJournal(tmp_path / "journal", gone, sleep=naps.append)
     journal.append("started", {"configuration": 0, "attempt": 1})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sweeper.store.journal.PATIENCE_SECONDS", 0.0)
+        patch.setattr("sweeper.storage.store_journal.PATIENCE_SECONDS", 0.0)
         with pytest.raises(SweeperError, match=r"cannot be reached.*\n.*sweeper resume s3://"):
             journal.settle()
 

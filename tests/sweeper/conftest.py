@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.sweeper.random_sweep import RandomSweep, expected_rows
 from tests.sweeper.synthetic_sweep import write_sweep
 
 
@@ -33,3 +35,19 @@ def losses_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A grid over losses × 2 networks × 2 learning rates, every trial but one trained to the end."""
     folder = tmp_path_factory.mktemp("losses") / "losses"
     return write_sweep(folder, space="losses", configurations=64, failures=1, samples=60)
+
+
+@pytest.fixture
+def random_sweep(tmp_path: Path) -> Any:
+    """Return a function that makes a random sweep of a seed."""
+
+    def make(seed: int = 0, name: str = "sweep", **options: Any) -> RandomSweep:
+        return RandomSweep(tmp_path / f"{name}-{seed}", seed, **options)
+
+    return make
+
+
+@pytest.fixture
+def expected() -> Any:
+    """Return the naive projection of a journal."""
+    return expected_rows

@@ -1,8 +1,8 @@
 """An executor without Ray: workers that train nothing, checkpoint to disk, crash and get killed with their driver.
 
-`Workers` answers as `trainables.worker.trainable` does, and `drive` calls the driver as `sweeper.running.executor`
-does, in an order drawn from a generator. A kill is an exception out of a sink or out of the loop: whatever the driver
-had in memory is gone, what it journaled and what workers wrote stays.
+`Workers` answers as `trainables.worker.trainable` does, and `drive` calls the driver as
+`sweeper.execution.ray.executor` does, in an order drawn from a generator. A kill is an exception out of a sink or out
+of the loop: whatever the driver had in memory is gone, what it journaled and what workers wrote stays.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.ids import SweepPaths
-from sweeper.journal import Journal, Record, read_journal
-from sweeper.running.driver import Driver
-from sweeper.running.failures import CRASH, PREEMPTED, Failure
-from sweeper.scheduler import Halving, Rungs
-from sweeper.search.searcher import Searcher
-from sweeper.search.suggested import SuggestedConfigurations
-from sweeper.state import SweepState, fold
+from sweeper.core.ids import SweepPaths
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.failures import CRASH, PREEMPTED, Failure
+from sweeper.journal.journal import Journal, Record, read_journal
+from sweeper.journal.state import SweepState, fold
+from sweeper.scheduling.asha import Halving, Rungs
+from sweeper.search.base import Searcher
+from sweeper.space.suggested import SuggestedConfigurations
 
 REPLICATES = 2
 PREEMPTION = Failure(PREEMPTED, "its node was taken away", counts=False)
@@ -153,7 +153,7 @@ class FakeSweep:
         return Worker(self.paths, self.halving, rng, assignment)
 
     def driver(self, sink: KillingSink | None = None, **options: Any) -> Driver:
-        """Fold the journal and take the sweep up, as `sweeper.running.runner` does."""
+        """Fold the journal and take the sweep up, as `sweeper.execution.runner` does."""
         state, rungs = SweepState(self.configurations), Rungs(self.halving)
         searcher = self.searcher() if self.searcher is not None else None
         for record in self.records():

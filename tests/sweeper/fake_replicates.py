@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.running.replicate_driver import ReplicateDriver
-from sweeper.state import fold
+from sweeper.execution.driver.replicate_driver import ReplicateDriver
+from sweeper.journal.state import fold
 from tests.sweeper.fake_executor import FakeSweep, Worker
 from trainables.worker.checkpoints import replicate_folder
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 
-from sweeper.journal import Journal
-from sweeper.manifest import build_manifest
+from sweeper.core.schemas import evaluation_columns, table_schemas
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.reuse import MANIFEST_KEY, choose_sources, reusable_trials
+from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
+from sweeper.execution.warm_start import Lesson, lessons
+from sweeper.journal.journal import Journal
+from sweeper.journal.state import SweepState
 from sweeper.planning.preparation import dataset_facts
-from sweeper.running.driver import Driver
-from sweeper.running.reuse import MANIFEST_KEY, choose_sources, reusable_trials
-from sweeper.scheduler import Rungs
-from sweeper.search.space import column_types
-from sweeper.search.suggested import configurations_of
-from sweeper.search.warm_start import MANIFEST_KEY as LEARNED
-from sweeper.search.warm_start import Lesson, lessons
-from sweeper.sinks.parquet import ParquetSink
-from sweeper.spec.loading import load_spec
-from sweeper.state import SweepState
-from sweeper.sweep import Sweep, create_sweep
-from sweeper.tables import evaluation_columns, table_schemas
+from sweeper.scheduling.asha import Rungs
+from sweeper.space.configurations import column_types
+from sweeper.space.loading import load_spec
+from sweeper.space.suggested import configurations_of
+from sweeper.storage.manifest import build_manifest
+from sweeper.storage.sweeps import Sweep, create_sweep
+from sweeper.tables.writer import ParquetSink
 from tests.faults.reference import SMALL
 from tests.running import write_space
 from trainables.worker.trial import Trial
@@ -64,9 +64,9 @@ class Inline:
         spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), Rungs(sweep.spec.halving)
         searcher = None
         if spec.searcher.learns:
-            from sweeper.search.optuna_search import OptunaSearcher
+            from sweeper.space.searchers import searcher_for
 
-            searcher = OptunaSearcher(spec)
+            searcher = searcher_for(spec)
             sweep = replace(sweep, configurations=configurations_of(spec, state.suggested))
         schemas = table_schemas(column_types(spec.space), self.dataset.classes, evaluation_columns(["temperature"]))
         replicates = spec.replicates.count

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.journal import Record
-from sweeper.search.choices import Choice
-from sweeper.search.searcher import Searcher, Suggestion, suggested_body
-from sweeper.spec.domains import Interval, Members
-from sweeper.spec.loading import build_spec
-from sweeper.spec.models import SweepSpec
+from sweeper.journal.journal import Record
+from sweeper.search.base import Searcher, Suggestion, suggested_body
+from sweeper.space.domains.choices import Choice
+from sweeper.space.domains.domains import Interval, Members
+from sweeper.space.loading import build_spec
+from sweeper.space.models import SweepSpec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 SPACE: dict[str, Any] = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sweeper.scheduler import Halving, Rungs, decide
+from sweeper.scheduling.asha import Halving, Rungs, decide
 
 
 @dataclass

@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 
-from sweeper.scheduler import Halving, Rungs, decide
+from sweeper.scheduling.asha import Halving, Rungs, decide
 
 
 def simulate(halving: Halving, trials: int, *, workers: int, seed: int) -> dict[int, int]:

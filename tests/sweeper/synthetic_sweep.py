@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from sweeper.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
-from sweeper.tables import evaluation_columns, record_batch, table_schemas
+from sweeper.core.ids import TABLES, SweepPaths, config_hash, flatten_configuration, replicate_seed, trial_name
+from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
 from tests.sweeper.synthetic_metrics import BINS, CLASSES, best_temperature, bins_of, metrics, softmax, spectrum
 
 RUNGS = (3, 9)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.errors import InvalidSearchSpace
-from sweeper.ids import SweepPaths, replicate_seed
+from sweeper.core.errors import InvalidSearchSpace
+from sweeper.core.ids import SweepPaths, replicate_seed
+from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.results import load
-from sweeper.scheduler import Halving
-from sweeper.search.space import column_types
-from sweeper.sinks.parquet import ParquetSink
-from sweeper.spec.loading import build_spec
-from sweeper.tables import evaluation_columns, table_schemas
+from sweeper.scheduling.asha import Halving
+from sweeper.space.configurations import column_types
+from sweeper.space.loading import build_spec
+from sweeper.tables.writer import ParquetSink
 from tests.sweeper.fake_executor import FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from mlflow.tracking import MlflowClient
 
-from sweeper.ids import TABLES, SweepPaths
-from sweeper.journal import read_journal
+from sweeper.core.ids import TABLES, SweepPaths
+from sweeper.journal.journal import read_journal
 from sweeper.results import load
-from sweeper.sinks.mlflow_questions import questions
-from sweeper.sweep import open_sweep
+from sweeper.storage.sweeps import open_sweep
+from sweeper.tracking.questions import questions
 from tests.receiver import receiver
 from tests.running import metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
 

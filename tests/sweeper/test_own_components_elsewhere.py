@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import search_spaces
-from sweeper.own.components import code_of, look_beside
-from sweeper.search.space import configurations
-from sweeper.spec.loading import load_spec
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
+from sweeper.space.user_code import code_of, look_beside
 from tests.remote.services import can_hide
 
 ROOT = Path(search_spaces.__file__).parents[1]

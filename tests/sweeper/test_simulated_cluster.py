@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sweeper.scheduler import Halving
+from sweeper.scheduling.asha import Halving
 from tests.sweeper.simulated_cluster import SimulatedCluster, simulate
 
 

@@ -22,6 +22,7 @@ from trainables.datasets import (
     tiny_imagenet,
 )
 from trainables.datasets.base import DataSet, DataSetUnavailableError, Split, batch_fault, batches, evaluation_batches
+from trainables.datasets.own import OWN_DATASETS
 from trainables.registry import Registry
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
     "load_dataset",
 ]
 
-DATASETS = Registry("data set", "datasets")
+DATASETS = Registry("data set", OWN_DATASETS)
 
 for _source in (
     digits,

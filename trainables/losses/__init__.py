@@ -22,5 +22,6 @@ import_module("trainables.losses.kde_xe")
 import_module("trainables.losses.aurc")
 import_module("trainables.losses.selective_risk")
 import_module("trainables.losses.hessian_trace")
+import_module("trainables.losses.own")
 
 __all__ = ["LOSSES", "Loss", "build_loss"]

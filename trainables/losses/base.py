@@ -12,7 +12,7 @@ from trainables.registry import Registry
 
 State = dict[str, Tensor | float | int]
 
-LOSSES = Registry("loss", "losses")
+LOSSES = Registry("loss")  # `trainables.losses.own` adds users' own
 
 
 class Loss:

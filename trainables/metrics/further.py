@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from trainables.metrics.binning import calibration_error
+from trainables.metrics.own import OWN_METRICS
 from trainables.metrics.probabilities import Floats, Integers
 from trainables.registry import Component, Hyperparameter, Registry, column_label
 
-METRICS = Registry("metric", "metrics")
+METRICS = Registry("metric", OWN_METRICS)
 """What `evaluation.metrics` may name."""
 
 Metrics = tuple[tuple[str, Mapping[str, Any]], ...]

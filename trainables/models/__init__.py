@@ -27,12 +27,13 @@ from trainables.models import (
     vision_transformer,
     wide_resnet,
 )
+from trainables.models.own import OWN_NETWORKS
 from trainables.registry import Registry
 
 if TYPE_CHECKING:
     from trainables.datasets.base import DataSet
 
-ARCHITECTURES = Registry("architecture", "architectures")
+ARCHITECTURES = Registry("architecture", OWN_NETWORKS)
 
 for _family in (
     mlp,

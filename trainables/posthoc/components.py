@@ -9,10 +9,11 @@ from trainables.posthoc.focal_temperature import PARAMETERS as FOCAL_TEMPERATURE
 from trainables.posthoc.focal_temperature import fit_focal_temperature
 from trainables.posthoc.metacal import PARAMETERS as METACAL_PARAMETERS
 from trainables.posthoc.metacal import fit_metacal_acc, fit_metacal_mis
+from trainables.posthoc.own import OWN_METHODS
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, fit_temperature
 from trainables.registry import Component, Hyperparameter, Registry
 
-POSTHOC = Registry("post-hoc method", "posthoc")
+POSTHOC = Registry("post-hoc method", OWN_METHODS)
 
 _BINS = Hyperparameter("bins", "integer", 15, minimum=1, source="mukhoti §5; properness §5.1")
 

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from trainables.registry.nearest import did_you_mean
 
@@ -150,17 +150,31 @@ class ExtensionError(ValueError):
     """A component of a user's own that cannot be used: one sentence with the place in the user's file."""
 
 
+class OwnComponents(Protocol):
+    """Finds components of a user's own and makes them into `Component`s: `trainables.extensions.own.OwnFamily`."""
+
+    @property
+    def group(self) -> str:
+        """The last part of the name of its entry points, e.g. `losses`."""
+
+    def names(self) -> Mapping[str, str]:
+        """Return the names that installed packages give, each with its import path. Nothing is imported for that."""
+
+    def component(self, name: str, path: str) -> Component:
+        """Return what `name` stands for, imported from `path`. Raises ExtensionError when it cannot be used."""
+
+
 class Registry(Mapping[str, Component]):
     """The components of one kind, by name. Adding a component is one `register` call in its own file.
 
-    A registry with a `group` also knows components of the user's own: by import path, and by the names that installed
-    packages give in the entry points `calibration_sweeper.<group>`. They are imported when they are asked for.
+    A registry with `own` also knows components of the user's own: by import path, and by the names that installed
+    packages give in their entry points. They are imported when they are asked for.
     """
 
-    def __init__(self, kind: str, group: str = "") -> None:
-        """Create an empty registry; `kind` is the noun used in messages, e.g. `loss`."""
+    def __init__(self, kind: str, own: OwnComponents | None = None) -> None:
+        """Create an empty registry; `kind` is the noun used in messages, e.g. `loss`; `own` finds users' components."""
         self.kind = kind
-        self.group = group
+        self.own = own
         self.trusting = False
         self._components: dict[str, Component] = {}
         self._own: dict[str, Component] = {}
@@ -172,9 +186,9 @@ class Registry(Mapping[str, Component]):
         if name not in self._own:
             if not (is_import_path(name) or name in self.installed()):
                 raise KeyError(name)
-            from trainables.extensions.adapters import adapted
-
-            self._own[name] = adapted(self.kind, self.group, name, self.installed().get(name, name))
+            if self.own is None:
+                raise ExtensionError(f"{name}: this project takes no {self.kind} of your own; name one of its own")
+            self._own[name] = self.own.component(name, self.installed().get(name, name))
         return self._own[name]
 
     def __contains__(self, name: object) -> bool:
@@ -195,11 +209,12 @@ class Registry(Mapping[str, Component]):
 
     def installed(self) -> Mapping[str, str]:
         """Return the names that installed packages add, each with its import path. Nothing is imported for that."""
-        if not self.group:
-            return {}
-        from trainables.extensions.installed import installed_names
+        return {} if self.own is None else self.own.names()
 
-        return installed_names(self.group)
+    @property
+    def group(self) -> str:
+        """The last part of its entry points' name, `losses` say; empty where it takes no components of a user's own."""
+        return "" if self.own is None else self.own.group
 
     def is_own(self, name: str) -> bool:
         """Tell whether a name is a user's own: not one of the project's components."""
@@ -211,7 +226,7 @@ class Registry(Mapping[str, Component]):
 
     def trusted(self) -> Registry:
         """Return a registry of the same components that imports nothing: it takes users' own names as they are."""
-        view = Registry(self.kind, self.group)
+        view = Registry(self.kind, self.own)
         view._components, view.trusting = self._components, True
         return view
 

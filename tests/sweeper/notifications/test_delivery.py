@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.notifications import delivery as notify_delivery
 from sweeper.notifications.delivery import deliver
-from sweeper.notifications.targets import Target
+from sweeper.space.notify import Target
 from tests.receiver import receiver
 
 EVENTS = frozenset({"end"})

@@ -11,8 +11,8 @@ from rich.console import Console
 from sweeper.planning.dataset_sizes import SIZES, dataset_size
 from sweeper.planning.estimate import PRODUCT_PASSES, TRAINING_PASSES, cards, estimate, forward_operations
 from sweeper.planning.plan import plan
-from sweeper.spec.loading import load_spec
-from sweeper.spec.models import SweepSpec
+from sweeper.space.loading import load_spec
+from sweeper.space.models import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 
 SPACE = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeper.errors import SweeperError
+from sweeper.core.errors import SweeperError
 from sweeper.planning.cluster_file import ClusterFile, NodeGroup, quantity, read_cluster
 from sweeper.planning.estimate import Estimate, cards
 from sweeper.planning.on_cluster import (
@@ -22,7 +22,7 @@ from sweeper.planning.on_cluster import (
     trial_resources,
 )
 from sweeper.planning.plan import Plan, Range
-from sweeper.spec.models import Resources
+from sweeper.space.models import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 HEAD = NodeGroup("head", 0, 0, 1, "small", False)
@@ -153,7 +153,7 @@ def test_quantities() -> None:
 
 def test_no_more_nodes_are_asked_for_than_a_sweep_may_use_at_once(tmp_path: Path) -> None:
     from sweeper.planning.on_cluster import cluster_plan
-    from sweeper.spec.loading import load_spec
+    from sweeper.space.loading import load_spec
 
     spec = load_spec("quickstart", ["max_concurrent=6", "resources.gpu=0.5"])
     planned, there = cluster_plan(spec, DEPLOY / "ray/aws.yaml", None)

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from sweeper.planning.costs import measure_costs, measured_plan, representatives
 from sweeper.planning.plan import Cost, Range, architecture_shares, plan, simulate, takes
-from sweeper.scheduler import Halving
-from sweeper.spec.loading import build_spec, load_spec
-from sweeper.spec.models import Resources
+from sweeper.scheduling.asha import Halving
+from sweeper.space.loading import build_spec, load_spec
+from sweeper.space.models import Resources
 from tests.sweeper.searches import searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 

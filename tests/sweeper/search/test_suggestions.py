@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.ids import SweepPaths, config_hash
-from sweeper.journal import Journal, record_names
-from sweeper.scheduler import Halving, audit
-from sweeper.search.optuna_search import OptunaSearcher
-from sweeper.search.searcher import Suggestion, audit_suggestions
-from sweeper.search.suggested import JournaledSuggestions, SuggestedConfigurations
-from sweeper.state import ENDED, fold
+from sweeper.core.ids import SweepPaths, config_hash
+from sweeper.journal.journal import Journal, record_names
+from sweeper.journal.state import ENDED, fold
+from sweeper.scheduling.asha import Halving, audit
+from sweeper.search.base import Searcher, Suggestion, audit_suggestions
+from sweeper.space.searchers import searcher_for
+from sweeper.space.suggested import JournaledSuggestions, SuggestedConfigurations
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, KilledError, KillingSink, Worker, alone
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.searches import searched_spec
@@ -29,7 +29,7 @@ TO_THE_END = dataclasses.replace(HALVING, stops=False)
 
 
 def _sweep(tmp_path, name="sweep", halving=HALVING, kind=FakeSweep, **options):
-    return kind(SweepPaths(tmp_path / name), halving, COUNT, searcher=lambda: OptunaSearcher(SPEC), **options)
+    return kind(SweepPaths(tmp_path / name), halving, COUNT, searcher=lambda: searcher_for(SPEC), **options)
 
 
 def _suggestions(sweep):
@@ -56,7 +56,7 @@ def _check(sweep):
     state = fold(records, COUNT)
     assert all(trial.status in ENDED for trial in state.trials.values())
     assert audit(sweep.halving, records)[1] == []
-    found = audit_suggestions(lambda: OptunaSearcher(SPEC), records)
+    found = audit_suggestions(lambda: searcher_for(SPEC), records)
     assert (found.checked, found.differences) == (COUNT, [])
     ended = [r.body["configuration"] for r in records if r.kind == "report" and r.body["status"] in ENDED]
     assert max(collections.Counter(ended).values()) == 1
@@ -193,16 +193,22 @@ def test_a_sweep_that_was_asked_to_stop_suggests_nothing(tmp_path):
 def test_a_searchers_fault_loses_nothing(tmp_path):
     sweep = _sweep(tmp_path)
 
-    class Faulty(OptunaSearcher):
-        def suggest(self, configuration: int) -> Suggestion:
+    def faulty() -> Searcher:
+        searcher = searcher_for(SPEC)
+        suggest = searcher.suggest
+
+        def suggest_or_fail(configuration: int) -> Suggestion:
             if configuration == 3:
                 raise RuntimeError("out of ideas")
-            return super().suggest(configuration)
+            return suggest(configuration)
 
-    sweep.searcher = lambda: Faulty(SPEC)
+        searcher.suggest = suggest_or_fail
+        return searcher
+
+    sweep.searcher = faulty
     with pytest.raises(RuntimeError, match="out of ideas"):
         sweep.run(np.random.default_rng(0))
-    sweep.searcher = lambda: OptunaSearcher(SPEC)
+    sweep.searcher = lambda: searcher_for(SPEC)
     sweep.run(np.random.default_rng(0))
     _check(sweep)
 

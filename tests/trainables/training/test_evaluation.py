@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.tables import REHEARSAL, evaluation_columns, record_batch, table_schemas
+from sweeper.core.schemas import REHEARSAL, evaluation_columns, record_batch, table_schemas
 from tests.trainables.small_data import small_digits
 from trainables.curvature import CurvatureUnavailable
 from trainables.datasets import load_dataset

@@ -1,0 +1,121 @@
+"""Claims that hold one training loss against cross-entropy: selective risk's ECE, and confidence on mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.analysis.claims.base import Claim, Rows, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.numbers import (
+    Point,
+    by_trial,
+    difference,
+    mean_correlation,
+    number,
+    of_split,
+    other_settings,
+    trained_to_the_end,
+    trial_mean,
+)
+
+
+def judge_selective(rows: Rows) -> Verdict:
+    """Judge that the selective-risk loss, its coverage and ν chosen on validation data, calibrates below cross-entropy.
+
+    Rule: of all configurations of selective_risk, and of all of cross-entropy, the one with the smallest mean
+    validation ECE is chosen; the statistic is cross-entropy's test ECE minus selective_risk's, Welch's interval over
+    replicates. Holds where the 95 % interval lies above 0, does not hold where it lies below, else undecided. The rank
+    correlations of test ECE with coverage and with ν over all configurations say which of the two matters.
+    """
+    name = "coverage_and_nu_calibrate"
+    held = trained_to_the_end(rows)
+    val, test = (by_trial(of_split(held, split)) for split in ("val", "test"))
+    chosen = {loss: _calibrated(val, loss) for loss in ("cross_entropy", "selective_risk")}
+    if None in chosen.values():
+        return undecided(name, "configurations of both cross_entropy and selective_risk are needed", 0, "replicates")
+    values = {loss: _values(test[trial], "ece") for loss, trial in chosen.items() if trial is not None}
+    found = difference(values["cross_entropy"], values["selective_risk"])
+    row = val[chosen["selective_risk"] or ""][0]
+    rho = {key: mean_correlation(_selective_points(test, key)) for key in ("coverage", "nu")}
+    sentence = (
+        f"test ECE of cross-entropy minus that of selective risk (coverage {row['config_loss_coverage']:.2g}, ν "
+        f"{row['config_loss_nu']:.2g}, chosen on validation data): {found.text('.4f')}, n = {found.n} networks; over "
+        f"all coverages and ν, ρ(coverage, ECE) {rho['coverage'].text('.2f')} and ρ(ν, ECE) {rho['nu'].text('.2f')}"
+    )
+    details = {f"rho_{key}": each.value for key, each in rho.items()} | {
+        "coverage": row["config_loss_coverage"],
+        "nu": row["config_loss_nu"],
+    }
+    return Verdict(name, decide(found.interval), found.value, found.interval, found.n, "networks", sentence, details)
+
+
+def judge_mistakes(rows: Rows) -> Verdict:
+    """Judge that cross-entropy is more confident in its mistakes than FLSD-53.
+
+    Rule: mean confidence on wrongly classified test samples, cross-entropy minus FLSD-53 (each loss's replicates of all
+    its configurations), Welch's interval. Holds where the 95 % interval lies above 0, does not hold where it lies
+    below, else undecided. Meant for training labels of which a share is flipped, while test labels are right.
+    """
+    name = "cross_entropy_overconfident_on_mistakes"
+    test = of_split(trained_to_the_end(rows), "test")
+    groups: dict[str, list[Mapping[str, Any]]] = {"cross_entropy": [], "focal_sample_dependent": []}
+    for row in test:
+        if row["config_loss_name"] in groups and row.get("config_loss_variant") in (None, "flsd_53"):
+            groups[row["config_loss_name"]].append(row)
+    plain, focal = (_values(held, "confidence_wrong") for held in groups.values())
+    found = difference(plain, focal)
+    if found.value is None:
+        return undecided(name, "cross_entropy and focal_sample_dependent (flsd_53) are both needed", 0, "networks")
+    means = {loss: trial_mean(held, "confidence_wrong") for loss, held in groups.items()}
+    errors = {loss: 1 - (trial_mean(held, "accuracy") or 0.0) for loss, held in groups.items()}
+    sentence = (
+        f"mean confidence on mistakes {means['cross_entropy']:.3f} with cross-entropy, "
+        f"{means['focal_sample_dependent']:.3f} with FLSD-53: difference {found.text('.3f')}, n = {found.n} networks "
+        f"(test error {errors['cross_entropy']:.1%} and {errors['focal_sample_dependent']:.1%})"
+    )
+    return Verdict(
+        name, decide(found.interval), found.value, found.interval, found.n, "networks", sentence, {"error": errors}
+    )
+
+
+def _calibrated(trials: Mapping[str, list[Mapping[str, Any]]], loss: str) -> str | None:
+    """Return the trial of `loss` with the smallest mean validation ECE."""
+    means = {
+        trial: mean
+        for trial, held in trials.items()
+        if held[0]["config_loss_name"] == loss and (mean := trial_mean(held, "ece")) is not None
+    }
+    return min(means, key=lambda trial: means[trial]) if means else None
+
+
+def _values(rows: Rows, column: str) -> list[float]:
+    return [value for row in rows if (value := number(row, column)) is not None]
+
+
+def _selective_points(test: Mapping[str, list[Mapping[str, Any]]], key: str) -> list[Point]:
+    points = []
+    for held in test.values():
+        row, ece = held[0], trial_mean(held, "ece")
+        x = number(row, f"config_loss_{key}")
+        if row["config_loss_name"] == "selective_risk" and x is not None and ece is not None:
+            stratum = other_settings(row, ("config_loss_coverage", "config_loss_nu", "config_optimizer_lr"))
+            points.append(Point(stratum, x, ece, len(held)))
+    return points
+
+
+CLAIMS = (
+    Claim(
+        "coverage_and_nu_calibrate",
+        "selective",
+        "With coverage and ν chosen on validation data, the selective-risk loss calibrates better than cross-entropy.",
+        rule_of(judge_selective),
+        judge_selective,
+    ),
+    Claim(
+        "cross_entropy_overconfident_on_mistakes",
+        "mukhoti",
+        "Cross-entropy is over-confident in its mistakes, and FLSD-53 less so.",
+        rule_of(judge_mistakes),
+        judge_mistakes,
+    ),
+)

@@ -1,0 +1,201 @@
+"""Two sweeps side by side: what differs in what was asked and what ran it, and in what came out.
+
+Outcomes are compared pair by pair: the same configuration (by hash), on the same seeds where both sweeps have them,
+and only where it ran to the end in both, so that a trial that was stopped early never stands beside one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sweeper.analysis.statistics.paired import PairedDifference, holm, paired_difference
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.multi_sweep import SeveralResults
+
+METRICS = (
+    ("test", "accuracy"),
+    ("test", "nll"),
+    ("test", "brier"),
+    ("test", "ece"),
+    ("test", "ada_ece"),
+    ("val", "hessian_cross_entropy_lambda_max"),
+    ("val", "hessian_cross_entropy_trace"),
+)
+"""Split and column of what is compared; curvature is measured on validation data alone."""
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """One metric in both sweeps, over the pairs that have it.
+
+    Attributes:
+        split, metric: what is compared.
+        means: of the first and of the second sweep over the same pairs.
+        difference: second − first; its `p` is corrected for the number of metrics (Holm).
+    """
+
+    split: str
+    metric: str
+    means: tuple[float, float]
+    difference: PairedDifference
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found.
+
+    Attributes:
+        names: the two sweeps.
+        asked: (key, first, second) of every value of the resolved search spaces that differs.
+        ran_on: the same of versions, commit and hardware.
+        only: number of configurations that only the first, only the second sweep has.
+        shared: number of configurations in both.
+        finished: number of shared configurations that ran to the end in both; only these are compared.
+        unit: what a pair is: `configuration` (means over seeds) or `seed`.
+        equal_seeds: whether pairs are on the same seeds.
+        metrics: the compared metrics that both measured.
+        left_out: why a metric is not compared, by its name.
+        best: the best configuration of each that ran to the end, in words; empty where none did.
+    """
+
+    names: tuple[str, str]
+    asked: Sequence[tuple[str, Any, Any]]
+    ran_on: Sequence[tuple[str, Any, Any]]
+    only: tuple[int, int]
+    shared: int
+    finished: int
+    unit: str
+    equal_seeds: bool
+    metrics: Sequence[MetricComparison]
+    left_out: Mapping[str, str]
+    best: tuple[str, str] = ("", "")
+
+
+def compare(first: Results, second: Results) -> Comparison:
+    """Compare two sweeps. Raises QueryError where their tables cannot be read."""
+    both = SeveralResults({"first": first, "second": second})
+    trials = both.sql("SELECT DISTINCT sweep, config_hash FROM trials WHERE config_hash IS NOT NULL").to_pylist()
+    hashes = [{row["config_hash"] for row in trials if row["sweep"] == name} for name in both.members]
+    rows = [_finished(both, name) for name in both.members]
+    finished = {key[0] for key in rows[0]} & {key[0] for key in rows[1]}
+    equal_seeds = any(key in rows[1] for key in rows[0])
+    by_seed = len(finished) == 1 and equal_seeds
+    units = [_units(side, set(rows[0]) & set(rows[1]) if equal_seeds else None, by_seed) for side in rows]
+    metrics, left_out = _compare_metrics(*units)
+    return Comparison(
+        names=(first.name, second.name),
+        asked=differences(first.specification, second.specification, leave_out=("header",)),
+        ran_on=differences(_environment(first), _environment(second)),
+        only=(len(hashes[0] - hashes[1]), len(hashes[1] - hashes[0])),
+        shared=len(hashes[0] & hashes[1]),
+        finished=len(finished),
+        unit="seed" if by_seed else "configuration",
+        equal_seeds=equal_seeds,
+        metrics=metrics,
+        left_out=left_out,
+        best=(_best(first), _best(second)),
+    )
+
+
+def _best(results: Results) -> str:
+    """Return the best finished configuration of a sweep by its own objective: `validation NLL 0.045 ± 0.001, …`."""
+    board = leaderboard(results)
+    if not board.finished:
+        return ""
+    row = board.finished[0]
+    chosen = f"the best of {len(board.finished)} finished"
+    return f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}, {chosen}"
+
+
+def differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], *, leave_out: Sequence[str] = ()
+) -> list[tuple[str, Any, Any]]:
+    """Return (dotted key, first, second) of the values that differ between two nested mappings; None where absent."""
+    a, b = _flat(first, leave_out), _flat(second, leave_out)
+    return [(key, a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key)]
+
+
+def _flat(values: Mapping[str, Any], leave_out: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if prefix == "" and key in leave_out:
+            continue
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, prefix=f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _environment(results: Results) -> dict[str, Any]:
+    manifest = results.manifest
+    return {key: manifest[key] for key in ("versions", "git", "hardware", "dataset") if manifest.get(key) is not None}
+
+
+def _finished(both: SeveralResults, sweep: str) -> dict[Key, dict[str, Any]]:
+    """Return the measurements of every replicate that ran to the end, by configuration and seed."""
+    table = both.sql(
+        f"SELECT * FROM final WHERE sweep = '{sweep}' AND status = 'completed' AND split IN ('val', 'test')"
+    )
+    found: dict[Key, dict[str, Any]] = {}
+    wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}
+    columns = ["config_hash", "seed", "split", *sorted(wanted & set(table.column_names))]
+    for row in table.select(columns).to_pylist():
+        measured = {f"{row['split']}_{name}": row[name] for name in columns[3:]}
+        found.setdefault((row["config_hash"], row["seed"]), {}).update(measured)
+    return found
+
+
+def _units(
+    rows: Mapping[Key, Mapping[str, Any]], keys: set[Key] | None, by_seed: bool
+) -> dict[Any, list[Mapping[str, Any]]]:
+    """Group replicates into the units that are paired: seeds, or configurations."""
+    units: dict[Any, list[Mapping[str, Any]]] = {}
+    for key, row in rows.items():
+        if keys is None or key in keys:
+            units.setdefault(key if by_seed else key[0], []).append(row)
+    return units
+
+
+def _compare_metrics(
+    first: Mapping[Any, Sequence[Mapping[str, Any]]], second: Mapping[Any, Sequence[Mapping[str, Any]]]
+) -> tuple[list[MetricComparison], dict[str, str]]:
+    found: list[MetricComparison] = []
+    left_out: dict[str, str] = {}
+    for split, metric in METRICS:
+        column = f"{split}_{metric}"
+        if metric.startswith("hessian") and _sample_counts(first) != _sample_counts(second):
+            left_out[metric] = "measured on different numbers of samples"
+            continue
+        pairs = [
+            (a, b)
+            for unit in first
+            if unit in second
+            and (a := _mean(first[unit], column)) is not None
+            and (b := _mean(second[unit], column)) is not None
+        ]
+        if not pairs:
+            continue
+        before, after = [a for a, _ in pairs], [b for _, b in pairs]
+        means = (sum(before) / len(pairs), sum(after) / len(pairs))
+        found.append(MetricComparison(split, metric, means, paired_difference(before, after)))
+    corrected = holm([entry.difference.p for entry in found])
+    return [
+        replace(entry, difference=replace(entry.difference, p=p)) for entry, p in zip(found, corrected, strict=True)
+    ], left_out
+
+
+def _sample_counts(units: Mapping[Any, Sequence[Mapping[str, Any]]]) -> set[Any]:
+    """Return the numbers of samples that curvature was measured on: values of different ones are not comparable."""
+    counts = {row.get("val_hessian_cross_entropy_samples") for rows in units.values() for row in rows}
+    return counts - {None}
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], column: str) -> float | None:
+    values = [row[column] for row in rows if row.get(column) is not None and row[column] == row[column]]
+    return sum(values) / len(values) if values else None

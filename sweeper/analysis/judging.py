@@ -1,0 +1,85 @@
+"""Judging the claims of a sweep: the rows that judges see, and what they say, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from sweeper.analysis.claims import CLAIMS
+from sweeper.analysis.claims.base import Verdict
+from sweeper.core.errors import SweeperError
+from sweeper.results import Results
+from trainables.registry.nearest import did_you_mean
+
+WEIGHTS_SQL = """
+SELECT trial, replicate, avg(pow(greatest(0, 1 - exp(z[target + 1]) / list_sum(list_transform(z, lambda x: exp(x)))),
+  gamma)) AS weight
+FROM (
+  SELECT trial, replicate, target, gamma, list_transform(z, lambda x: x - list_max(z)) AS z
+  FROM (
+    SELECT p.trial, p.replicate, p.target, f.config_loss_gamma AS gamma, p.logits::DOUBLE[] AS z
+    FROM predictions AS p
+    JOIN (SELECT trial, replicate, epoch, config_loss_gamma FROM final
+          WHERE split = 'val' AND stage = 'end' AND config_loss_name = 'focal') AS f
+      ON p.trial = f.trial AND p.replicate = f.replicate AND p.epoch = f.epoch
+    WHERE p.split = 'val'
+  )
+)
+GROUP BY trial, replicate
+"""
+"""The mean of (1 − p_y)^γ over the validation samples of each focal network at its last evaluation."""
+
+
+def named_claims(results: Results) -> list[str]:
+    """Return the claims that the sweep's header names and that exist."""
+    header = results.specification.get("header") or {}
+    return [name for name in header.get("claims") or () if name in CLAIMS]
+
+
+def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[Verdict]:
+    """Judge claims on a sweep's tables: those of its header, or those that are named.
+
+    Raises:
+        SweeperError: a name is no claim's, or the sweep names none.
+        QueryError: the tables cannot be read.
+    """
+    chosen = list(names) if names else named_claims(results)
+    unknown = [name for name in chosen if name not in CLAIMS]
+    if unknown:
+        raise SweeperError(f"unknown claim {unknown[0]!r}", did_you_mean(unknown[0], tuple(CLAIMS)).removeprefix("; "))
+    if not chosen:
+        raise SweeperError(
+            f"the search space of {results.name!r} names no claim", f"name one: {', '.join(CLAIMS)} (--claim)"
+        )
+    rows = claim_rows(results, weights=any(CLAIMS[name].weights for name in chosen))
+    return [CLAIMS[name].judge(rows) for name in chosen]
+
+
+def claim_rows(results: Results, *, weights: bool = True) -> list[dict[str, Any]]:
+    """Return the rows of `final`; with `weights`, each focal row's `mean_focal_weight` on validation data besides."""
+    rows = results.table("final").to_pylist()
+    found = _mean_focal_weights(results) if weights and "config_loss_gamma" in results.columns("final") else {}
+    for row in rows:
+        plain = 1.0 if row["config_loss_name"] == "cross_entropy" else None
+        row["mean_focal_weight"] = found.get((row["trial"], row["replicate"]), plain)
+    return rows
+
+
+def _mean_focal_weights(results: Results) -> dict[tuple[str, int], float]:
+    return {(row["trial"], row["replicate"]): row["weight"] for row in results.rows(WEIGHTS_SQL)}
+
+
+def verdict_lines(verdicts: Sequence[Verdict], *, rehearsal: bool = False) -> list[str]:
+    """Return each verdict in one paragraph; a rehearsal's say so."""
+    mark = "REHEARSAL, says nothing about the claim: " if rehearsal else ""
+    return [f"{mark}{CLAIMS[v.claim].statement} {v.verdict.capitalize()}: {v.sentence}." for v in verdicts]
+
+
+def claims_table() -> Table:
+    """Return every claim with its paper, statement and rule, for a terminal."""
+    table = Table("claim", "paper", "statement", "rule", box=None, pad_edge=False)
+    for claim in CLAIMS.values():
+        table.add_row(claim.name, claim.paper, claim.statement, claim.rule)
+    return table

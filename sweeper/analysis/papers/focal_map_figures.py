@@ -1,0 +1,181 @@
+"""Figures of the focal map alone, as rows and as a picture: no sweep, no data, no training.
+
+`temperatures` is properness Fig. 2 (two classes) and Fig. 6 (three, and the four of section 3.3), `bounds` is its
+Fig. 3, `confidence` is posterior Fig. 2. What the papers print stands beside what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search_spaces.published_numbers import read_published
+from sweeper.core.errors import SweeperError
+
+Row = dict[str, Any]
+
+GAMMAS: dict[str, tuple[float, ...]] = {
+    "temperatures": tuple(range(11)),  # properness section 3.3: gamma in (0, 10)
+    "bounds": (0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+    "confidence": (0.5, 1, 2, 3, 5),
+}
+CLASSES: dict[str, tuple[int, ...]] = {"temperatures": (2, 3, 4), "bounds": (2,), "confidence": (2, 1000)}
+MOST_GAMMA = 20.0
+"""Beyond, 1/T leaves the range that is searched."""
+
+CONFIDENCES = 99
+"""Points of a curve of `confidence`, evenly between 1/K and 1."""
+
+
+@dataclass(frozen=True)
+class MapFigure:
+    """What a figure shows.
+
+    Attributes:
+        rows: one a point, the same columns in each.
+        remarks: sentences: fitted lines and what the papers print.
+        curves: label → (x, y) columns' values, for the picture.
+        axes: names of the picture's axes.
+    """
+
+    rows: list[Row]
+    remarks: list[str]
+    curves: dict[str, tuple[list[float], list[float]]]
+    axes: tuple[str, str]
+
+
+def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = None) -> MapFigure:
+    """Compute a figure.
+
+    Args:
+        name: `temperatures`, `bounds` or `confidence`.
+        gammas: of the focal map, the paper's range if empty.
+        classes: number of classes, the paper's if `None`.
+
+    Raises:
+        SweeperError: an unknown figure, or a γ or number of classes that it is not defined for.
+    """
+    if name not in FIGURES:
+        raise SweeperError(f"no figure {name!r}", f"figures: {', '.join(FIGURES)}")
+    chosen = tuple(gammas) or GAMMAS[name]
+    wrong = [f"{gamma:g}" for gamma in chosen if not 0 <= gamma <= MOST_GAMMA]
+    if wrong:
+        raise SweeperError(f"gamma {', '.join(wrong)} is outside [0, {MOST_GAMMA:g}]", "give other --gamma values")
+    if classes is not None and name != "confidence" and classes not in CLASSES[name]:
+        known = " or ".join(map(str, CLASSES[name]))
+        raise SweeperError(f"{name} is defined for {known} classes, not {classes}", f"give --classes {known}")
+    if classes is not None and not 2 <= classes <= 10_000:
+        raise SweeperError(f"{classes} classes are outside [2, 10000]", "give another --classes")
+    return FIGURES[name](sorted(set(chosen)), (classes,) if classes is not None else CLASSES[name])
+
+
+def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
+    from trainables.posthoc.focal_temperature_fits import closest_temperature, line_through, simplex_logits
+
+    rows: list[Row] = []
+    remarks, curves = [], {}
+    for count in classes:
+        logits = simplex_logits(count)
+        fits = [closest_temperature(gamma, logits) for gamma in gammas]
+        rows += [
+            {
+                "classes": count,
+                "gamma": fit.gamma,
+                "temperature": fit.temperature,
+                "inverse_temperature": fit.inverse_temperature,
+                "max_error": fit.max_error,
+            }
+            for fit in fits
+        ]
+        curves[f"{count} classes"] = ([fit.gamma for fit in fits], [fit.inverse_temperature for fit in fits])
+        if len(fits) > 1:
+            slope, intercept = line_through(fits)
+            worst = max(fit.max_error for fit in fits)
+            printed = _printed("properness-fig2" if count == 2 else "properness-fig6", classes=str(count))
+            remarks.append(
+                f"{count} classes: 1/T = {slope:.3f} gamma + {intercept:.3f}, differences up to {worst:.4f}; printed: "
+                f"{printed['slope']} gamma + {printed['intercept']}, {printed['max_error']}"
+            )
+    return MapFigure(rows, remarks, curves, ("gamma", "1/T of the closest temperature scaling"))
+
+
+def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
+    from trainables.posthoc.focal_temperature_fits import measured_bounds, theoretical_bounds
+
+    rows: list[Row] = []
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for label, compute in (("theory", theoretical_bounds), ("measured", measured_bounds)):
+        found = [compute(gamma) for gamma in gammas]
+        rows += [{"bounds": label, "gamma": b.gamma, "lower": b.lower, "upper": b.upper} for b in found]
+        for side in ("lower", "upper"):
+            curves[f"{label}, {side}"] = ([b.gamma for b in found], [getattr(b, side) for b in found])
+    remarks = []
+    for label in ("theory", "measured"):
+        printed = _printed("properness-fig3", bounds=label)
+        low, high = printed["temperature_lower"], printed["temperature_upper"]
+        remarks.append(f"printed at gamma 4, {label}: T from {low} to {high}")
+    return MapFigure(rows, remarks, curves, ("gamma", "T between which the binary map lies"))
+
+
+def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
+    import numpy as np
+
+    from trainables.posthoc.focal_temperature_fits import confidence_after, largest_overconfident_gamma
+
+    rows: list[Row] = []
+    curves, remarks = {}, []
+    for count in classes:
+        top = np.linspace(1 / count, 1, CONFIDENCES + 2)[1:-1]
+        for gamma in gammas:
+            true = confidence_after(top, gamma, count)
+            rows += [
+                {"classes": count, "gamma": gamma, "confidence": float(q), "probability": float(p)}
+                for q, p in zip(top, true, strict=True)
+            ]
+            curves[f"{count} classes, gamma {gamma:g}"] = (true.tolist(), top.tolist())
+        last = largest_overconfident_gamma(count)
+        never = f"{count} classes: focal loss's minimiser is never over-confident"
+        remarks.append(never if last is None else f"{never} above gamma {last:.4g}")
+    printed = _printed("posterior-fig2", classes="5")["largest_overconfident_gamma"]
+    remarks.append(f"printed: 5 classes are the fewest, with {printed}")
+    return MapFigure(rows, remarks, curves, ("true probability of the top class", "confidence of the focal minimiser"))
+
+
+def _printed(table: str, **options: str) -> dict[str, str]:
+    """Return metric → text of the published numbers whose options include these; the first where several do."""
+    found: dict[str, str] = {}
+    for number in read_published(table):
+        if options.items() <= number.options.items():
+            found.setdefault(number.metric, number.printed)
+    return found
+
+
+FIGURES: dict[str, Callable[[Sequence[float], Sequence[int]], MapFigure]] = {
+    "temperatures": _temperatures,
+    "bounds": _bounds,
+    "confidence": _confidence,
+}
+
+
+def write_picture(figure: MapFigure, path: Path) -> None:
+    """Draw the curves into one HTML file that opens offline. Raises SweeperError where it cannot be written."""
+    import plotly.graph_objects as go
+
+    drawn = go.Figure(
+        [go.Scatter(x=x, y=y, name=label, mode="lines+markers") for label, (x, y) in figure.curves.items()]
+    )
+    for trace in drawn.data:
+        trace.mode = "lines" if len(trace.x) > 30 else "lines+markers"
+    drawn.update_layout(
+        template="plotly_white",
+        xaxis_title=figure.axes[0],
+        yaxis_title=figure.axes[1],
+        title={"text": "<br>".join(figure.remarks), "font": {"size": 12}, "y": 0.98, "yanchor": "top"},
+        margin={"t": 50 + 18 * len(figure.remarks)},
+    )
+    try:
+        path.write_text(drawn.to_html(include_plotlyjs=True), encoding="utf-8")
+    except OSError as error:
+        raise SweeperError(f"the picture cannot be written: {error}", "give --picture another path") from error

@@ -1,0 +1,150 @@
+"""A paper's table as Markdown, LaTeX or CSV: networks and metrics down, losses across; the paper above ours."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from search_spaces.published_numbers import PublishedNumber
+from sweeper.analysis.papers.tables import Cell, PaperTable
+from sweeper.analysis.statistics.basics import spread_text
+from sweeper.core.errors import SweeperError
+
+FORMATS = ("markdown", "latex", "csv")
+
+MISSING = "–"
+"""What stands in a cell that no sweep holds, and where the paper has none."""
+
+CSV_COLUMNS = (
+    "table", "dataset", "architecture", "loss", "options", "posthoc", "split", "metric", "printed", "published",
+    "published_spread", "ours", "ours_sd", "n", "sweep", "trial", "candidates", "source",
+)  # fmt: skip
+
+
+def format_paper_table(table: PaperTable, form: str) -> str:
+    """Return the table as text.
+
+    Raises:
+        SweeperError: for another format.
+    """
+    if form == "csv":
+        return _csv(table)
+    if form not in FORMATS:
+        raise SweeperError(f"unknown format {form!r} of a paper's table", f"formats: {', '.join(FORMATS)}")
+    header, rows = _grid(table)
+    return _markdown(table, header, rows) if form == "markdown" else _latex(table, header, rows)
+
+
+def caption(table: PaperTable) -> str:
+    """Return in a sentence what the table holds."""
+    sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(table.sweeps)}"
+    if table.rehearsals:
+        sentence += f"; left out, because they are rehearsals: {', '.join(table.rehearsals)}"
+    return sentence + ". Ours: mean ± standard deviation (n) over replicates that ran to the end."
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "no sweep"
+
+
+def _grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows: two rows, the paper's and ours, for every network, method and metric."""
+    columns = list(dict.fromkeys(_loss(cell.published) for cell in table.cells))
+    keys = list(dict.fromkeys(_row_key(cell.published) for cell in table.cells))
+    by_place = {(_row_key(cell.published), _loss(cell.published)): cell for cell in table.cells}
+    rows = []
+    for key in keys:
+        cells = [by_place.get((key, column)) for column in columns]
+        rows.append([*key, "paper", *(cell.published.printed if cell else MISSING for cell in cells)])
+        rows.append(["", "", "", "ours", *(_ours(cell) for cell in cells)])
+    return ["data, network", "measured", "after", "", *columns], rows
+
+
+def _row_key(number: PublishedNumber) -> tuple[str, str, str]:
+    others = {key: value for key, value in number.options.items() if not key.startswith("posthoc.")}
+    part = "".join(f", {key} {value}" for key, value in others.items() if "." in key)
+    network = ", ".join(filter(None, (number.dataset, number.architecture))) + part
+    options = ", ".join(
+        f"{key.removeprefix('posthoc.')} {value}" for key, value in number.options.items() if key.startswith("posthoc.")
+    )
+    posthoc = f"{number.posthoc} ({options})" if options else number.posthoc
+    return network, f"{number.split} {number.metric}".strip(), posthoc or "as trained"
+
+
+def _loss(number: PublishedNumber) -> str:
+    options = ", ".join(f"{key} {value}" for key, value in number.options.items() if "." not in key)
+    return " ".join(filter(None, (number.loss, options)))
+
+
+def _ours(cell: Cell | None) -> str:
+    if cell is None or cell.ours is None:
+        return MISSING
+    mean, scale = cell.ours.mean, scale_in_print(cell.published)
+    if printed_as_error(cell.published):
+        mean = 1 - mean
+    return f"{spread_text(mean, cell.ours.deviation, 4, scale)} ({cell.ours.n})"
+
+
+def scale_in_print(number: PublishedNumber) -> float:
+    """Return what our unit is multiplied by in print: 100 where the paper gives per cent."""
+    value = 1 - number.value if printed_as_error(number) else number.value
+    try:
+        return 100.0 if value and abs(float(number.printed) / value - 100) < 1 else 1.0
+    except ValueError:
+        return 1.0
+
+
+def printed_as_error(number: PublishedNumber) -> bool:
+    """Tell whether the paper prints an accuracy's complement, in per cent."""
+    try:
+        return number.metric == "accuracy" and abs(float(number.printed) / 100 - (1 - number.value)) < 1e-6
+    except ValueError:
+        return False
+
+
+def _markdown(table: PaperTable, header: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows)]
+    return "\n".join([*lines, "", caption(table)])
+
+
+def _latex(table: PaperTable, header: list[str], rows: list[list[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(map(_escaped, cells)) + r" \\"
+
+    body = [line(row) + (r" \addlinespace" if row[0] == "" else "") for row in rows]
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table}",
+            rf"\caption{{{_escaped(caption(table))}}}",
+            rf"\begin{{tabular}}{{llll{'r' * (len(header) - 4)}}}",
+            r"\toprule",
+            line(header),
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def _escaped(text: str) -> str:
+    for character in "&%$#_{}":
+        text = text.replace(character, "\\" + character)
+    return text.replace("±", r"$\pm$").replace("–", "--").replace("~", r"\textasciitilde{}")
+
+
+def _csv(table: PaperTable) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for cell in table.cells:
+        number, ours = cell.published, cell.ours
+        options = ";".join(f"{key}={value}" for key, value in number.options.items())
+        measured = [ours.mean, ours.deviation, ours.n] if ours else [None, None, 0]
+        place = [table.name, number.dataset, number.architecture, number.loss, options, number.posthoc]
+        printed = [number.split, number.metric, number.printed, number.value, number.spread]
+        writer.writerow([*place, *printed, *measured, cell.sweep, cell.trial, cell.candidates, number.source])
+    return text.getvalue().rstrip("\n")

@@ -1,0 +1,143 @@
+"""The stored predictions of a sweep, one evaluation at a time: never more of them in memory than that and one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.results.queries import current_generation
+
+ROWS_A_BATCH = 16_384
+"""Rows read at once: of 1,000 classes in float32 these are 64 MiB."""
+
+MOVES = 8
+"""So often the tables may be replaced by a new generation while one file is being opened."""
+
+Key = tuple[str, int, int]
+
+
+@dataclass
+class StoredPredictions:
+    """The logits of one evaluation of one replicate.
+
+    Attributes:
+        trial, replicate, epoch: which evaluation.
+        logits: split → float32 [N, K].
+        targets: split → int64 [N].
+    """
+
+    trial: str
+    replicate: int
+    epoch: int
+    logits: dict[str, np.ndarray] = field(default_factory=dict)
+    targets: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Rows of all splits together."""
+        return sum(len(values) for values in self.targets.values())
+
+
+class PredictionFiles:
+    """The files of the table `predictions` as they are now.
+
+    A running sweep may publish a new generation at any time; names that were visible once stay visible in it.
+    """
+
+    def __init__(self, paths: SweepPaths) -> None:
+        """List the files. Raises SweeperError when no sample's logits are stored in them."""
+        self._paths = paths
+        folder = current_generation(paths.root) / "predictions"
+        self._names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
+        self.rows = sum(self._open(name).metadata.num_rows for name in self._names)
+        if not self.rows:
+            raise SweeperError(
+                f"the sweep {paths.name!r} has no predictions to recalibrate",
+                "they are written at a trial's first rung: let a trial reach it, or restore the table `predictions`",
+            )
+
+    def evaluations(self) -> Iterator[StoredPredictions]:
+        """Yield every evaluation, in the order of the files.
+
+        Raises SweeperError for a damaged file, and where an evaluation's rows do not lie together.
+        """
+        seen: set[Key] = set()
+        gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        current: Key | None = None
+        for key, split, logits, targets in self._pieces():
+            if key != current:
+                if current is not None:
+                    yield _joined(current, gathered)
+                if key in seen:
+                    raise SweeperError(
+                        f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are in two places",
+                        f"put the table in order with `sweeper resume {self._paths.name}`",
+                    )
+                seen.add(key)
+                current, gathered = key, {}
+            gathered.setdefault(split, []).append((logits, targets))
+        if current is not None:
+            yield _joined(current, gathered)
+
+    def _pieces(self) -> Iterator[tuple[Key, str, np.ndarray, np.ndarray]]:
+        """Yield runs of rows of one evaluation and split: key, split, logits [n, K], targets [n]."""
+        for name in self._names:
+            try:
+                with self._open(name) as file:
+                    for batch in file.iter_batches(ROWS_A_BATCH):
+                        yield from _runs(batch)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise self._damaged(name, error) from error
+
+    def _open(self, name: str) -> pq.ParquetFile:
+        for _ in range(MOVES):
+            generation = current_generation(self._paths.root)
+            try:
+                return pq.ParquetFile(generation / "predictions" / name, page_checksum_verification=True)
+            except FileNotFoundError as error:
+                if generation == current_generation(self._paths.root):
+                    raise self._damaged(name, error) from error
+            except (OSError, pa.ArrowInvalid) as error:
+                raise self._damaged(name, error) from error
+        raise SweeperError("the tables were replaced again and again while they were read", "try again")
+
+    def _damaged(self, name: str, error: Exception) -> SweeperError:
+        reason = str(error).splitlines()[0]
+        return SweeperError(
+            f"the predictions in {Path('tables/predictions') / name} cannot be read: {reason}",
+            f"`sweeper resume {self._paths.name}` sets damaged files aside; recalibrate again after it",
+        )
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[tuple[Key, str, np.ndarray, np.ndarray]]:
+    """Cut a batch where trial, replicate, epoch or split changes."""
+    if not batch.num_rows:
+        return
+    columns = [batch.column(name) for name in ("trial", "replicate", "epoch", "split")]
+    changed = np.zeros(batch.num_rows - 1, dtype=bool)
+    for column in columns:
+        coded = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
+        values = coded.to_numpy(zero_copy_only=False)
+        changed |= values[1:] != values[:-1]
+    edges = [0, *(np.flatnonzero(changed) + 1).tolist(), batch.num_rows]
+    for first, end in pairwise(edges):
+        trial, replicate, epoch, split = (column[first].as_py() for column in columns)
+        logits = batch.column("logits").slice(first, end - first)
+        values = logits.flatten().to_numpy(zero_copy_only=False).reshape(end - first, logits.type.list_size)
+        yield (trial, replicate, epoch), split, values, batch.column("target").to_numpy()[first:end]
+
+
+def _joined(key: Key, gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]]) -> StoredPredictions:
+    found = StoredPredictions(*key)
+    for split, pieces in gathered.items():
+        found.logits[split] = np.concatenate([logits for logits, _ in pieces])
+        found.targets[split] = np.concatenate([targets for _, targets in pieces])
+    return found

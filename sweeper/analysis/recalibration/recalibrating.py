@@ -1,0 +1,261 @@
+"""Asking a new question of a trained sweep: post-hoc calibration and its metrics from stored predictions.
+
+Each evaluation's logits are read once, a method is fitted on the validation split and applied to both splits, and one
+row an evaluation, split and request goes into the table `recalibrations`. Nothing is trained, and nothing but that
+table is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sweeper.analysis.recalibration.predictions import PredictionFiles, StoredPredictions
+from sweeper.analysis.recalibration.request import UNCALIBRATED, Request, read_requests
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index
+from sweeper.core.schemas import record_batch
+from sweeper.results.queries import current_generation
+from sweeper.space.user_code import take_up_kept
+from sweeper.storage.sweeps import Sweep, open_sweep
+from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
+from trainables.metrics import evaluate_probabilities, softmax64
+from trainables.metrics.probabilities import UnusablePredictions
+from trainables.posthoc import fit
+from trainables.posthoc.training_gamma import with_training_gamma
+
+ROWS_A_BATCH = 1000
+"""Rows become Arrow after so many: a dictionary takes ten times the memory."""
+
+FITTED_ON = "val"
+
+Progress = Callable[[int, int, int], None]
+"""Told the samples done, the samples there are, and the evaluations done."""
+
+
+@dataclass(frozen=True)
+class Recalibrated:
+    """What a recalibration did.
+
+    Attributes:
+        requests: what was asked for, in order.
+        evaluations: how many evaluations were read.
+        samples: how many predictions these had.
+        unavailable: per request, the evaluations it could not be fitted on.
+        reasons: per request, one reason why, or None.
+        seconds: how long it took.
+    """
+
+    requests: Sequence[Request]
+    evaluations: int
+    samples: int
+    unavailable: Sequence[int]
+    reasons: Sequence[str | None]
+    seconds: float
+
+    def lines(self) -> list[str]:
+        """Return what was done, one line for the whole and one for every request that was not always possible."""
+        what = ", ".join(request.label for request in self.requests)
+        said = [f"{self.evaluations:,} evaluations, {self.samples:,} predictions, {self.seconds:.1f} s: {what}"]
+        for request, count, reason in zip(self.requests, self.unavailable, self.reasons, strict=True):
+            if count:
+                said.append(f"{request.label}: unavailable for {count:,} of {self.evaluations:,}, e.g. {reason}")
+        return said
+
+
+def recalibrate(sweep: Sweep, requests: Sequence[Request], progress: Progress | None = None) -> Recalibrated:
+    """Measure every evaluation of a sweep under `requests` and write the answers into its table `recalibrations`.
+
+    The sweep may be running or interrupted: what is in its tables is used. The same request made again replaces its
+    rows. Memory holds one evaluation's logits and the rows of the answer.
+
+    Args:
+        sweep: as opened from its folder.
+        requests: see `sweeper.analysis.recalibration.request.read_requests`.
+        progress: called after each evaluation.
+
+    Raises:
+        SweeperError: no predictions, a damaged file, another recalibration at work, or a folder not to be written to.
+    """
+    began = time.monotonic()
+    paths = sweep.paths
+    with writing(paths):
+        files = PredictionFiles(paths)
+        answers = [_Answer() for _ in requests]
+        samples = evaluations = 0
+        for predictions in files.evaluations():
+            loss = _training_loss(sweep, predictions.trial)
+            for answer, rows in zip(answers, measure(predictions, requests, loss), strict=True):
+                answer.add(rows)
+            samples, evaluations = samples + predictions.samples, evaluations + 1
+            if progress is not None:
+                progress(samples, files.rows, evaluations)
+        for request, answer in zip(requests, answers, strict=True):
+            write_part(paths, request.part, answer.batches())
+        _show(paths)
+    return Recalibrated(
+        requests,
+        evaluations,
+        samples,
+        [answer.unavailable for answer in answers],
+        [answer.reason for answer in answers],
+        time.monotonic() - began,
+    )
+
+
+def recalibrate_sweep(
+    name: str,
+    output: Path,
+    methods: Sequence[str],
+    options: Sequence[str],
+    bins: Sequence[int],
+    showing: Callable[[str], AbstractContextManager[Progress | None]],
+) -> Recalibrated:
+    """Recalibrate the sweep `name` as a command asks for it.
+
+    Args:
+        name: of a sweep on this machine, or its folder.
+        output: where it lies.
+        methods: names of post-hoc methods.
+        options: `key=value` or `method.key=value`.
+        bins: of the calibration errors; the sweep's where none are given.
+        showing: gives, for the sweep's name, what is told of the progress.
+
+    Raises:
+        SweeperError: with every fault of what is asked for; and as `recalibrate`.
+    """
+    sweep = open_sweep(name, output)
+    if not methods and not bins:
+        raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
+    take_up_kept(sweep.paths)
+    requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
+    with showing(sweep.name) as progress:
+        return recalibrate(sweep, requests, progress)
+
+
+def measure(
+    predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, Any]
+) -> list[list[dict[str, Any]]]:
+    """Return, for each request, the rows of one evaluation: one a split.
+
+    A method is fitted once for all of its numbers of bins, which stand next to each other. What cannot be fitted or
+    measured leaves its reason in `unavailable`.
+
+    Args:
+        predictions: the logits and targets of both splits.
+        requests: what to measure; requests of one method and options in a row.
+        loss: the training loss, name and hyperparameters: the focal map takes its γ from there.
+    """
+    found = []
+    for (method, _), group in groupby(requests, key=lambda request: (request.method, request.options_text)):
+        same = list(group)
+        options = with_training_gamma(method, same[0].options, loss)
+        outcomes = dict(_applied(predictions, method, options))
+        found += [[_row(predictions, request, split, *outcomes[split]) for split in outcomes] for request in same]
+    return found
+
+
+Applied = tuple[np.ndarray | None, Mapping[str, float], str | None]
+"""Calibrated probabilities, fitted parameters, and the reason where there are none."""
+
+
+def _applied(predictions: StoredPredictions, method: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Applied]]:
+    """Yield each split with the probabilities of a method that was fitted on the validation split."""
+    splits = predictions.logits
+    try:
+        if method == UNCALIBRATED:
+            yield from ((split, (softmax64(logits), {}, None)) for split, logits in splits.items())
+            return
+        if FITTED_ON not in splits:
+            raise UnusablePredictions("there are no predictions on validation data to fit on")
+        calibrator = fit(method, splits[FITTED_ON], predictions.targets[FITTED_ON], **options)
+        probabilities = {split: calibrator(logits) for split, logits in splits.items()}
+    except UnusablePredictions as error:
+        yield from ((split, (None, {}, str(error))) for split in splits)
+        return
+    yield from ((split, (values, calibrator.parameters, None)) for split, values in probabilities.items())
+
+
+def _row(
+    predictions: StoredPredictions,
+    request: Request,
+    split: str,
+    probabilities: np.ndarray | None,
+    parameters: Mapping[str, float],
+    reason: str | None,
+) -> dict[str, Any]:
+    targets = predictions.targets[split]
+    row: dict[str, Any] = {
+        "trial": predictions.trial,
+        "replicate": predictions.replicate,
+        "epoch": predictions.epoch,
+        "split": split,
+        "method": request.method,
+        "bins": request.bins,
+        "options": request.options_text,
+        "samples": len(targets),
+        "temperature": parameters.get("temperature"),
+        "gamma": parameters.get("gamma"),
+        "parameters": json.dumps({key: value if math.isfinite(value) else None for key, value in parameters.items()}),
+        "unavailable": reason,
+    }
+    if probabilities is not None:
+        try:
+            row |= evaluate_probabilities(probabilities, targets, request.bins)
+        except UnusablePredictions as error:
+            row["unavailable"] = str(error)
+    return row
+
+
+class _Answer:
+    """The rows of one request, most of them as Arrow already."""
+
+    def __init__(self) -> None:
+        self.unavailable = 0
+        self.reason: str | None = None
+        self._rows: list[dict[str, Any]] = []
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Take in the rows of one evaluation."""
+        reasons = [row["unavailable"] for row in rows if row["unavailable"]]
+        if reasons:
+            self.unavailable += 1
+            self.reason = self.reason or reasons[0]
+        self._rows += rows
+        if len(self._rows) >= ROWS_A_BATCH:
+            self._pack()
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """Return everything taken in."""
+        self._pack()
+        return self._batches
+
+    def _pack(self) -> None:
+        self._batches.append(record_batch(RECALIBRATIONS, RECALIBRATIONS_SCHEMA, self._rows))
+        self._rows = []
+
+
+def _training_loss(sweep: Sweep, trial: str) -> Mapping[str, Any]:
+    loss = sweep.configurations[configuration_index(trial)].get("loss", {})
+    return loss if isinstance(loss, Mapping) else {"name": loss}
+
+
+def _show(paths: SweepPaths) -> None:
+    """Let the tables of this moment show the recalibrations; those that a driver makes from now on do anyway."""
+    try:
+        link_recalibrations(paths, current_generation(paths.root))
+    except OSError as error:
+        raise SweeperError(
+            f"the tables in {paths.tables} cannot be written: {error.strerror or error}", "make the folder writable"
+        ) from error

@@ -1,0 +1,138 @@
+"""What to recalibrate with: a post-hoc method with options, and the bins of the errors measured after it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from sweeper.core.errors import SweeperError
+from trainables.registry import Component, column_label
+from trainables.registry.nearest import did_you_mean
+
+UNCALIBRATED = "none"
+"""The method that leaves the network's own probabilities as they are: what the others are compared with."""
+
+MOST_BINS = 1000
+"""As in a search space's `evaluation.bins`."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One post-hoc method as it is to be fitted and measured.
+
+    Attributes:
+        method: a name of the post-hoc registry, or `UNCALIBRATED`.
+        bins: of the calibration errors.
+        options: the method's options that differ from its defaults.
+    """
+
+    method: str
+    bins: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options_text(self) -> str:
+        """The options as JSON with sorted keys; `{}` where all are defaults."""
+        return json.dumps(dict(self.options), sort_keys=True)
+
+    @property
+    def part(self) -> str:
+        """The name of the file that holds the answer: the same request always has the same."""
+        label = column_label(self.method)
+        asked = self.options_text if label == self.method else f"{self.method} {self.options_text}"
+        digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
+        return f"{label}-bins{self.bins}-{digest}.parquet"
+
+    @property
+    def label(self) -> str:
+        """In words, e.g. `temperature (objective=ece), 15 bins`."""
+        return f"{method_label(self.method, self.options)}, {self.bins} {'bin' if self.bins == 1 else 'bins'}"
+
+
+def method_label(method: str, options: Mapping[str, Any]) -> str:
+    """Return a method with its options in words, e.g. `temperature (objective=ece)`."""
+    written = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in sorted(options.items())}
+    words = ", ".join(f"{key}={value}" for key, value in written.items())
+    return f"{method} ({words})" if words else method
+
+
+def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence[int]) -> list[Request]:
+    """Return what the command line asks for: every method at every number of bins, each once.
+
+    The uncalibrated probabilities are always measured too, so that before and after stand in one table.
+
+    Args:
+        methods: names of post-hoc methods.
+        options: `key=value`, for every one of `methods` that takes it, or `method.key=value` for one of them.
+        bins: numbers of bins, 1 to 1000.
+
+    Raises:
+        SweeperError: with every unknown name, misplaced option and value out of range at once.
+    """
+    from trainables.posthoc import POSTHOC
+
+    wanted = [name for name in dict.fromkeys(methods) if name != UNCALIBRATED]
+    faults = [f"--method {fault}" for name in wanted if (fault := POSTHOC.fault(name))]
+    faults += [f"--bins {count} is outside 1 … {MOST_BINS}" for count in bins if not 1 <= count <= MOST_BINS]
+    chosen = {name: POSTHOC[name] for name in wanted if name in POSTHOC}
+    values: dict[str, dict[str, Any]] = {name: {} for name in chosen}
+    for text in options if len(chosen) == len(wanted) else ():
+        faults += _assign(text, chosen, values)
+    for name, component in chosen.items():
+        faults += [f"--option {fault}{_only_for(name, chosen)}" for fault in component.faults(values[name])]
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise SweeperError(
+            "\n".join([f"recalibrate: {count}, nothing was computed", *(f"  {fault}" for fault in faults)]),
+            "see `sweeper spaces --posthoc` for methods and their options",
+        )
+    counts = list(dict.fromkeys(bins))
+    settings = {name: options_that_differ(component, values[name]) for name, component in chosen.items()}
+    return [Request(name, count, settings.get(name, {})) for name in (UNCALIBRATED, *chosen) for count in counts]
+
+
+def _assign(text: str, chosen: Mapping[str, Component], values: dict[str, dict[str, Any]]) -> list[str]:
+    """Put one `--option` into `values` of the methods it is for; return its faults."""
+    place, equals, written = text.partition("=")
+    owner, dot, key = place.strip().rpartition(".")
+    if not equals or not key:
+        return [f"--option {text!r} is not of the form key=value or method.key=value"]
+    if dot and owner not in chosen:
+        near = did_you_mean(owner, tuple(chosen))
+        return [f"--option {text!r} is for {owner!r}, which is not among the methods{near}"]
+    try:
+        value = yaml.safe_load(written)
+    except yaml.YAMLError:
+        return [f"--option {text!r}: {written!r} is no YAML value; put it in quotes"]
+    takers = [owner] if dot else [name for name, component in chosen.items() if component.hyperparameter(key)]
+    if not takers:
+        known = tuple(dict.fromkeys(h.name for component in chosen.values() for h in component.hyperparameters))
+        named = ", ".join(chosen) or "no --method"
+        return [f"--option {text!r}: {named} take{'' if len(chosen) > 1 else 's'} no {key!r}{did_you_mean(key, known)}"]
+    for name in takers:
+        values[name][key] = value
+    return []
+
+
+def _only_for(name: str, chosen: Mapping[str, Component]) -> str:
+    return f" (of {name}; write method.key=value for an option of one method)" if len(chosen) > 1 else f" (of {name})"
+
+
+def options_that_differ(component: Component, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not at their defaults, numbers of one value written one way (`3` is `3.0`)."""
+    found = {}
+    for key, value in values.items():
+        description = component.hyperparameter(key)
+        assert description is not None
+        if description.kind == "number" and value is not None:
+            value = float(value)
+        elif description.kind == "integer" and value is not None:
+            value = int(value)
+        if value != description.default:
+            found[key] = value
+    return found

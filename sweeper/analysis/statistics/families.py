@@ -1,0 +1,178 @@
+"""Loss families of one sweep against a reference family: differences with intervals, corrected for being many. No I/O.
+
+What is compared are configurations that finished, each the mean of its replicates. Where the sweep ran families at the
+same other settings (a grid), they are paired by those settings: in each, a family stands with the configuration that
+validation data would choose, measured on test data. Where settings are drawn at random no two agree, and all finished
+configurations of a family are compared with all of the reference. Where a side has one configuration only, the
+replicates of each side's best by validation are compared: that counts the chance of seeds, not that of the choice. They
+are paired where the two share seeds (`replicates: {seeds: common}`); `compare` pairs sweeps that share theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis.statistics.basics import INTERVAL_PAIRS, RESAMPLES, Values
+from sweeper.analysis.statistics.paired import RANDOM_SIGNS, PairedDifference, holm, paired_difference
+
+REFERENCE = "cross_entropy"
+"""What papers compare with; without it, the family with most finished configurations."""
+
+MINIMUM = 2
+"""Settings, configurations or replicates on each side, below which nothing is compared."""
+
+SETTINGS, CONFIGURATIONS, SEEDS, REPLICATES = "settings", "configurations", "seeds", "replicates"
+"""What is compared: pairs at equal settings, configurations as they come, the chosen ones' replicates on equal seeds,
+or these as they come."""
+
+SAME = 1e-12
+"""Values that differ by less than this share of the largest are the same but for rounding."""
+
+AT_ONCE = 1_000_000
+"""Numbers that are shuffled at a time: 8 MB."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class FamilyComparison:
+    """One family minus the reference, of one metric.
+
+    Attributes:
+        family: name of the loss.
+        difference: mean, interval and p, before correction.
+        corrected: p after Holm's correction for all families compared by this metric.
+        sizes: how many units of the family and of the reference went in.
+        unit: SETTINGS, CONFIGURATIONS, SEEDS or REPLICATES.
+    """
+
+    family: str
+    difference: PairedDifference
+    corrected: float
+    sizes: tuple[int, int]
+    unit: str
+
+
+def reference_of(rows: Rows) -> str | None:
+    """Return the family that others are compared with; None where there are fewer than two."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[str(row["loss"])] = counts.get(str(row["loss"]), 0) + 1
+    if len(counts) < 2:
+        return None
+    return REFERENCE if REFERENCE in counts else max(sorted(counts), key=lambda name: counts[name])
+
+
+def compare_families(
+    rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Mapping[str, Mapping[int, float]]
+) -> list[FamilyComparison]:
+    """Return every family with enough to compare, against the reference, by name.
+
+    Args:
+        rows: finished configurations: `trial`, `loss`, `judged` (the objective), the metric, and `varying` columns.
+        varying: the `config_…` columns that vary.
+        metric: the column to compare.
+        mode: `min` or `max`: which `judged` is better.
+        replicates: trial → seed → the metric of that replicate.
+    """
+    usable = [row for row in rows if finite(row.get(metric)) and finite(row.get("judged"))]
+    reference = reference_of(usable)
+    if reference is None:
+        return []
+    settings = [name for name in varying if not name.startswith("config_loss_")]
+    found: list[tuple[str, PairedDifference, tuple[int, int], str]] = []
+    for family in sorted({str(row["loss"]) for row in usable} - {reference}):
+        mine, other = ([row for row in usable if str(row["loss"]) == name] for name in (family, reference))
+        chosen = [best_by_settings(part, settings, mode) for part in (other, mine)]
+        shared = [key for key in chosen[0] if key in chosen[1]]
+        best = [best_by_settings(part, (), mode)[()] for part in (other, mine)]
+        measured = [replicates.get(str(row["trial"]), {}) for row in best]
+        each = [{seed: value for seed, value in part.items() if finite(value)} for part in measured]
+        common = [seed for seed in each[0] if seed in each[1]]
+        if len(shared) >= MINIMUM:
+            pairs = [[part[key][metric] for key in shared] for part in chosen]
+            found.append((family, paired_difference(*pairs), (len(shared), len(shared)), SETTINGS))
+        elif min(len(mine), len(other)) >= MINIMUM:
+            values = [[row[metric] for row in part] for part in (other, mine)]
+            found.append((family, unpaired_difference(*values), (len(mine), len(other)), CONFIGURATIONS))
+        elif len(common) >= MINIMUM:
+            pairs = [[part[seed] for seed in common] for part in each]
+            found.append((family, paired_difference(*pairs), (len(common), len(common)), SEEDS))
+        elif min(map(len, each)) >= MINIMUM:
+            unpaired = unpaired_difference(*([*part.values()] for part in each))
+            found.append((family, unpaired, (len(each[1]), len(each[0])), REPLICATES))
+    corrected = holm([difference.p for _, difference, _, _ in found])
+    return [FamilyComparison(f, d, p, n, unit) for (f, d, n, unit), p in zip(found, corrected, strict=True)]
+
+
+def finite(value: Any) -> bool:
+    """Tell whether a value is a finite number."""
+    return value is not None and bool(np.isfinite(value))
+
+
+def best_by_settings(rows: Rows, settings: Sequence[str], mode: str) -> dict[tuple[Any, ...], Mapping[str, Any]]:
+    """Return for each combination of `settings` the row whose objective is best."""
+    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in settings)
+        if key not in found or (row["judged"] > found[key]["judged"]) == (mode == "max"):
+            found[key] = row
+    return found
+
+
+def unpaired_difference(a: Values, b: Values, *, seed: int = 0) -> PairedDifference:
+    """Return mean(b) − mean(a) of two independent samples, with interval and the p of a permutation test.
+
+    The interval is a percentile bootstrap over each sample from INTERVAL_PAIRS values in both on, Welch's t below
+    (Welch 1947); None where neither sample varies. The test shuffles which value belongs to which sample (Fisher
+    1935). `n` is the length of b.
+    """
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    mean = float(second.mean() - first.mean())
+    rng = np.random.default_rng(seed)
+    interval: tuple[float, float] | None
+    if min(len(first), len(second)) >= INTERVAL_PAIRS:
+        draws = [resampled_means(values, rng) for values in (first, second)]
+        low, high = np.percentile(draws[1] - draws[0], [2.5, 97.5])
+        interval = (float(low), float(high))
+    else:
+        interval = welch_interval(first, second)
+    return PairedDifference(mean, interval, permutation_p(first, second, rng), len(second))
+
+
+def welch_interval(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, float] | None:
+    """Return the 95 % interval of mean(b) − mean(a) by Welch's t; None where neither sample varies."""
+    from scipy.stats import t
+
+    parts = [values.var(ddof=1) / len(values) for values in (a, b)]
+    scale = float(np.abs(np.concatenate([a, b])).max())
+    if sum(parts) <= (SAME * scale) ** 2:
+        return None
+    freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (a, b), strict=True))
+    half = float(t.ppf(0.975, freedom) * np.sqrt(sum(parts)))
+    mean = float(b.mean() - a.mean())
+    return mean - half, mean + half
+
+
+def resampled_means(values: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return the means of RESAMPLES bootstrap samples."""
+    means: NDArray[np.float64] = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
+    return means
+
+
+def permutation_p(a: NDArray[np.float64], b: NDArray[np.float64], rng: np.random.Generator) -> float:
+    """Return the share of random splits whose means lie at least as far apart as those seen, that one counted in."""
+    together = np.concatenate([a, b])
+    seen = abs(b.mean() - a.mean()) * (1 - 1e-12)
+    more, left_to_do = 0, RANDOM_SIGNS
+    while left_to_do:
+        count = min(left_to_do, max(1, AT_ONCE // len(together)))
+        left = rng.permuted(np.tile(together, (count, 1)), axis=1)[:, : len(a)].sum(axis=1)
+        more += int(np.sum(abs((together.sum() - left) / len(b) - left / len(a)) >= seen))
+        left_to_do -= count
+    return float((1 + more) / (1 + RANDOM_SIGNS))

@@ -1,0 +1,1 @@
+"""The commands as functions, for notebooks and scripts: `sweeper.run(…)`, `sweeper.status(…)`."""

@@ -1,0 +1,309 @@
+"""The commands as functions, for notebooks and scripts: the same names, options, defaults and sentences.
+
+`import sweeper` gives them as `sweeper.run`, `sweeper.plan` and so on. Where the command line prints, these return an
+object that shows the same; where it ends with an error, they raise `sweeper.core.errors.SweeperError` with its words.
+Environment variables count as they do there: `SWEEPER_OUTPUT`, `MLFLOW_TRACKING_URI`, `RAY_ADDRESS`, `SWEEPER_ADDRESS`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeper.api.finished import FinishedRun, ReportPage, Submitted
+from sweeper.core.errors import SweeperError
+from sweeper.remote.reach import all_here, connect, here, remote_output, tracking
+from sweeper.text.display import Shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sweeper.analysis.claims.base import Verdict
+    from sweeper.analysis.comparison.compare import Comparison
+    from sweeper.analysis.recalibration.recalibrating import Recalibrated
+    from sweeper.planning.plan import Plan
+
+Settings = Mapping[str, Any] | Sequence[str] | None
+"""Overrides: `{"scheduler.max_epochs": 9}`, or texts as `--set` takes them."""
+
+Space = str | Path | Mapping[str, Any]
+"""A search space: a file, the name of one that ships, or the values of one."""
+
+
+def run(
+    space: Space,
+    *,
+    set: Settings = None,
+    name: str | None = None,
+    output: str | Path | None = None,
+    tracking_uri: str | None = None,
+    mlflow: bool = True,
+    address: str | None = None,
+    cpus: int | None = None,
+    rehearse: bool = False,
+    reuse: bool = False,
+    reuse_from: str | Sequence[str] = (),
+    wait_for_nodes: float = 30.0,
+    notify: Sequence[str] = (),
+) -> FinishedRun:
+    """Run a sweep from a search space to its report; like `sweeper run`.
+
+    Args:
+        space: see `Space`.
+        set: see `Settings`.
+        name: of the sweep; the file's, numbered, if unset (`sweep` for values).
+        output: folder of results folders, or a store's address.
+        tracking_uri: MLflow's store; a local SQLite file if unset.
+        mlflow: whether to log to MLflow at all.
+        address: of a Ray cluster; one is started on this machine if unset.
+        cpus: cores that a started one may use; all if unset.
+        rehearse: the same code in minutes, on digits and small networks.
+        reuse: take over trials that other sweeps of the output have trained already.
+        reuse_from: take them over from this sweep, or these.
+        wait_for_nodes: minutes that a cluster's autoscaler has to start a first node.
+        notify: webhooks and commands to tell.
+
+    Raises:
+        SweeperError: nothing was started; the message says every fault and its remedy.
+    """
+    from sweeper.execution.runner import RunOptions, run_sweep
+
+    place = _output(output)
+    options = RunOptions(
+        place,
+        address or os.environ.get("RAY_ADDRESS"),
+        cpus,
+        _tracking(tracking_uri, place) if mlflow else None,
+        rehearse=rehearse,
+        reuse=reuse,
+        reuse_from=[reuse_from] if isinstance(reuse_from, str) else reuse_from,
+        wait_for_nodes=60 * wait_for_nodes,
+        notify=notify,
+        progress=_progress(),
+    )
+    return FinishedRun(run_sweep(space, overrides(set), name, options), place)
+
+
+def resume(
+    name: str,
+    *,
+    failed: bool = False,
+    set: Settings = None,
+    discard_damaged: bool = False,
+    output: str | Path | None = None,
+    tracking_uri: str | None = None,
+    mlflow: bool = True,
+    address: str | None = None,
+    cpus: int | None = None,
+    wait_for_nodes: float = 30.0,
+    notify: Sequence[str] = (),
+) -> FinishedRun:
+    """Take up a sweep that was interrupted; like `sweeper resume`.
+
+    Args:
+        name: of the sweep, or its folder or address.
+        failed: run failed trials again, too.
+        set: what may change on resume, such as `{"budget.gpu_hours": 20}`.
+        discard_damaged: set damaged journal records, and all after them, aside.
+        output: where it lies.
+        tracking_uri: as of `run`.
+        mlflow: as of `run`.
+        address: as of `run`.
+        cpus: as of `run`.
+        wait_for_nodes: as of `run`.
+        notify: as of `run`.
+
+    Raises:
+        SweeperError: there is no such sweep, or somebody else drives it.
+    """
+    from sweeper.execution.runner import RunOptions, resume_sweep
+    from sweeper.storage.places import split_name
+
+    name, place = split_name(name, _output(output))
+    options = RunOptions(
+        place,
+        address or os.environ.get("RAY_ADDRESS"),
+        cpus,
+        _tracking(tracking_uri, place, name) if mlflow else None,
+        failed_too=failed,
+        discard_damaged=discard_damaged,
+        settings=overrides(set),
+        wait_for_nodes=60 * wait_for_nodes,
+        notify=notify,
+        progress=_progress(),
+    )
+    return FinishedRun(resume_sweep(name, options), place)
+
+
+def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown[Plan]:
+    """Say what a search space will cost, before any training; like `sweeper plan`. Raises SweeperError."""
+    from sweeper.planning.costs import measured_plan
+    from sweeper.space.loading import load_spec
+
+    planned = measured_plan(load_spec(space, overrides(set), rehearse=rehearse))
+    return Shown(planned, planned)
+
+
+def status(name: str | None = None, *, output: str | Path | None = None, address: str | None = None) -> Shown[Table]:
+    """Show how far sweeps have come, or one of them; like `sweeper status`. Raises SweeperError."""
+    from sweeper.monitoring.status import status_table
+    from sweeper.storage.places import local_copies
+
+    if address is not None:
+        from sweeper.remote.status import sweeps_table
+
+        cluster = connect(address)
+        found = sweeps_table(cluster.sweeps() if name is None else [cluster.sweep(name)], cluster.logs)
+        return Shown(found, found)
+    place = _output(output)
+    own, folder = here(name, place, tables=False) if name is not None else (None, local_copies(place))
+    table = status_table(folder, own)
+    return Shown(table, table)
+
+
+def stop(name: str, *, output: str | Path | None = None) -> str:
+    """Ask a running sweep to stop; return, in a sentence, who was asked. Raises SweeperError when nobody runs it."""
+    from sweeper.execution.stopping import ask_to_stop
+
+    return ask_to_stop(name, _output(output))
+
+
+def report(name: str, *, output: str | Path | None = None, address: str | None = None) -> ReportPage:
+    """Write a sweep's `report.html` again and return where it is; like `sweeper report`. Raises SweeperError."""
+    from sweeper.reporting import write_report
+    from sweeper.storage.places import publish
+    from sweeper.storage.sweeps import find_sweep
+
+    name, place = remote_output(name, _output(output), address)
+    page = write_report(find_sweep(*here(name, place)).root)
+    publish(name, place)
+    return ReportPage(page)
+
+
+def compare(first: str, second: str, *, output: str | Path | None = None) -> Shown[Comparison]:
+    """Say what differs between two sweeps and what came out; like `sweeper compare`. Raises SweeperError."""
+    from sweeper.analysis.comparison.compare import compare as compare_sweeps
+    from sweeper.analysis.comparison.view import view
+    from sweeper.results import load
+
+    (first, second), folder = all_here([first, second], _output(output))
+    found = compare_sweeps(load(first, folder), load(second, folder))
+    return Shown(found, view(found))
+
+
+def claims(
+    name: str | None = None, *, claim: Sequence[str] = (), output: str | Path | None = None
+) -> Shown[list[Verdict]]:
+    """Judge papers' claims on a sweep, or list every claim's rule; like `sweeper claims`. Raises SweeperError."""
+    from rich.text import Text
+
+    from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
+    from sweeper.results import load
+
+    if name is None:
+        return Shown([], claims_table())
+    found = load(*here(name, _output(output)))
+    verdicts = judge_claims(found, list(claim) or None)
+    return Shown(verdicts, Text("\n".join(verdict_lines(verdicts, rehearsal=bool(found.rehearsed)))))
+
+
+def recalibrate(
+    name: str,
+    *,
+    method: str | Sequence[str] = (),
+    options: Mapping[str, Any] | Sequence[str] = (),
+    bins: int | Sequence[int] = (),
+    output: str | Path | None = None,
+) -> Shown[Recalibrated]:
+    """Fit post-hoc methods, or count other bins, on stored predictions; like `sweeper recalibrate`.
+
+    Args:
+        name: of the sweep.
+        method: one or several.
+        options: of the methods, `{"objective": "ece"}` or `{"temperature.objective": "ece"}`.
+        bins: of the calibration errors, the sweep's if unset.
+        output: where the sweep lies.
+
+    Raises:
+        SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
+    """
+    from rich.text import Text
+
+    from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
+    from sweeper.storage.places import publish
+
+    place = _output(output)
+    methods = [method] if isinstance(method, str) else list(method)
+    counts = [bins] if isinstance(bins, int) else list(bins)
+    done = recalibrate_sweep(*here(name, place), methods, overrides(options), counts, lambda sweep: nullcontext(None))
+    publish(name, place)
+    return Shown(done, Text("\n".join(done.lines())))
+
+
+def submit(
+    space: Space,
+    address: str | None = None,
+    *,
+    output: str | None = None,
+    set: Settings = None,
+    name: str | None = None,
+    tracking_uri: str | None = None,
+    mlflow: bool = True,
+    ship_code: bool = True,
+    wait_for_nodes: float = 30.0,
+) -> Submitted:
+    """Run a sweep on a cluster elsewhere; like `sweeper submit`. What it returns follows and stops it.
+
+    Args:
+        space: a file, or the name of one that ships.
+        address: of the cluster's dashboard.
+        output: `s3://…`, `gs://…`, or a folder that all machines share.
+        set: as of `run`.
+        name: as of `run`.
+        tracking_uri: MLflow's server, as the cluster reaches it.
+        mlflow: as of `run`.
+        wait_for_nodes: as of `run`.
+        ship_code: send this package along; else the one in the cluster's images runs.
+
+    Raises:
+        SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
+    """
+    from sweeper.remote.submission import Request
+    from sweeper.remote.submission import submit as submit_sweep
+
+    address = address or os.environ.get("SWEEPER_ADDRESS")
+    if address is None:
+        raise SweeperError("no cluster was named", "give address, e.g. http://head:8265, or set SWEEPER_ADDRESS")
+    if isinstance(space, Mapping):
+        raise SweeperError("a cluster needs a search space as a file", "write it to one, or run it here")
+    cluster = connect(address)
+    known = {sweep.name for sweep in cluster.sweeps()}
+    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    request = Request(_output(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes)
+    return Submitted(cluster, *submit_sweep(cluster, str(space), name, known.__contains__, request))
+
+
+def overrides(settings: Settings) -> list[str]:
+    """Return overrides as `--set` writes them: a mapping's values as JSON, which is YAML too."""
+    if isinstance(settings, Mapping):
+        return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return [settings] if isinstance(settings, str) else list(settings or ())
+
+
+def _output(output: str | Path | None) -> str:
+    return str(output) if output is not None else os.environ.get("SWEEPER_OUTPUT", "results")
+
+
+def _tracking(uri: str | None, place: str, name: str | None = None) -> str | None:
+    return tracking(uri or os.environ.get("MLFLOW_TRACKING_URI"), place, name)
+
+
+def _progress() -> Any:
+    from sweeper.monitoring.live import Progress
+    from sweeper.monitoring.notebook import NotebookProgress, in_notebook
+
+    return NotebookProgress if in_notebook() else Progress

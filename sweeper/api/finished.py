@@ -1,0 +1,122 @@
+"""What running, reporting and submitting give back in a notebook or a script."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sweeper.reporting.summary import summary
+from sweeper.results import Results
+from sweeper.text.display import as_html, as_text
+
+if TYPE_CHECKING:
+    from sweeper.execution.runner import Outcome
+    from sweeper.remote.cluster import Cluster, RemoteSweep
+
+
+class FinishedRun:
+    """A run that has ended: what came out of it.
+
+    Attributes:
+        name: the sweep's.
+        outcome: `finished`, `stopped` or `interrupted`.
+        notes: things to know, one sentence each.
+        seconds: wall time, Ray's start included.
+        folder: the results folder on this machine.
+        results: its tables, for SQL, Arrow, pandas and Polars.
+        report: the page.
+        counts: trials by status.
+        unfinished: how many trials a `resume` would go on with.
+    """
+
+    def __init__(self, outcome: Outcome, output: str) -> None:
+        """Take over a run's outcome; `output` is where its sweeps lie."""
+        paths = outcome.sweep.paths
+        self.name, self.folder, self.output = outcome.sweep.name, paths.root, output
+        self.outcome, self.notes, self.seconds = outcome.outcome, list(outcome.notes), outcome.seconds
+        self.results = Results(paths.root)
+        self.report = ReportPage(paths.report)
+        self.counts: dict[str, int] = dict(outcome.state.count())
+        self.unfinished = len(outcome.state.unfinished())
+
+    @property
+    def complete(self) -> bool:
+        """Whether all trials have ended and none has failed: when the command exits with 0."""
+        return self.outcome == "finished" and not self.counts["failed"]
+
+    def _look(self) -> RenderableType:
+        lines = [f"note     {note}" for note in self.notes]
+        if self.outcome != "finished":
+            total = sum(self.counts.values())
+            lines.append(f'{self.outcome}: {self.unfinished} of {total} trials are unfinished; resume("{self.name}")')
+        elif self.counts["failed"]:
+            lines.append(f'resume("{self.name}", failed=True) tries failed trials again')
+        return Group(summary(self.results), Text(), Text(f"results  {self.folder}"), *map(Text, lines))
+
+    def __repr__(self) -> str:
+        return as_text(self._look())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._look()) + self.report._repr_html_()
+
+
+class ReportPage:
+    """A report's place; `str()` and `open()` of it are its path's."""
+
+    def __init__(self, path: Path) -> None:
+        """Stand for the page at `path`."""
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"report   {self.path}"
+
+    def _repr_html_(self) -> str:
+        shown = html.escape(str(self.path))
+        return f'<div>report <a href="{html.escape(self.path.as_uri())}" target="_blank">{shown}</a></div>'
+
+
+class Submitted:
+    """A sweep on a cluster elsewhere.
+
+    Attributes:
+        name: the sweep's.
+        job: Ray's id of its driver.
+        address: of the cluster.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, job: str) -> None:
+        """Stand for `job`, which drives the sweep `name`."""
+        self.name, self.job, self.address = name, job, cluster.address
+        self._cluster = cluster
+
+    @property
+    def sweep(self) -> RemoteSweep:
+        """What the cluster says of it now."""
+        return self._cluster.sweep(self.job)
+
+    def logs(self) -> str:
+        """Return what its driver has printed so far."""
+        return self._cluster.logs(self.job)
+
+    def follow(self) -> Iterator[str]:
+        """Yield what its driver prints, as it does, until it has ended."""
+        return self._cluster.follow(self.job)
+
+    def stop(self) -> None:
+        """Ask it to end in good order."""
+        self._cluster.stop(self.job)
+
+    def __repr__(self) -> str:
+        found: Any = self.sweep
+        return f"{self.name} ({self.job} at {self.address}): {found.state}, results in {found.output}"

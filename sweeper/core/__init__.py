@@ -1,0 +1,1 @@
+"""What every folder of the service shares: errors, names, paths, hashes and table schemas."""

@@ -1,0 +1,15 @@
+"""Where a value stands in a search space file: `space.loss.one_of[1].gamma`."""
+
+from __future__ import annotations
+
+
+def join_path(path: str, key: str | int) -> str:
+    """Return the path of `key` (an integer: a list's index) inside `path`."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else key
+
+
+def parent_path(path: str) -> str:
+    """Return the path without its last part; the empty path has none."""
+    return path[: max(path.rfind("."), path.rfind("["), 0)]

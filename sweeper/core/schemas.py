@@ -1,0 +1,213 @@
+"""The Arrow schema of every table of a sweep, and rows made to fit it.
+
+A schema is fixed when the sweep starts, from its search space alone: a value that is absent is a typed null, never a
+missing column, so every file of a table can be read together with every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from trainables.registry import column_label
+from trainables.worker.trial_tables import RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
+
+REHEARSAL = "rehearsal"
+"""The column that tells a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
+
+ARITHMETIC = "arithmetic"
+"""The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`; constant."""
+
+HESSIAN_LOSSES = ("cross_entropy", "training")
+"""The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
+
+TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("sweep", pa.string()),
+    ("trial", pa.string()),
+    ("replicate", pa.int64()),
+    ("seed", pa.int64()),
+    ("config_hash", pa.string()),
+    ("status", pa.string()),
+    ("stop_kind", pa.string()),
+    ("stop_reason", pa.string()),
+    ("stop_rung", pa.int64()),
+    ("epochs", pa.int64()),
+    ("last_evaluation_epoch", pa.int64()),
+    ("wall_seconds", pa.float64()),
+    ("device", pa.string()),
+    ("packing", pa.string()),
+    ("reused_from", pa.string()),
+    ("reused_epochs", pa.int64()),
+    ("error", pa.string()),
+    ("objective", pa.float64()),
+    ("attempt", pa.int64()),
+)
+
+EVALUATION_KEYS: tuple[tuple[str, pa.DataType], ...] = (
+    ("trial", pa.string()),
+    ("replicate", pa.int64()),
+    ("epoch", pa.int64()),
+    ("split", pa.string()),
+    ("stage", pa.string()),
+)
+
+EPOCHS_SCHEMA = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("replicate", pa.int64()),
+        ("epoch", pa.int64()),
+        ("train_loss", pa.float64()),
+        ("val_nll", pa.float64()),
+        ("val_accuracy", pa.float64()),
+        ("val_ece", pa.float64()),
+        ("lr", pa.float64()),
+        ("seconds", pa.float64()),
+    ]
+)
+
+DECISIONS_SCHEMA = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("epoch", pa.int64()),
+        ("rung", pa.int64()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+        ("metric", pa.float64()),
+        ("cutoff", pa.float64()),
+        ("competitors", pa.int64()),
+        # UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
+        ("decided_at", pa.timestamp("us")),
+    ]
+)
+
+NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
+"""What an evaluation measures of the network itself (mukhoti Figs. 3–4)."""
+
+BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
+"""Metrics that are biased at small samples and come with a bootstrap standard error, `<metric>_se`."""
+
+_CONSTANT = b"constant"
+
+_ARROW_TYPES: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    list: pa.list_(pa.int64()),  # counts of a histogram
+}
+
+
+def table_schemas(
+    configuration_types: Mapping[str, type],
+    classes: int,
+    evaluation_columns: Sequence[str],
+    *,
+    epoch_columns: Mapping[str, type] | None = None,
+    rehearsal: bool = False,
+    arithmetic: str = "float32",
+) -> dict[str, pa.Schema]:
+    """Return the schema of every table by name.
+
+    Args:
+        configuration_types: hyperparameter column (`config_…`) → bool, int, float or str.
+        classes: number of classes of the data set, the length of a row of logits.
+        evaluation_columns: what `evaluation_columns` gives for the sweep's post-hoc methods.
+        epoch_columns: what `epoch_columns` gives for the sweep's trajectory.
+        rehearsal: whether the sweep is one; said in every row of the tables that the driver writes.
+        arithmetic: how training steps are computed, in words; said in every row of `trials`.
+    """
+    computed = pa.field(ARITHMETIC, pa.string(), metadata={_CONSTANT: arithmetic.encode()})
+    mark = pa.field(REHEARSAL, pa.bool_(), metadata={_CONSTANT: b"true" if rehearsal else b"false"})
+    configuration = [(name, _ARROW_TYPES[kind]) for name, kind in configuration_types.items()]
+    more = [(name, _ARROW_TYPES[kind]) for name, kind in (epoch_columns or {}).items()]
+    return {
+        "trials": pa.schema([*TRIAL_COLUMNS, computed, mark, *configuration]),
+        "epochs": pa.schema([*EPOCHS_SCHEMA, *more, mark]),
+        "evaluations": _evaluations_schema(evaluation_columns).append(mark),
+        "reliability": RELIABILITY_SCHEMA,
+        "predictions": predictions_schema(classes),
+        "spectra": SPECTRA_SCHEMA,
+        "decisions": DECISIONS_SCHEMA.append(mark),
+    }
+
+
+def evaluation_columns(posthoc_methods: Sequence[str], metrics: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the columns that an evaluation measures, without those that name it (trial, epoch, split …).
+
+    `posthoc_methods` and `metrics` are the names that a search space gives under `evaluation`.
+    They are composed of what the measuring parts declare, so a new metric is a new column without a change here.
+    A column ending in `_unavailable` holds the reason why a group of columns is empty.
+    """
+    # These bring torch along, which a process that only reads tables does not need.
+    from trainables.curvature import CURVATURE_FIELDS
+    from trainables.metrics import METRIC_NAMES
+    from trainables.metrics.further import further_metric_names
+    from trainables.posthoc import parameter_names
+    from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS, REGION_COLUMNS
+    from trainables.training.evaluation import POSTHOC_METRICS
+
+    own = further_metric_names(metrics)
+    posthoc = [
+        f"posthoc_{column_label(method)}_{name}"
+        for method in posthoc_methods
+        for name in dict.fromkeys((*parameter_names(method), *POSTHOC_METRICS, *POSTERIOR_COLUMNS, "unavailable", *own))
+    ]
+    hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
+    errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
+    measured = (*METRIC_NAMES, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS, *own)
+    return (*measured, *posthoc, *hessian, "hessian_unavailable", "spectrum_unavailable")
+
+
+def epoch_columns(trajectory: Mapping[str, Any] | None) -> dict[str, type]:
+    """Return the columns that a sweep's `evaluation.trajectory` adds to the `epochs` table, with their types."""
+    if trajectory is None:
+        return {}
+    from trainables.training.trajectory import trajectory_columns  # brings torch along
+
+    return trajectory_columns(trajectory)
+
+
+def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return `rows` as one typed batch: what a row lacks becomes null (or its constant), a NaN stays a NaN.
+
+    Args:
+        table: the table's name, for messages.
+        schema: the table's schema.
+        rows: column → value.
+
+    Raises:
+        ValueError: a row has columns the schema lacks, or a value does not fit its column's type.
+    """
+    known = set(schema.names)
+    unknown = sorted(set().union(*rows) - known) if rows else []
+    if unknown:
+        raise ValueError(
+            f"the table {table} has no column {', '.join(unknown)}: "
+            "every column is declared in sweeper/core/schemas.py when the sweep starts"
+        )
+    columns = []
+    for field in schema:
+        name = field.name
+        if field.metadata and _CONSTANT in field.metadata:
+            text = field.metadata[_CONSTANT].decode()
+            value = text == "true" if pa.types.is_boolean(field.type) else text
+            columns.append(pa.repeat(pa.scalar(value, field.type), len(rows)))
+            continue
+        try:
+            columns.append(pa.array([row.get(name) for row in rows], field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise ValueError(f"a value of {table}.{name} is not {field.type}: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _evaluations_schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([*EVALUATION_KEYS, *((name, _measured_type(name)) for name in columns)])
+
+
+def _measured_type(column: str) -> pa.DataType:
+    if column.endswith("_unavailable"):
+        return pa.string()
+    counted = column.startswith("hessian_") and column.endswith(("_matvecs", "_samples"))
+    return pa.int64() if counted else pa.float64()

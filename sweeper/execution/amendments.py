@@ -1,0 +1,47 @@
+"""What a resume may change of a sweep: how much it may spend and how it shares a cluster, never what it measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import yaml
+
+from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.space.file import Document
+from sweeper.space.loading import reopened_spec
+from sweeper.space.overrides import apply_overrides
+from sweeper.storage.sweeps import Sweep, open_sweep, write_whole
+
+AMENDABLE = ("budget", "max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout", "notify")
+"""The keys of a search space that say nothing about what is measured."""
+
+
+def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
+    """Return the sweep with the overrides `settings`, which are written into its `sweep.yaml`.
+
+    Raises InvalidSearchSpace when one of them would change what is measured, or breaks a rule.
+    """
+    if not settings:
+        return sweep
+    refused = [
+        Fault(
+            setting.partition("=")[0].strip(),
+            "a sweep that has begun keeps what it measures",
+            f"on resume only {', '.join(AMENDABLE)} may change; begin another sweep for the rest",
+        )
+        for setting in settings
+        if setting.partition("=")[0].partition(".")[0].strip() not in AMENDABLE
+    ]
+    document = Document(values=yaml.safe_load(sweep.paths.sweep_file.read_text()))
+    apply_overrides(document, settings)
+    if refused or document.faults:
+        raise InvalidSearchSpace([*refused, *document.faults], source="--set")
+    spec = reopened_spec(document.values, "--set")
+    text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
+    try:
+        write_whole(sweep.paths.sweep_file, text)
+    except OSError as error:
+        raise SweeperError(
+            f"{sweep.paths.sweep_file} cannot be written: {error.strerror}", "make the results folder writable"
+        ) from error
+    return open_sweep(str(sweep.paths.root), sweep.paths.root.parent)

@@ -1,0 +1,245 @@
+"""A driver put together and let run once Ray says how much fits: its searcher, its sinks, its trials' settings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ray_environment import prepare
+from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
+from sweeper.execution.controllers.capacity import PENDING_TRIALS, CapacityWatch, ClusterView
+from sweeper.execution.controllers.gpu_shares import CardShares
+from sweeper.execution.controllers.trial_shares import shares_of
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.recorder import Sink
+from sweeper.execution.driver.replicate_driver import ReplicateDriver
+from sweeper.execution.options import RunOptions
+from sweeper.execution.peers import Peers
+from sweeper.execution.reuse import reusable_trials
+from sweeper.execution.warm_start import lessons
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import SweepState
+from sweeper.monitoring.live import Progress
+from sweeper.monitoring.prometheus import METRICS, MetricsSink, Publish
+from sweeper.notifications.notifier import Notifier
+from sweeper.planning.preparation import dataset_facts
+from sweeper.planning.prices import price_from
+from sweeper.scheduling.asha import Rungs
+from sweeper.search.base import Searcher
+from sweeper.space.models import Budget, Resources
+from sweeper.storage.lease import Lease
+from sweeper.storage.mirror import Mirror, SharedFolder
+from sweeper.storage.sweeps import Sweep
+from sweeper.tables.writer import ParquetSink
+from trainables.datasets.base import DataSet
+from trainables.datasets.sharing import content_key
+from trainables.training.lanes.packing import TRIALS
+from trainables.worker.object_store import is_store_address
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a driver is made of once Ray runs and says how much fits."""
+
+    sweep: Sweep
+    state: SweepState
+    rungs: Rungs
+    tables: ParquetSink
+    progress: Progress
+    lease: Lease
+    mirror: Mirror | SharedFolder
+    dataset: DataSet
+    worked: WorkingTime
+    notifier: Notifier
+
+    def run(self, options: RunOptions) -> Driver:
+        """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
+        prepare(options.address)
+        # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
+        from sweeper.execution.ray.card_probe import card_probe
+        from sweeper.execution.ray.executor import execute
+        from sweeper.execution.ray.session import ray_session
+        from sweeper.execution.ray.view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster
+
+        self.progress.stage(f"{self.sweep.name}: starting Ray")
+        with ray_session(options.address, options.cpus):
+            cluster = replace(look_at_cluster(), autoscales=False) if options.address is None else look_at_cluster()
+            resources, slots = share_out(self.sweep.spec.resources, cluster)
+            settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
+            settings["data_key"] = content_key(self.dataset)
+            if self.sweep.spec.resources.gpu == "auto" and resources["gpu"]:
+                self.progress.stage("measuring how much of a card the networks take")
+            with card_probe(settings, resources["cpu"]) as probe:
+                shares = shares_of(self.sweep, resources["gpu"], probe)
+            if isinstance(shares, CardShares):
+                resources["gpu"] = shares.smallest
+                slots = cluster.trials_at_once(resources)
+            # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait.
+            least = PENDING_TRIALS if cluster.autoscales else 1
+            watch = CapacityWatch(
+                glance_at_cluster, resources, self.progress.say, at_least=least, patience=options.wait_for_nodes
+            )
+            slots = max(slots, least)
+            metrics = self._metrics(gauges(METRICS), resources)
+            peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
+            sinks: list[Sink] = [watch, metrics, peers] if options.address else []
+            budget = BudgetWatch(self.sweep.spec.budget or Budget(), self.state, self.worked, resources, os.environ)
+            spec, facts = self.sweep.spec, dataset_facts(self.dataset)
+            learned = lessons(spec, facts, self._beside(options), known=self.state.learned)
+            driver = self._driver(slots, shares, options, [budget, *sinks])
+            watch.driver = budget.driver = peers.driver = self.notifier.driver = driver
+            reusable = reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming)
+            driver.begin(reusable, [lesson.record() for lesson in learned])
+            self.progress.stage("running")
+            if cluster.autoscales:
+                watch.see(cluster)
+            with _stopped_by_signal(driver):
+                execute(driver, settings, resources=resources, pending=slots)
+            if options.address:
+                metrics.publish(running=False)
+                peers.leave()
+        return driver
+
+    def take_up(self, options: RunOptions) -> Driver:
+        """Take up a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
+        prepare(options.address)  # a searcher imports Ray
+        driver = self._driver(1, None, options, [])
+        driver.begin()
+        return driver
+
+    def _beside(self, options: RunOptions) -> str | Path:
+        """Return where earlier sweeps lie: beside this one, which may be resumed by its path from anywhere."""
+        return options.output if is_store_address(options.output) else self.sweep.paths.root.parent
+
+    def _searcher(self) -> Searcher | None:
+        """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
+        if not self.sweep.spec.searcher.learns:
+            return None
+        from sweeper.space.searchers import searcher_for
+
+        searcher = searcher_for(self.sweep.spec)
+        for record in read_journal(self.sweep.paths.journal):
+            searcher.apply(record)
+        return searcher
+
+    def _metrics(self, publish: Publish, resources: Mapping[str, float]) -> MetricsSink:
+        named = self.sweep.spec.budget.gpu_hour_price if self.sweep.spec.budget else None
+        return MetricsSink(
+            self.sweep.name,
+            self.state,
+            self.sweep.spec.halving,
+            publish,
+            samples_per_epoch=len(self.dataset.train) * self.sweep.spec.replicates.count,
+            gpu=resources["gpu"],
+            gpu_hour_price=price_from(os.environ) if named is None else named,
+        )
+
+    def _driver(
+        self, slots: int, shares: Callable[[int], float] | None, options: RunOptions, more_sinks: Sequence[Sink]
+    ) -> Driver:
+        spec, paths = self.sweep.spec, self.sweep.paths
+        kind = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
+        return kind(
+            paths,
+            self.sweep.configurations,
+            seed=spec.seed,
+            replicates=spec.replicates.count,
+            halving=spec.halving,
+            journal=self.mirror.journal(),
+            keeper=self.mirror,
+            shares=shares,
+            state=self.state,
+            rungs=self.rungs,
+            sinks=[self.tables, self.progress, _Heart(self.lease), self.notifier, *more_sinks],
+            retries=spec.retries,
+            failed_too=options.failed_too,
+            slots=slots,
+            max_concurrent=spec.max_concurrent,
+            common_seeds=spec.replicates.common_seeds,
+            searcher=self._searcher(),
+        )
+
+
+class _Heart:
+    """A sink that renews the driver's lease as reports come in."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def append(self, record: Any) -> None:
+        """Records do not concern the lease."""
+
+    def flush_if_due(self) -> None:
+        """Renew the heartbeat."""
+        self._lease.beat()
+
+
+def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
+    """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
+
+    Where the space says `gpu: auto`, a trial takes a quarter of a card if there is one, until it is measured.
+    Raises SweeperError when not even one trial fits and no autoscaler could change that.
+    """
+    if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
+        raise SweeperError(
+            "resources.gpu is auto, and whether the cluster's autoscaler will start nodes with GPUs cannot be told yet",
+            "say what a trial takes: --set resources.gpu=0.25 for a quarter of a card, or --set resources.gpu=0",
+        )
+    gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cluster.total("GPU") else 0.0)
+    resources = {"cpu": float(asked.cpu), "gpu": gpu}
+    slots = cluster.trials_at_once(resources)
+    if not slots and not cluster.autoscales:
+        have = ", ".join(f"{cluster.total(name.upper()):g} {name}" for name in resources)
+        need = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+        raise SweeperError(
+            f"no trial fits: one needs {need}, the cluster has {have}",
+            "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
+        )
+    return resources, slots
+
+
+def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: Mirror | SharedFolder) -> dict[str, Any]:
+    spec, paths = sweep.spec, sweep.paths
+    return {
+        "dataset": spec.dataset,
+        "max_epochs": spec.scheduler.max_epochs,
+        "rungs": list(spec.halving.rungs),
+        "objective": spec.objective.metric,
+        "evaluation": spec.evaluation.model_dump(mode="json"),
+        "tables": str(tables),
+        "checkpoints": str(paths.checkpoints),
+        "store": mirror.store.uri if mirror.store is not None else None,
+        "threads": max(1, int(resources["cpu"])),
+        "device": "cuda" if resources["gpu"] else "cpu",
+        "gpu": resources["gpu"],
+        "packing": spec.replicates.packing,
+        "training": spec.training.model_dump(mode="json"),
+        "choices": str(paths.root / "packing") if mirror.store is None else None,
+        "timeout_seconds": spec.trial_timeout,
+        "hang_seconds": spec.hang_timeout,
+        "extensions": paths.extensions.read_bytes() if paths.extensions.is_file() else None,
+    }
+
+
+@contextmanager
+def _stopped_by_signal(driver: Driver) -> Iterator[None]:
+    """Let SIGTERM ask the sweep to stop; Tune itself ends in good order on SIGINT."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: object) -> None:
+        driver.stop_requested = f"{signal.Signals(number).name} was received"
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

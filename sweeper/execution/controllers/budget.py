@@ -1,0 +1,115 @@
+"""What a sweep may spend, what it has spent, and when that is enough.
+
+A budget that is reached ends a sweep gently: no trial starts any more, running ones go on to their next rung, where
+they are evaluated like any other, and the sweep ends as stopped, with the reason. So what is spent can exceed the
+budget by what the running trials take to their next rung. A resume with a larger budget takes them up there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sweeper.core.bounded import Bounded
+from sweeper.core.errors import SweeperError
+from sweeper.journal.journal import Record
+from sweeper.journal.state import SweepState
+from sweeper.planning.prices import price_from
+from sweeper.space.models import Budget
+from sweeper.text.durations import duration
+
+LOOK_SECONDS = 1.0
+
+
+class WorkingTime:
+    """The time that a sweep's drivers have worked, folded from the journal: pauses between them do not count."""
+
+    def __init__(self) -> None:
+        """Start at nothing."""
+        self._seconds = 0.0
+        self._began: float | None = None
+        self._latest = 0.0
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in. Records must come in order."""
+        if record.kind == "attempt":
+            self._seconds, self._began = self.seconds(self._latest), record.time
+        self._latest = record.time
+
+    def seconds(self, now: float) -> float:
+        """Return the seconds up to `now`, in Unix time, where the last driver is still at work."""
+        return self._seconds + (max(0.0, now - self._began) if self._began is not None else 0.0)
+
+
+class BudgetWatch:
+    """A sink of the driver that tells it when the budget is reached."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        state: SweepState,
+        worked: WorkingTime,
+        resources: Mapping[str, float],
+        environment: Mapping[str, str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare to watch.
+
+        Args:
+            budget: what may be spent.
+            state: of all trials, kept up to date by the driver.
+            worked: the time of earlier drivers; it is given this one's records by `append`.
+            resources: of one trial, `{"cpu": …, "gpu": …}`.
+            environment: names a GPU-hour's price where the budget does not.
+            clock: Unix time in seconds.
+
+        Raises SweeperError when costs are limited and nothing says what an hour costs.
+        """
+        self._budget, self._state, self._worked, self._clock = budget, state, worked, clock
+        self._cpus, self._gpus = resources["cpu"], resources["gpu"]
+        price = budget.gpu_hour_price if budget.gpu_hour_price is not None else price_from(environment)
+        self._trial_hour_price = self._gpus * (price or 0.0) + self._cpus * (budget.cpu_hour_price or 0.0)
+        if budget.cost is not None and not self._trial_hour_price:
+            raise SweeperError(
+                f"budget.cost = {budget.cost:g}, and nothing says what a trial's hour costs",
+                "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
+            )
+        self._looked = 0.0
+        self.driver: Bounded | None = None
+
+    def append(self, record: Record) -> None:
+        """Take a record in."""
+        self._worked.apply(record)
+
+    def flush_if_due(self) -> None:
+        """Look whether the budget is reached, when it is time to."""
+        now = self._clock()
+        if self.driver is not None and self.driver.winding_down is None and now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self.driver.winding_down = self.reached()
+
+    def spent(self) -> dict[str, float]:
+        """Return what has been spent of each kind, trials up to their last reports."""
+        hours = sum(trial.wall_seconds for trial in self._state.trials.values()) / 3600
+        wall = self._worked.seconds(self._clock()) / 3600
+        return {"gpu_hours": hours * self._gpus, "wall_hours": wall, "cost": hours * self._trial_hour_price}
+
+    def reached(self) -> str | None:
+        """Return a sentence when the budget is reached."""
+        spent = self.spent()
+        for name, value in spent.items():
+            limit = getattr(self._budget, name)
+            if limit is not None and value >= limit:
+                detail = f" ({duration(value * 3600)} of work)" if name == "wall_hours" else ""
+                return (
+                    f"the budget is reached: {name} {value:.4g} of {limit:g}{detail}; "
+                    f"go on with `sweeper resume … --set budget.{name}={2 * limit:g}`"
+                )
+        return None
+
+
+def limits(budget: Budget | None) -> dict[str, Any]:
+    """Return the limits that a budget sets, by name; nothing without one."""
+    named = {name: getattr(budget, name, None) for name in ("gpu_hours", "wall_hours", "cost")}
+    return {name: limit for name, limit in named.items() if limit is not None}

@@ -1,0 +1,190 @@
+"""How many trials fit on a Ray cluster, node by node, and what a sweep waits for while an autoscaler starts nodes.
+
+A cluster that scales from zero has no node when a sweep begins: the waiting trials are what makes it start some. So a
+sweep on such a cluster begins all the same, tells what it waits for, follows the nodes as they come and go, and gives
+up after some patience, or at once where the autoscaler says that no node type of its holds a trial. Knows no Ray.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sweeper.text.durations import duration
+
+PENDING_TRIALS = 200
+"""Trials kept waiting on an autoscaled cluster, so that it sees what is wanted: as Ray Tune keeps for its own
+searchers (`_get_max_pending_trials`, Ray 2.60)."""
+
+LOOK_SECONDS = 2.0
+"""How often the cluster is looked at; the autoscaler itself turns every five seconds."""
+
+INFEASIBLE_LOOKS = 15
+"""For how many looks in a row no node type may hold a trial before that is believed.
+
+Version 2 of the autoscaler says so, too, of trials beyond the most nodes it may start; so it counts only when no node
+is there and none is starting.
+"""
+
+PATIENCE_SECONDS = 1800.0
+"""How long a sweep waits for a first node: GPU nodes take 2 to 10 minutes to start, spot capacity may take longer."""
+
+_READ_ONLY = "node_"
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """What a Ray cluster has, and what its autoscaler is about to add.
+
+    Attributes:
+        nodes: resources of each living node, `{"CPU": 8.0, "GPU": 1.0, …}`.
+        autoscales: an autoscaler that can start nodes looks after the cluster.
+        starting: node type → how many are being started.
+        infeasible: bundles that were asked for and that no node type can hold.
+        failures: why nodes could not be started, one sentence each.
+    """
+
+    nodes: tuple[Mapping[str, float], ...]
+    autoscales: bool = False
+    starting: Mapping[str, int] = field(default_factory=dict)
+    infeasible: tuple[Mapping[str, float], ...] = ()
+    failures: tuple[str, ...] = ()
+
+    def total(self, name: str) -> float:
+        """Return the sum of a resource over all nodes."""
+        return sum(node.get(name, 0.0) for node in self.nodes)
+
+    def trials_at_once(self, resources: Mapping[str, float]) -> int:
+        """Return how many trials fit, `resources` being one trial's: each on one node, for none spans two."""
+        needs = {name.upper(): amount for name, amount in resources.items() if amount}
+        return sum(
+            int(min(node.get(name, 0.0) / amount for name, amount in needs.items()) + _ROUNDING) for node in self.nodes
+        )
+
+
+def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Mapping[str, Any]) -> ClusterView:
+    """Return the view from what version 1 of Ray's autoscaler publishes, the JSON under `__autoscaling_status`.
+
+    A cluster without an autoscaler publishes the same, each node being a type of its own. Version 1 does not say what
+    is infeasible.
+    """
+    report = status.get("autoscaler_report", {})
+    types = {*report.get("active_nodes", {}), *report.get("pending_launches", {})}
+    starting = dict(report.get("pending_launches", {}))
+    for _, node_type, _ in report.get("pending_nodes", []):
+        starting[node_type] = starting.get(node_type, 0) + 1
+    known = report.get("node_availability_summary", {}).get("node_availabilities", {})
+    failures = [
+        f"{node_type}: {(found.get('unavailable_node_information') or {}).get('description', 'unavailable')}"
+        for node_type, found in known.items()
+        if not found.get("is_available", True)
+    ]
+    autoscales = any(not node_type.startswith(_READ_ONLY) for node_type in types)
+    return ClusterView(nodes, autoscales, starting, (), tuple(failures))
+
+
+class Steered(Protocol):
+    """What a watch tells of a driver: that is `sweeper.execution.driver.driver.Driver`."""
+
+    stop_requested: str | None
+
+    def resize(self, slots: int) -> None:
+        """Take note of how many trials run at once."""
+
+
+class CapacityWatch:
+    """A sink of the driver that follows the cluster: `flush_if_due` looks, every turn of the executor's loop."""
+
+    def __init__(
+        self,
+        look: Callable[[], ClusterView | None],
+        resources: Mapping[str, float],
+        tell: Callable[[str], None],
+        *,
+        at_least: int = 1,
+        patience: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to follow a cluster.
+
+        Args:
+            look: returns its present view, or `None` when it cannot be had just now.
+            resources: of one trial.
+            tell: shows a sentence to the user; called when there is something new to say.
+            at_least: trials at once that the driver is told of in any case, for a cluster that may grow.
+            patience: seconds without a single node that holds a trial, after which the sweep is stopped.
+            clock: seconds.
+        """
+        self._look, self._resources, self._tell = look, resources, tell
+        self._at_least, self._patience, self._clock = at_least, patience, clock
+        self._looked = self._could_run = clock()
+        self._infeasible = 0
+        self._told = ""
+        self.driver: Steered | None = None
+
+    def append(self, record: Any) -> None:
+        """Records do not concern the cluster."""
+
+    def flush_if_due(self) -> None:
+        """Look at the cluster when it is time to; tell the user and the driver what has changed."""
+        now = self._clock()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        view = self._look()
+        if view is not None:
+            self.see(view)
+
+    def see(self, view: ClusterView) -> None:
+        """Take in a view of the cluster."""
+        now, slots = self._clock(), view.trials_at_once(self._resources)
+        said = running_on(view, slots) if slots else waiting_for(view, self._resources)
+        if said != self._told:
+            self._told = said
+            self._tell(said)
+        if self.driver is not None and slots:
+            self.driver.resize(max(slots, self._at_least))
+        if slots:
+            self._could_run = now
+        wanted = {name.upper(): amount for name, amount in self._resources.items() if amount}
+        refused = not slots and not view.starting and any(dict(bundle) == wanted for bundle in view.infeasible)
+        self._infeasible = self._infeasible + 1 if refused else 0
+        if self.driver is None or self.driver.stop_requested:
+            return
+        if self._infeasible >= INFEASIBLE_LOOKS:
+            self.driver.stop_requested = f"no node type of the cluster can hold a trial: one needs {_amounts(wanted)}"
+        elif now - self._could_run >= self._patience:
+            why = f"; the autoscaler says: {view.failures[-1]}" if view.failures else ""
+            self.driver.stop_requested = f"no node that holds a trial came in {duration(self._patience)}{why}"
+
+
+def waiting_for(view: ClusterView, resources: Mapping[str, float]) -> str:
+    """Return what a sweep waits for when no trial fits: `waiting for nodes: a trial needs 1 CPU, 1 GPU; …`."""
+    needs = {name.upper(): amount for name, amount in resources.items() if amount}
+    have = _amounts({name: view.total(name) for name in needs})
+    text = f"waiting for nodes: a trial needs {_amounts(needs)}, the cluster has {have}"
+    if view.infeasible and not view.starting:
+        return f"{text}; the autoscaler has no node type for {_amounts(view.infeasible[0])}"
+    if not view.starting and view.failures:
+        return f"{text}; the autoscaler could not start any: {view.failures[-1]}"
+    return f"{text}; {_starting(view)}"
+
+
+def running_on(view: ClusterView, slots: int) -> str:
+    """Return what a sweep runs on: `2 trials at once on 2 nodes; starting 1 worker`."""
+    workers = sum(1 for node in view.nodes if node.get("CPU", 0.0) > 0)
+    text = f"{slots} trial{'s' if slots != 1 else ''} at once on {workers} node{'s' if workers != 1 else ''}"
+    return f"{text}; {_starting(view)}" if view.starting else text
+
+
+def _starting(view: ClusterView) -> str:
+    if not view.starting:
+        return "none is being started yet"
+    return "starting " + ", ".join(f"{count} {name}" for name, count in sorted(view.starting.items()))
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())

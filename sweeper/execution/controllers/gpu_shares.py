@@ -1,0 +1,131 @@
+"""How large a share of a card each configuration's process gets: decided from measured memory, raised when it runs out.
+
+Shares of a card isolate nothing by themselves. A process's allocator is capped at its share
+(`trainables.worker.trial_process`), so a trial that needs more runs out alone, and is tried again on twice as much.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainables.files.measured_once import kept_choice
+
+DEFAULT_SHARE = 0.25
+"""Where memory could not be measured. Our choice: small networks use far less, and what needs more gets more."""
+
+MARGIN = 1.2
+"""What a process gets beyond its measured peak, for fragments and batches that need more. Our choice."""
+
+MOST_PROCESSES = 16
+"""On one card at most: beyond that their kernels wait for each other, and each needs a core to feed it. Our choice."""
+
+LOOKED_AT = 2000
+"""Configurations that are looked at for what is to be measured; later ones of a kind unseen get the largest share."""
+
+
+@dataclass(frozen=True)
+class CardMemory:
+    """What a configuration's process took of a card that it had to itself.
+
+    Attributes:
+        used_bytes: at its peak, CUDA's own context and libraries included.
+        total_bytes: of the card.
+        card: its name.
+    """
+
+    used_bytes: int
+    total_bytes: int
+    card: str
+
+
+def share_for(memory: CardMemory) -> float:
+    """Return the smallest 1/n of a card that holds a process with some margin; the whole card where half is too little.
+
+    Shares are rounded down to Ray's resolution of 1/10,000, so that n of them always fit.
+    """
+    needed = max(1.0, memory.used_bytes * MARGIN)
+    processes = min(MOST_PROCESSES, max(1, math.floor(memory.total_bytes / needed)))
+    return math.floor(10_000 / processes) / 10_000
+
+
+def memory_key(configuration: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Return what a configuration's memory depends on, as JSON text.
+
+    Args:
+        configuration: of it the architecture, the kind of loss and optimiser, and the batch size.
+        facts: of the sweep: data set, replicates, packing, precision, what an evaluation measures.
+    """
+    parts = {
+        "architecture": configuration["architecture"],
+        "loss": configuration["loss"]["name"],
+        "optimizer": configuration["optimizer"]["name"],
+        "batch_size": configuration["optimizer"]["batch_size"],
+        **facts,
+    }
+    return json.dumps(parts, sort_keys=True, default=list)
+
+
+class CardShares:
+    """The share of each configuration of a sweep, measured once for each kind and kept in the sweep's folder."""
+
+    def __init__(
+        self,
+        configurations: Sequence[Mapping[str, Any]],
+        facts: Mapping[str, Any],
+        folder: Path,
+        probe: Callable[[int], CardMemory | None],
+        examples: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Measure the kinds among the first configurations that the folder does not know yet.
+
+        Args:
+            configurations: of the sweep.
+            examples: looked at instead of them, where a searcher has not chosen them yet.
+            facts: see `memory_key`.
+            folder: keeps what was measured, a file a kind.
+            probe: trains one of those that are looked at for a few steps on a card of its own; `None` where that could
+                not be done.
+        """
+        self._configurations, self._facts, self._folder = configurations, facts, folder
+        self._shares: dict[str, float] = {}
+        looked_at = configurations if examples is None else examples
+        for index in range(min(len(looked_at), LOOKED_AT)):
+            key = memory_key(looked_at[index], facts)
+            if key not in self._shares:
+                self._shares[key] = self._share(key, index, probe)
+
+    def __call__(self, configuration: int) -> float:
+        """Return a configuration's share of a card."""
+        return self._shares.get(memory_key(self._configurations[configuration], self._facts), self.largest)
+
+    @property
+    def smallest(self) -> float:
+        """The share of the configurations that need least."""
+        return min(self._shares.values(), default=DEFAULT_SHARE)
+
+    @property
+    def largest(self) -> float:
+        """The share of the configurations that need most."""
+        return max(self._shares.values(), default=DEFAULT_SHARE)
+
+    def _share(self, key: str, index: int, probe: Callable[[int], CardMemory | None]) -> float:
+        try:
+            kept = kept_choice(self._folder, key, lambda: json.dumps(asdict(_measured(probe(index)))))
+        except NotMeasuredError:
+            return DEFAULT_SHARE
+        return share_for(CardMemory(**json.loads(kept)))
+
+
+class NotMeasuredError(Exception):
+    """A card could not be had to measure on."""
+
+
+def _measured(memory: CardMemory | None) -> CardMemory:
+    if memory is None:
+        raise NotMeasuredError
+    return memory

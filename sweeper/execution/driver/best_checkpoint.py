@@ -1,0 +1,72 @@
+"""Of the trials that have ended, the best one's checkpoint is kept; the others' are removed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Protocol
+
+from sweeper.core.ids import trial_name
+from sweeper.journal.state import COMPLETED, ENDED, FAILED, SweepState
+from sweeper.scheduling.asha import Halving
+from trainables.worker.trial_reports import NON_FINITE
+
+OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
+"""Endings that running a trial again would repeat: one that crashed or took too long can go on from its checkpoint."""
+
+
+class CheckpointKeeper(Protocol):
+    """Where checkpoints are removed: in a folder that all machines share, or in a store."""
+
+    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
+        """Remove the checkpoints of a trial (`c00007`) or of one of its replicates (`c00007/r1`)."""
+
+    def trials_with_checkpoints(self) -> set[str]:
+        """Return the names of the trials that have any."""
+
+
+class BestCheckpoint:
+    """Knows the best trial that has ended, and removes the checkpoints of those that are not it."""
+
+    def __init__(self, keeper: CheckpointKeeper, state: SweepState, halving: Halving) -> None:
+        """Find the best of the trials that have ended by now.
+
+        Args:
+            keeper: removes checkpoints.
+            state: of the sweep, which goes on changing.
+            halving: says what is better.
+        """
+        self._keeper, self._state, self._halving = keeper, state, halving
+        ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
+        self._best = max((rank for rank in ranks if rank), default=None)
+
+    def tidy(self, index: int) -> None:
+        """Remove a trial's checkpoints if it has ended and is not the best so far; if it is, the former best's."""
+        trial = self._state.trials[index]
+        if trial.status not in ENDED or trial.stop_kind not in OVER:
+            return
+        rank, loser = self._rank(index), index
+        if rank is not None and (self._best is None or rank > self._best):
+            loser = -self._best[2] if self._best else -1
+            self._best = rank
+        if loser >= 0:
+            self._keeper.remove_checkpoints(trial_name(loser))
+
+    def remove_leftovers(self, unknown: Collection[int] = ()) -> None:
+        """Remove what a driver that died between a trial's end and its tidying up left behind.
+
+        Args:
+            unknown: trials that the journal does not know, whose checkpoints were made by what was lost of it.
+        """
+        best = -self._best[2] if self._best else None
+        done = {i for i, t in self._state.trials.items() if t.status in ENDED and t.stop_kind in OVER}
+        for name in {trial_name(i) for i in (done | {*unknown}) - {best}} & self._keeper.trials_with_checkpoints():
+            self._keeper.remove_checkpoints(name)
+
+    def _rank(self, index: int) -> tuple[bool, float, int] | None:
+        """Return how good an ended trial is: completed before stopped, then by objective; `None` if it has none."""
+        trial = self._state.trials[index]
+        if trial.objective is None or not math.isfinite(trial.objective) or trial.status == FAILED:
+            return None
+        value = -trial.objective if self._halving.mode == "min" else trial.objective
+        return trial.status == COMPLETED, value, -index

@@ -1,0 +1,52 @@
+"""The one way by which what a driver learns enters a sweep: a journal record, then all that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sweeper.journal.journal import Journal, Record
+from sweeper.journal.state import SweepState
+from sweeper.scheduling.asha import Rungs
+from sweeper.search.base import Searcher
+
+
+class Sink(Protocol):
+    """Where records go after the journal."""
+
+    def append(self, record: Record) -> None:
+        """Take one record in."""
+
+    def flush_if_due(self) -> None:
+        """Make what was taken in visible, when it is time to."""
+
+
+class Recorder:
+    """Journals, and folds each record into the state, the rungs, the searcher's knowledge and the sinks."""
+
+    def __init__(
+        self, journal: Journal, state: SweepState, rungs: Rungs, searcher: Searcher | None, sinks: Sequence[Sink]
+    ) -> None:
+        """Record into `journal`, which is open for appending; the others are its fold so far."""
+        self._journal, self._sinks = journal, sinks
+        self._folds: list[SweepState | Rungs | Searcher] = [state, rungs]
+        if searcher is not None:
+            self._folds.append(searcher)
+
+    def record(self, kind: str, body: dict[str, Any]) -> None:
+        """Journal one record and let everything follow that follows from it."""
+        record = self._journal.append(kind, body)
+        for fold in self._folds:
+            fold.apply(record)
+        for sink in self._sinks:
+            sink.append(record)
+
+    def settle(self) -> None:
+        """Make every record so far durable."""
+        self._journal.settle()
+
+    def flush(self) -> None:
+        """Make every record so far durable, and let the sinks show them."""
+        self._journal.settle()
+        for sink in self._sinks:
+            sink.flush_if_due()

@@ -1,0 +1,202 @@
+"""The driver of a sweep whose replicates are trained in processes of their own: `packing: trials`.
+
+An assignment is one replicate on its way to its configuration's next rung. There its process reports and is free for
+others; nothing waits in memory, the replicate goes on from its checkpoint. When the last of a configuration's
+replicates has reported, their reports are merged into one, which the scheduler judges as it judges any other, and on
+`continue` all of them go to the head of the queue.
+
+Every replicate's report becomes a `replicate` record before anything follows from it, so a driver that takes over finds
+each of them, merges what its predecessor did not live to merge, and goes on as that one would have.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.ids import trial_name
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.failures import ERROR, HUNG, Failure
+from sweeper.execution.driver.larger_shares import on_a_larger_share
+from sweeper.execution.driver.replicate_merge import last_failure, merged_report
+from sweeper.journal.state import ENDED, FAILED, RUNNING, ReplicateState
+from trainables.training.lanes.packing import TRIALS
+from trainables.worker.checkpoints import replicate_folder
+from trainables.worker.hang_watchdog import last_reason
+from trainables.worker.trial_reports import NON_FINITE
+
+
+class ReplicateDriver(Driver):
+    """Hands out single replicates; an assignment is `[configuration, replicate]`."""
+
+    def begin(
+        self,
+        reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None,
+        learned: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        """Journal that this driver takes the sweep up; judge what has been reported in full but never judged."""
+        super().begin(reusable, learned)
+        unfinished, self._queue = list(self._queue), deque()
+        self._pieces = deque(
+            (configuration, number)
+            for configuration in unfinished
+            for number in range(self._replicates)
+            if not self._rests(configuration, number)
+        )
+        for configuration in unfinished:
+            if self.state.trials[configuration].stop_kind is None:  # else it failed, and has not been started again yet
+                self._settle(configuration)
+
+    def next_assignment(self) -> list[int] | None:
+        """Return the next replicate as `[configuration, replicate]`; `None` when there is none to give now."""
+        while not self.closing and self._has_room and (self._pieces or self._suggest()):
+            while self._queue:  # what was suggested just now
+                configuration = self._queue.popleft()
+                self._pieces.extend((configuration, number) for number in range(self._replicates))
+            piece = self._pieces.popleft()
+            if self.state.trials[piece[0]].status not in ENDED:
+                self._given_out.add(piece)
+                return list(piece)
+        return None
+
+    @property
+    def _waiting(self) -> int:
+        """How many replicates there are to give out."""
+        return len(self._pieces) + self._replicates * len(self._unsuggested)
+
+    def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
+        """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""
+        configuration, number = assignment
+        seeds = [self._seed_of(configuration, number)]
+        return [[configuration, trial_name(configuration), self.configurations[configuration], seeds, number]]
+
+    def share_of(self, assignment: Sequence[int]) -> float | None:
+        """Return the share of a card for a replicate: what was measured, or more after memory ran out."""
+        configuration, number = assignment
+        if self._shares is None:
+            return None
+        return self._state_of(configuration, number).share or self._shares(configuration)
+
+    def on_started(self, assignment: Sequence[int]) -> None:
+        """Record that a replicate's process has begun."""
+        self._given_out.begin(assignment)
+        configuration, number = assignment
+        body = {"configuration": configuration, "replicate": number, "attempt": self.state.attempt}
+        self._recorder.record("started", body)
+
+    def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
+        """Journal what a replicate's process reports; return whether its assignment is over, as it is at every rung."""
+        configuration, number = assignment
+        for report in reports:
+            first = min((row["epoch"] for row in report["epochs"]), default=0)
+            if first > self._state_of(configuration, number).epochs + 1:
+                place = replicate_folder(Path(trial_name(configuration)), number)
+                self.keeper.remove_checkpoints(place.as_posix(), now=True)
+                reason = f"its checkpoint of epoch {report['epoch']} is ahead of the journal; it starts again"
+                self.on_failure(assignment, Failure(ERROR, reason))
+                return True
+            self._on_replicate(configuration, number, report)
+        self.flush()
+        over = self._state_of(configuration, number).status != RUNNING
+        if over:
+            self._given_out.retire(assignment)
+        elif exhausted:
+            self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
+        return over or exhausted
+
+    def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
+        """Journal a process's death; put its replicate back in the queue, or go on without it."""
+        configuration, number = assignment
+        if assignment not in self._given_out:
+            return
+        failure = self._taken_back(assignment, failure)
+        replicate = self._state_of(configuration, number)
+        failure, raised = on_a_larger_share(failure, self.share_of(assignment))
+        given_up = failure.counts and replicate.failures >= self._retries
+        tries = f" (after {replicate.failures + 1} tries)" if given_up and replicate.failures else ""
+        body = {
+            "configuration": configuration,
+            "replicate": number,
+            "attempt": self.state.attempt,
+            "epoch": replicate.epochs,
+            "kind": failure.kind,
+            "reason": f"replicate {number}: {failure.reason}{tries}",
+            "counts": failure.counts,
+            "given_up": given_up,
+            "final": False,
+            **raised,
+        }
+        self._recorder.record("failed", body)
+        if given_up:
+            self._settle(configuration)
+        else:
+            self._pieces.appendleft((configuration, number))
+
+    def _hung(self, assignment: Sequence[int]) -> Failure | None:
+        configuration, number = assignment
+        reason = last_reason(replicate_folder(self.paths.trial_checkpoints(configuration), number))
+        return Failure(HUNG, reason) if reason else None
+
+    def _state_of(self, configuration: int, number: int) -> ReplicateState:
+        return self.state.trials[configuration].replicates.get(number, ReplicateState())
+
+    def _rests(self, configuration: int, number: int) -> bool:
+        """Tell whether a replicate has nothing to do: it has failed, or stands at a rung that is not judged yet."""
+        trial, replicate = self.state.trials[configuration], self._state_of(configuration, number)
+        return replicate.status == FAILED or self._is_open_rung(trial.epochs, replicate.epochs)
+
+    def _is_open_rung(self, judged: int, epoch: int) -> bool:
+        return epoch > judged and epoch in self.rungs.by_epoch
+
+    def _on_replicate(self, configuration: int, number: int, report: dict[str, Any]) -> None:
+        trial, replicate = self.state.trials[configuration], self._state_of(configuration, number)
+        if trial.status in ENDED or report["epoch"] <= replicate.epochs:
+            # A replicate that goes on from its checkpoint repeats its last report; the journal has it.
+            return
+        body = {
+            "configuration": configuration,
+            "replicate": number,
+            "attempt": self.state.attempt,
+            "epoch": report["epoch"],
+            "pauses": self._is_open_rung(trial.epochs, report["epoch"]),
+            "failure": report["failure"],
+            "failure_kind": (report["failure_kind"] or NON_FINITE) if report["failure"] else None,
+            "device": report["device"],
+            "packing": report["packing"],
+            "wall_seconds": report["wall_seconds"],
+            "epochs": [row for row in report["epochs"] if row["epoch"] > replicate.epochs],
+            "evaluations": report["evaluations"],
+        }
+        self._recorder.record("replicate", body)
+        self._settle(configuration)
+
+    def _settle(self, configuration: int) -> None:
+        """Judge a configuration as far as all its replicates have come; let them go on from a rung."""
+        trial = self.state.trials[configuration]
+        report = merged_report(trial, self._replicates, self.halving.metric, TRIALS)
+        if report is not None:
+            self._on_report(report)
+        elif len(trial.replicates) == self._replicates and trial.status not in ENDED:
+            self._give_up(configuration)
+        if report is not None and report["epoch"] in self.rungs.by_epoch and trial.status not in ENDED:
+            live = [number for number, replicate in sorted(trial.replicates.items()) if replicate.status != FAILED]
+            self._pieces.extendleft((configuration, number) for number in reversed(live))
+
+    def _give_up(self, configuration: int) -> None:
+        """Fail a configuration whose replicates have all failed without a new epoch to report."""
+        trial = self.state.trials[configuration]
+        failure = last_failure(trial.replicates)
+        if failure is None or any(replicate.status != FAILED for replicate in trial.replicates.values()):
+            return
+        body = {
+            "configuration": configuration,
+            "attempt": self.state.attempt,
+            "epoch": trial.epochs,
+            "kind": failure.error_kind,
+            "reason": failure.error,
+            "counts": True,
+            "final": True,
+        }
+        self._recorder.record("failed", body)

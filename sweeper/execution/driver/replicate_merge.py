@@ -1,0 +1,74 @@
+"""Replicates that report from processes of their own, put together as one report of their configuration. Pure.
+
+The report is the one that a process with all the replicates would have sent at the same epoch: the same rows in the
+same order, the same mean, the same sentences on replicates that are left out. So everything behind it (scheduler,
+tables, MLflow, audit) needs to know of one kind of report only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sweeper.journal.state import FAILED, ReplicateState, TrialState
+from trainables.worker.trial_reports import NON_FINITE, mean_objective
+
+
+def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> dict[str, Any] | None:
+    """Return the report of a trial's replicates at the epoch that all of them have reached, or `None` at no new one.
+
+    Replicates that have failed for good do not hold the others up. When all have, the report is of the last epoch that
+    any of them reached and says why, as `failure` and `failure_kind`.
+
+    Args:
+        trial: with the state of every replicate that has begun.
+        count: replicates of the configuration.
+        metric: the objective, whose mean over the replicates that are sound at that epoch is judged.
+        packing: written into the report.
+    """
+    epoch = common_epoch(trial.replicates, count)
+    if epoch <= trial.epochs:
+        return None
+    replicates = trial.replicates
+    over = all(replicate.status == FAILED for replicate in replicates.values())
+    out = {n: r for n, r in replicates.items() if r.failed_in is not None and (over or r.failed_in <= epoch)}
+    rows = _in_order((row for r in replicates.values() for row in r.epoch_rows), epoch, "epoch", "replicate")
+    evaluations = _in_order((row for r in replicates.values() for row in r.evaluations), epoch, "replicate")
+    failure = last_failure(replicates) if over else None
+    sound = [row for row in rows if row["replicate"] not in out]
+    report: dict[str, Any] = {
+        "configuration": trial.configuration,
+        "epoch": epoch,
+        "objective": math.nan if failure else mean_objective(metric, sound, evaluations),
+        "failure": failure.error if failure else None,
+        "failure_kind": failure.error_kind if failure else None,
+        "device": next(r.device for r in replicates.values() if r.device is not None),
+        "packing": packing,
+        "wall_seconds": sum(r.wall_seconds for r in replicates.values()),
+        "epochs": rows,
+        "evaluations": evaluations,
+    }
+    if out:
+        report["replicate_errors"] = {str(number): out[number].error for number in sorted(out)}
+    kinds = {str(number): r.error_kind for number, r in sorted(out.items()) if r.error_kind != NON_FINITE}
+    return report | ({"replicate_kinds": kinds} if kinds else {})
+
+
+def common_epoch(replicates: Mapping[int, ReplicateState], count: int) -> int:
+    """Return the epoch that all replicates still in it have reached; where none is left, the last that any reached."""
+    live = [replicate.epochs for replicate in replicates.values() if replicate.status != FAILED]
+    if live or len(replicates) < count:
+        return min(live) if len(replicates) == count else 0
+    return max(replicate.epochs for replicate in replicates.values())
+
+
+def last_failure(replicates: Mapping[int, ReplicateState]) -> ReplicateState | None:
+    """Return the replicate that failed in the latest epoch, of several the one with the lowest number."""
+    failed = [r for _, r in sorted(replicates.items()) if r.failed_in is not None]
+    return max(failed, key=lambda r: r.failed_in or 0, default=None)
+
+
+def _in_order(rows: Iterable[dict[str, Any]], epoch: int, *keys: str) -> list[dict[str, Any]]:
+    """Return the rows up to `epoch` sorted by `keys`; rows that are equal in these keep their order."""
+    return sorted((row for row in rows if row["epoch"] <= epoch), key=lambda row: [row[key] for key in keys])

@@ -1,0 +1,45 @@
+"""How to run a sweep, as opposed to what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.execution.controllers.capacity import PATIENCE_SECONDS
+from sweeper.monitoring.live import Progress
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run, as opposed to what.
+
+    Attributes:
+        output: the folder of results folders, or the address of a store for them.
+        address: of a Ray cluster; `None` starts one on this machine.
+        cpus: cores a started one may use; `None` for all.
+        tracking_uri: of MLflow's store; `None` for none at all.
+        failed_too: on resume, run failed trials again.
+        rehearse: scale the sweep down to minutes, see `sweeper.space.rehearsal`.
+        discard_damaged: on resume, set the first damaged journal record and all later ones aside.
+        reuse: take over trials that other sweeps of this output have trained already.
+        reuse_from: take them over from these sweeps.
+        settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.amendments`.
+        wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
+        notify: webhooks and commands to tell of this run, besides those of the search space.
+        progress: what shows the run while it lasts.
+    """
+
+    output: str | Path
+    address: str | None = None
+    cpus: int | None = None
+    tracking_uri: str | None = None
+    rehearse: bool = False
+    failed_too: bool = False
+    discard_damaged: bool = False
+    settings: Sequence[str] = ()
+    reuse: bool = False
+    reuse_from: Sequence[str] = ()
+    wait_for_nodes: float = PATIENCE_SECONDS
+    notify: Sequence[str] = ()
+    progress: type[Progress] = Progress

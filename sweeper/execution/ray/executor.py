@@ -1,0 +1,223 @@
+"""Ray Tune as a stateless executor: it starts processes, carries reports, and asks the driver what to do.
+
+Tune keeps nothing that matters. Its searcher hands out the driver's assignments, its scheduler passes reports
+to the driver, its stopper asks whether to go on; `Tuner.restore` is never used. Tune pickles these objects when
+a Tuner is made, so they hold a token, and find the driver by it in this process.
+
+Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray import cloudpickle, tune
+from ray.tune import Callback, Stopper
+from ray.tune.progress_reporter import ProgressReporter
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.failures import Failure, classify
+from sweeper.execution.ray.memory_kills import memory_kills_end_trials
+from sweeper.monitoring.notebook import in_notebook
+from trainables.files.scratch import Scratch
+from trainables.worker.trainable import SweepTrainable
+
+_DRIVERS: dict[str, Driver] = {}
+
+
+@contextmanager
+def _driver(token: str) -> Iterator[Driver]:
+    """Give the driver that `token` stands for, and keep what it raises: Tune would make a trial's failure of it."""
+    driver = _DRIVERS[token]
+    if driver.broken is not None:
+        raise driver.broken
+    try:
+        yield driver
+    except Exception as error:
+        driver.broken = error
+        raise
+
+
+def execute(
+    driver: Driver,
+    settings: Mapping[str, Any],
+    *,
+    resources: Mapping[str, float],
+    pending: int,
+    trainable: type[SweepTrainable] = SweepTrainable,
+) -> None:
+    """Run the driver's assignments until none is left or a stop is asked for.
+
+    Args:
+        driver: decides.
+        settings: `trainables.worker.trial_settings.TrialSettings` as plain values, the same for all trials.
+        resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a card goes before `gpu`.
+        pending: trials kept ready beyond the running ones; an autoscaler sees only these.
+        trainable: what runs in the trials' processes.
+    """
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, pending))
+    token = secrets.token_hex(8)
+    _DRIVERS[token] = driver
+    prepared = tune.with_resources(
+        tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources))
+    )
+    with Scratch("sweeper-tune-") as scratch, memory_kills_end_trials():
+        try:
+            tune.Tuner(
+                prepared,
+                tune_config=tune.TuneConfig(
+                    search_alg=AssignmentSearcher(token),
+                    scheduler=ReportingScheduler(token),
+                    num_samples=-1,
+                    reuse_actors=True,
+                    trial_name_creator=_short_name,
+                    trial_dirname_creator=_short_name,
+                ),
+                run_config=tune.RunConfig(
+                    name="sweep",
+                    storage_path=str(scratch),
+                    stop=AskedToStop(token),
+                    callbacks=[StartedCallback(token)],
+                    verbose=0,
+                    progress_reporter=_NoReporter() if in_notebook() else None,
+                    failure_config=tune.FailureConfig(max_failures=0),
+                    # Trials write their own checkpoints; Tune would ask for one more at every trial's end.
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+                ),
+            ).fit()
+        except Exception as error:
+            raise driver.broken or error from None
+        finally:
+            del _DRIVERS[token]
+    if driver.broken is not None:
+        raise driver.broken
+
+
+class _NoReporter(ProgressReporter):
+    """In the place of Tune's own view, for which Tune would clear the cell of a notebook."""
+
+    def should_report(self, trials: Any, done: bool = False) -> bool:
+        """Never: `sweeper.monitoring.live` shows the sweep."""
+        return False
+
+    def report(self, trials: Any, done: bool, *sys_info: Any) -> None:
+        """Show nothing."""
+
+
+class AssignmentSearcher(Searcher):
+    """Suggests the driver's next assignment; waits while a failed one may come back."""
+
+    def __init__(self, token: str) -> None:
+        """Ask the driver that `token` stands for."""
+        super().__init__()
+        self._token = token
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next assignment, `None` when there is none now, or Tune's word for never again."""
+        with _driver(self._token) as driver:
+            assignment = driver.next_assignment()
+            if assignment is not None:
+                return {
+                    "key": json.dumps(assignment),
+                    "assignment": json.dumps(driver.describe(assignment)),
+                    "gpu": driver.share_of(assignment),
+                }
+            return Searcher.FINISHED if driver.exhausted else None
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        """Take no notice: the driver learns everything from reports and failures."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing: the journal is the state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing: the journal is the state."""
+
+
+class ReportingScheduler(FIFOScheduler):
+    """Passes each report to the driver, which journals it, and stops the trial when the driver says so."""
+
+    def __init__(self, token: str) -> None:
+        """Report to the driver that `token` stands for."""
+        super().__init__()
+        self._token = token
+
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Return Tune's STOP when the trial's assignment is over, else CONTINUE."""
+        reports = result["reports"]
+        with _driver(self._token) as driver:
+            over = driver.on_reports(_assignment(trial), list(reports), result["exhausted"])
+        # Tune keeps every trial's last result in memory; the journal has these rows already.
+        reports.clear()
+        return str(TrialScheduler.STOP if over else TrialScheduler.CONTINUE)
+
+    def on_trial_error(self, controller: Any, trial: Any) -> None:
+        """Tell the driver that the trial's process died, and of what."""
+        with _driver(self._token) as driver:
+            driver.on_failure(_assignment(trial), _failure_of(trial))
+
+
+class StartedCallback(Callback):
+    """Tells the driver which assignments have begun."""
+
+    def __init__(self, token: str) -> None:
+        """Tell the driver that `token` stands for."""
+        self._token = token
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Pass the news on."""
+        with _driver(self._token) as driver:
+            driver.on_started(_assignment(trial))
+
+
+class AskedToStop(Stopper):
+    """Ends the sweep when the driver was asked to."""
+
+    def __init__(self, token: str) -> None:
+        """Ask the driver that `token` stands for."""
+        self._token = token
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Never stop a single trial: the scheduler does."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Tell whether to end the sweep now; Tune asks on every turn of its loop, which is also when sinks flush."""
+        with _driver(self._token) as driver:
+            driver.flush()
+            return driver.should_stop()
+
+
+def _bundle(resources: Mapping[str, float], config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """Return what Tune reserves for a trial. Processes are reused among trials that reserve the same."""
+    amounts = {**resources, "gpu": config["gpu"]} if config.get("gpu") is not None else resources
+    return tune.PlacementGroupFactory([{name.upper(): float(amount) for name, amount in amounts.items() if amount}])
+
+
+def _short_name(trial: Any) -> str:
+    """Tune names a trial and its folder after all of its configuration; nothing reads either."""
+    return str(trial.trial_id)
+
+
+def _assignment(trial: Any) -> list[int]:
+    return list(json.loads(trial.config["key"]))
+
+
+def _failure_of(trial: Any) -> Failure:
+    """Return why the trial's process ended, from the exception that Tune has just written beside the trial."""
+    if trial.pickled_error_file is None:
+        return classify("Error", Path(trial.error_file).read_text() if trial.error_file else "")
+    error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        return classify(type(cause).__name__, f"{type(cause).__name__}: {cause}")
+    return classify(type(error).__name__, str(error))

@@ -1,0 +1,115 @@
+"""Joining a Ray cluster, or starting one on this machine, and leaving it; what can go wrong there, said in words.
+
+Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+import ray
+from ray.tune.execution import class_cache
+
+from sweeper.core.errors import SweeperError
+
+ANSWER_SECONDS = 10.0
+"""How long the machine of a cluster's head may take to accept a connection; Ray itself would try for minutes."""
+
+START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
+"""How often a cluster is started on this machine, and Ray 2.60's words for one that took longer than half a minute:
+so it does on a machine that is busy with other things."""
+
+CREDENTIALS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
+"""What Tune 2.60 hands to trials as part of their runtime environment, which Ray's agents write into their logs.
+
+Trials have no need of it: processes of this machine's own cluster inherit the driver's environment, and the nodes of
+any other have credentials of their own, by secrets or by role.
+"""
+
+
+class RayUnavailable(SweeperError):  # noqa: N818 - says what is unavailable
+    """Ray could not be started or joined; what the sweep has so far is kept."""
+
+    exit_code = 1
+
+
+@contextmanager
+def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, float]]:
+    """Connect to a Ray cluster, or start one on this machine, and yield its resources; leave it afterwards.
+
+    Args:
+        address: of a running cluster (`auto` for the one this machine belongs to), or `None` to start one.
+        cpus: how many cores a started one may use; `None` for all.
+
+    Raises RayUnavailable when no cluster answers at `address`, or none could be started.
+    """
+    if ray.is_initialized():
+        yield dict(ray.cluster_resources())
+        return
+    if address is not None:
+        _answers(address)
+    _connect(address, cpus)
+    class_cache.ENV_VARS_TO_PROPAGATE.difference_update(CREDENTIALS)
+    try:
+        yield dict(ray.cluster_resources())
+    finally:
+        ray.shutdown()
+        class_cache.ENV_VARS_TO_PROPAGATE.update(CREDENTIALS)
+
+
+def _connect(address: str | None, cpus: int | None) -> None:
+    """Join the cluster at `address`, or start one; one that is slow to start is given another chance."""
+    # Without an address Ray would join whatever cluster was last started on this machine.
+    local = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+    where = local if address is None else {"address": address}
+    for attempt in range(1, START_ATTEMPTS + 1):
+        before = _children()
+        try:
+            ray.init(**where, log_to_driver=False, logging_level="warning")
+            return
+        except Exception as error:  # Ray raises ConnectionError, RuntimeError and plain Exception alike
+            ray.shutdown()
+            _end(_children() - before)  # Ray leaves what it has started until this process ends
+            if attempt == START_ATTEMPTS or address is not None or SLOW_START not in str(error):
+                raise _unavailable(address, error) from error
+
+
+def _children() -> set[psutil.Process]:
+    """Return this process's own children; theirs end with them, and other children's are nobody's business here."""
+    return set(psutil.Process().children())
+
+
+def _end(processes: set[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
+
+
+def _answers(address: str) -> None:
+    """Raise RayUnavailable when `address` is a host and a port that accept no connection."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _unavailable(address, error) from error
+
+
+def _unavailable(address: str | None, error: Exception) -> RayUnavailable:
+    said = next(iter(str(error).splitlines()), "") or type(error).__name__
+    after = "; what the sweep has is kept, and `sweeper resume` with its name goes on"
+    if address is None:
+        return RayUnavailable(
+            f"Ray could not be started on this machine: {said}",
+            f"is the machine very busy, or its memory or disk full? `sweeper doctor` looks{after}",
+        )
+    return RayUnavailable(
+        f"no Ray cluster could be joined at {address}: {said}",
+        "give the address and port that `ray start --head` printed (6379 unless told otherwise), "
+        f"or leave --address out for a cluster of this machine's own{after}",
+    )

@@ -1,0 +1,239 @@
+"""Trials that another sweep has trained already: found, compared, and handed to the driver instead of training.
+
+A replicate's numbers are a function of its configuration, its seed, the data, what an evaluation measures and the code.
+Seeds follow from the sweep's seed and the trial's place, so what can be taken over is the trial at the same place of a
+sweep with the same seed, such as the first 48 of a sweep that is extended to 96. (For the same reason no sweep trains
+the same thing twice: a configuration that is drawn again has another place, and so other seeds.)
+
+What is taken over is the reports, not the decisions: the driver judges each again, against the rungs of its own sweep,
+so an audit finds every decision equal. Where a trial of the other sweep was stopped and this one would have it go on,
+its reports are kept and it is trained from its beginning, which gives the same numbers again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.code_version import code_version
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import config_hash, trial_name
+from sweeper.execution.reused_tables import TablesOfTrials
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import COMPLETED, EARLY_STOPPED, SweepState
+from sweeper.space.models import SweepSpec
+from sweeper.space.suggested import SuggestedConfigurations
+from sweeper.space.user_code import MANIFEST_KEY as OWN_CODE
+from sweeper.storage.places import local_copies, local_copy
+from sweeper.storage.sweeps import Sweep, list_sweeps, open_sweep
+from trainables.training.lanes.packing import TRIALS
+from trainables.worker.object_store import is_store_address
+
+MANIFEST_KEY = "reuse"
+"""The manifest's list of sweeps that this one takes trials over from."""
+
+_OF_THIS_SWEEP = ("attempt", "status", "decision")
+"""What a driver adds to a report; a driver that takes the report over adds its own."""
+
+_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "notify"}
+_HARMLESS |= {"searcher", "rehearsal", "rehearsed"}
+"""Parts of a search space that change no number of a trial. Configurations are compared one by one."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What `--reuse` found before the sweep starts.
+
+    Attributes:
+        names: the sweeps to take trials over from, the one that began last first.
+        notes: one sentence for each that cannot be used, and why.
+    """
+
+    names: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def choose_sources(
+    spec: SweepSpec,
+    facts: Mapping[str, Any],
+    output: str | Path,
+    own_code: str | None = None,
+    *,
+    every: bool,
+    named: Sequence[str],
+) -> Chosen:
+    """Return the sweeps below `output` whose trials a new sweep can take over.
+
+    Args:
+        spec: of the new sweep.
+        facts: of its data set, as its manifest will record them (`dataset_facts`).
+        output: where sweeps lie.
+        own_code: the digest of the code of its own components, if it has any.
+        every: look at all of them.
+        named: look at these; that one of them cannot be used is an error.
+
+    Raises SweeperError when a named sweep does not exist or cannot be used, naming every reason.
+    """
+    chosen = Chosen()
+    if not every and not named:
+        return chosen
+    for name in dict.fromkeys([*named, *(list_sweeps(local_copies(output)) if every else ())]):
+        try:
+            reasons = _differences(spec, facts, own_code, _open(name, output, tables=False))
+        except SweeperError as error:
+            if name in named:
+                raise
+            reasons = [error.message]
+        if not reasons:
+            chosen.names.append(name)
+        elif name in named:
+            raise SweeperError(
+                f"no trial of {name!r} can be reused: {'; '.join(reasons)}",
+                "make the search spaces agree in that, or leave --reuse-from out",
+            )
+        else:
+            chosen.notes.append(f"no trial of {name} can be reused: {'; '.join(reasons)}")
+    return chosen
+
+
+class ReusableTrials(Mapping[int, Iterator[dict[str, Any]]]):
+    """Trial → its reports from elsewhere, for those that are the same here.
+
+    Which configuration a searcher chooses is known only then: such a trial is compared when it is asked for.
+    """
+
+    def __init__(self, sweep: Sweep) -> None:
+        """Begin with none."""
+        self._here = sweep.configurations
+        self._found: dict[int, list[tuple[str, Iterator[dict[str, Any]]]]] = {}
+
+    def add(self, index: int, digest: str, reports: Iterator[dict[str, Any]]) -> None:
+        """Add a trial that has ended elsewhere, by its index and the hash of its configuration there."""
+        self._found.setdefault(index, []).append((digest, reports))
+
+    def __getitem__(self, index: int) -> Iterator[dict[str, Any]]:
+        digest = _digest(self._here, index)
+        return next(reports for there, reports in self._found[index] if there == digest)
+
+    def __contains__(self, index: object) -> bool:
+        digest = _digest(self._here, index) if isinstance(index, int) and index in self._found else None
+        return digest is not None and any(there == digest for there, _ in self._found[index])  # type: ignore[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return (index for index in self._found if index in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def reusable_trials(sweep: Sweep, wanted: Sequence[int], output: str | Path, incoming: Path) -> ReusableTrials:
+    """Return, for every trial that a source has ended, its reports in order, each saying where it comes from.
+
+    The reports are read, and their tables copied into `incoming`, one at a time as they are asked for.
+
+    Args:
+        sweep: the one that takes over, from the sweeps that its manifest names; one that is gone, or is damaged, has
+            nothing to give.
+        wanted: the configurations that are still to be run.
+        output: where the sources lie.
+        incoming: where this sweep's trials leave their tables.
+    """
+    found = ReusableTrials(sweep)
+    # A sweep may be resumed by its path, from anywhere.
+    output = output if is_store_address(output) else sweep.paths.root.parent
+    for name in _manifest(sweep).get(MANIFEST_KEY, ()):
+        try:
+            source = _open(name, output, tables=True)
+            reports = _ended_reports(source, sweep.configurations, [i for i in wanted if i not in found])
+        except SweeperError:
+            continue
+        tables = TablesOfTrials(source.paths)
+        for index, bodies in reports.items():
+            if all(tables.has(trial_name(index), body["evaluations"]) for body in bodies):
+                digest = config_hash(source.configurations[index])
+                found.add(index, digest, _brought(bodies, tables, trial_name(index), incoming))
+    return found
+
+
+def _brought(
+    bodies: Sequence[dict[str, Any]], tables: TablesOfTrials, trial: str, incoming: Path
+) -> Iterator[dict[str, Any]]:
+    for body in bodies:
+        # As where it was trained: the tables first, then the record that makes them visible.
+        tables.bring(trial, body["evaluations"], incoming)
+        yield body
+
+
+def _open(name: str, output: str | Path, *, tables: bool) -> Sweep:
+    return open_sweep(*local_copy(name, output, tables=tables))
+
+
+def _differences(spec: SweepSpec, facts: Mapping[str, Any], own_code: str | None, source: Sweep) -> list[str]:
+    """Return what keeps a sweep's trials from being those of `spec`, a few words each."""
+    here = _what_numbers_follow_from(spec, {**spec.dataset, **facts})
+    there = _what_numbers_follow_from(source.spec, _manifest(source).get("dataset"))
+    reasons = [f"its {key} differs" for key in here if here[key] != there[key]]
+    if spec.is_rehearsal != source.spec.is_rehearsal:
+        reasons.append("one of the two is a rehearsal")
+    if own_code != _manifest(source).get(OWN_CODE, {}).get("digest"):
+        reasons.append("the code of its own components differs")
+    if spec.replicates.packing == TRIALS:
+        reasons.append("replicates with processes of their own (packing: trials) are not taken over")
+    if not reasons and not _attempts_of_this_code(source):
+        reasons.append("its code, or a package under it, was another (or it does not say)")
+    return reasons
+
+
+def _manifest(sweep: Sweep) -> dict[str, Any]:
+    try:
+        return dict(json.loads(sweep.paths.manifest.read_text()))
+    except (OSError, ValueError):
+        # Nothing is known of what it ran on.
+        return {}
+
+
+def _what_numbers_follow_from(spec: SweepSpec, dataset: Any) -> dict[str, Any]:
+    """Return the parts of a search space that a trial's numbers depend on besides its configuration, as plain values.
+
+    What is not known to be harmless counts, so that a setting that is added some day is compared without being named.
+    """
+    parts = {key: part for key, part in spec.model_dump(mode="json").items() if key not in _HARMLESS}
+    parts |= {"dataset": dataset, "scheduler": spec.halving.rungs, "objective": spec.objective.metric}
+    return dict(json.loads(json.dumps(parts)))
+
+
+def _attempts_of_this_code(source: Sweep) -> set[int]:
+    """Return the drivers, by their attempt, that ran the code that runs now."""
+    records = (record for record in read_journal(source.paths.journal) if record.kind == "attempt")
+    return {record.body["attempt"] for record in records if record.body.get("code") == code_version()}
+
+
+def _digest(configurations: Sequence[Any], index: int) -> str | None:
+    """Return a configuration's hash; `None` where a searcher has not chosen it yet."""
+    if isinstance(configurations, SuggestedConfigurations) and not configurations.known(index):
+        return None
+    return config_hash(configurations[index])
+
+
+def _ended_reports(source: Sweep, here: Sequence[Any], wanted: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """Return the reports of the source's trials that ended well, ran this code only, and may be the same here.
+
+    Raises SweeperError when the source's journal is damaged.
+    """
+    attempts, there = _attempts_of_this_code(source), source.configurations
+    digests = {i: _digest(there, i) for i in wanted if i < len(there)}
+    same = {i for i, digest in digests.items() if digest is not None and _digest(here, i) in (None, digest)}
+    state, reports = SweepState(len(there)), dict[int, list[dict[str, Any]]]()
+    for record in read_journal(source.paths.journal):
+        state.apply(record)
+        if record.kind == "report" and record.body["configuration"] in same:
+            body = {key: value for key, value in record.body.items() if key not in _OF_THIS_SWEEP}
+            body["reused"] = {"sweep": source.name, "record": record.sequence}
+            if record.body["attempt"] not in attempts:
+                same.discard(record.body["configuration"])
+            reports.setdefault(record.body["configuration"], []).append(body)
+    ended = {i for i in same if state.trials[i].status in (COMPLETED, EARLY_STOPPED)}
+    return {index: reports[index] for index in sorted(ended)}

@@ -1,0 +1,224 @@
+"""The journal of a sweep: immutable, self-checking records, one file each; the only truth about what happened.
+
+A record is written to a temporary name, flushed to the disk and renamed, so a file under its final name is
+whole or the disk damaged it; its checksum tells which. Records are numbered without gaps by their one writer,
+the driver. The renames become durable together, when `settle` flushes the folder: a power cut before that can
+take the newest records, never one from between others. Everything else (rungs, tables, MLflow) is a fold of the
+journal and can be made again from it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import trial_name
+
+_NAME = re.compile(r"(\d{10})-[a-z]+(-c\d+)?(-e\d+)?\.json")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing that happened.
+
+    Attributes:
+        sequence: its place in the journal, counted from 0 without gaps.
+        kind: `attempt`, `learned` (what earlier sweeps' trials came to), `suggested` (a configuration that a searcher
+            chose), `started`, `replicate` (one replicate's report), `report`, `failed` or `ended`.
+        time: Unix time in seconds at which it was written.
+        body: what happened; plain JSON values.
+    """
+
+    sequence: int
+    kind: str
+    time: float
+    body: dict[str, Any]
+
+    @property
+    def file_name(self) -> str:
+        """The record's file name: sequence, kind and, where it has them, trial and epoch."""
+        name = f"{self.sequence:010d}-{self.kind}"
+        if "configuration" in self.body:
+            name += f"-{trial_name(self.body['configuration'])}"
+        if "epoch" in self.body:
+            name += f"-e{self.body['epoch']:05d}"
+        return name + ".json"
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content: a line with the SHA-256 of the rest, and the rest, one JSON object."""
+        content = json.dumps(
+            {"sequence": self.sequence, "kind": self.kind, "time": self.time, "body": self.body},
+            separators=(",", ":"),
+        ).encode()
+        return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Record:
+        """Read a record back. Raises ValueError when the checksum does not fit the content."""
+        checksum, _, content = data.partition(b"\n")
+        if hashlib.sha256(content).hexdigest().encode() != checksum:
+            raise ValueError("its checksum does not match its content")
+        fields = json.loads(content)
+        return Record(fields["sequence"], fields["kind"], fields["time"], fields["body"])
+
+
+class Journal:
+    """The journal's one writer. Opening it continues after the last record there is."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time, durable: bool = True) -> None:
+        """Open the journal in `folder` for appending.
+
+        Args:
+            folder: where the records lie; created when missing.
+            clock: gives the records' times, so that tests and simulations bring their own.
+            durable: flush records, and on `settle` their names, to the disk.
+
+        Raises SweeperError when the folder cannot be made.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(folder, error) from error
+        self._folder = folder
+        self._clock = clock
+        self._durable = durable
+        self._unsettled = False
+        names = record_names(folder)
+        self._next = int(names[-1][:10]) + 1 if names else 0
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> Record:
+        """Write one record and return it; it outlives this process, and a power cut once `settle` was called.
+
+        Raises SweeperError when the folder cannot be written to; then nothing was recorded.
+        """
+        record = Record(self._next, kind, self._clock(), dict(body))
+        temporary = self._folder / f".{record.sequence:010d}.tmp-{os.getpid()}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(record.to_bytes())
+                if self._durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.rename(self._folder / record.file_name)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise _not_writable(self._folder, error) from error
+        self._next += 1
+        self._unsettled = True
+        return record
+
+    def settle(self) -> None:
+        """Make all records so far durable under their names; a decision is acted upon only after this.
+
+        Raises SweeperError when the folder cannot be flushed.
+        """
+        if not self._unsettled:
+            return
+        if self._durable:
+            _flush_folder(self._folder)
+        self._unsettled = False
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the names in `folder` durable, where its file system can: some network ones cannot open folders."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise _not_writable(folder, error) from error
+
+
+def _not_writable(folder: Path, error: OSError) -> SweeperError:
+    return SweeperError(
+        f"the journal in {folder} cannot be written to: {error.strerror}",
+        f"free space or make the folder writable, then run `sweeper resume {folder.parent.name}`; "
+        "every record so far is kept",
+    )
+
+
+def record_names(folder: Path) -> list[str]:
+    """Return the names of the record files in `folder`, in the order of their sequence."""
+    return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name)) if folder.is_dir() else []
+
+
+def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
+    """Yield the records with a sequence above `after`, in order, each checked.
+
+    Raises SweeperError naming the file when a record is damaged or one is missing in between.
+    """
+    expected = after + 1
+    for name in record_names(folder):
+        if int(name[:10]) <= after:
+            continue
+        if int(name[:10]) != expected:
+            raise SweeperError(
+                f"the journal in {folder} has {name} where record {expected:010d} was expected",
+                "restore the missing record from a backup; results cannot be trusted without it",
+            )
+        yield _sound(folder, name)
+        expected += 1
+
+
+def read_kind(folder: Path, kind: str, after: int = -1) -> Iterator[Record]:
+    """Yield the records of one kind with a sequence above `after`, in order, each checked; no other is opened.
+
+    Raises SweeperError naming the file when a record is damaged.
+    """
+    for name in record_names(folder):
+        if int(name[:10]) > after and name[11:].startswith((f"{kind}-", f"{kind}.")):
+            yield _sound(folder, name)
+
+
+def _sound(folder: Path, name: str) -> Record:
+    """Return a record. Raises SweeperError when it is damaged."""
+    try:
+        record = Record.from_bytes((folder / name).read_bytes())
+        if record.file_name != name:
+            raise ValueError(f"it holds {record.file_name}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise SweeperError(
+            f"the journal record {folder / name} is damaged: {error}",
+            "restore it from a backup, or run `sweeper resume --discard-damaged` to set it and all later "
+            "records aside and continue from the last sound one",
+        ) from error
+    return record
+
+
+def set_aside_damaged(folder: Path) -> list[str]:
+    """Set the first damaged record and all after it aside as `….damaged`; return their names, none if all are sound.
+
+    What they told is lost: its trials run again from what the records before them say.
+    """
+    sound = -1
+    try:
+        for record in read_journal(folder):
+            sound = record.sequence
+    except SweeperError:
+        later = [name for name in record_names(folder) if int(name[:10]) > sound]
+        for name in reversed(later):
+            (folder / name).rename(folder / f"{name}.damaged")
+        return later
+    return []
+
+
+def generation(folder: Path) -> str:
+    """Return a short text that is another each time that records were set aside, and empty if none ever was.
+
+    The numbers of such records are given again: what knows a record by its number alone must begin anew.
+    """
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".damaged"))
+    content = b"".join(name.encode() + b"\0" + (folder / name).read_bytes() for name in names)
+    return hashlib.sha256(content).hexdigest()[:8] if names else ""

@@ -1,0 +1,299 @@
+"""What a journal adds up to: the state of every trial, by folding the records in order. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeper.journal.journal import Record
+
+WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = (
+    "waiting",
+    "running",
+    "completed",
+    "early_stopped",
+    "failed",
+    "interrupted",
+)
+ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
+"""The states a trial does not leave by itself; `resume --failed` takes failed ones up again."""
+
+
+@dataclass
+class ReplicateState:
+    """Where one replicate stands that is trained in processes of its own; without them a trial has none of these.
+
+    Attributes:
+        status: as a trial's; `waiting` also between a rung and the scheduler's decision on all replicates.
+        epochs: epochs reported so far.
+        sound_epochs: the same, without a report that failed.
+        failed_in: the epoch from which it is left out of its configuration's mean.
+        failures: how often it has failed in a way that counts against its retries.
+        share: the share of a card that its next try needs, after it ran out of memory.
+        epoch_rows, evaluations: what it has reported beyond its configuration's last report.
+    """
+
+    status: str = WAITING
+    epochs: int = 0
+    sound_epochs: int = 0
+    last_evaluation_epoch: int | None = None
+    wall_seconds: float = 0.0
+    device: str | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    failed_in: int | None = None
+    attempt: int = 0
+    failures: int = 0
+    share: float | None = None
+    epoch_rows: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+
+    def report(self, body: dict[str, Any]) -> None:
+        """Take in what its process reports."""
+        self.epochs, self.wall_seconds, self.device = body["epoch"], body["wall_seconds"], body["device"]
+        self.epoch_rows += body["epochs"]
+        self.evaluations += body["evaluations"]
+        if body["failure"]:
+            self.give_up(body["failure_kind"], body["failure"], body["epoch"])
+            return
+        self.sound_epochs = self.epochs
+        self.status = WAITING if body["pauses"] else RUNNING
+
+    def give_up(self, kind: str, reason: str, epoch: int) -> None:
+        """Be left out from `epoch` on."""
+        self.status, self.error_kind, self.error, self.failed_in = FAILED, kind, reason, epoch
+
+    def hand_over(self, epoch: int) -> None:
+        """Let go of the rows up to `epoch`: a report of its configuration has them now, and the tables from there."""
+        handed = [row["epoch"] for row in self.evaluations if row["epoch"] <= epoch]
+        self.last_evaluation_epoch = max(handed, default=self.last_evaluation_epoch)
+        self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] > epoch]
+        self.evaluations = [row for row in self.evaluations if row["epoch"] > epoch]
+
+    def reopen(self) -> None:
+        """Be tried again, from the last sound report."""
+        self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
+        self.error = self.error_kind = self.failed_in = None
+        self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] <= self.epochs]
+
+
+@dataclass
+class TrialState:
+    """Where one trial stands.
+
+    Attributes:
+        configuration: the index of its configuration.
+        status: `waiting`, `running`, `completed`, `early_stopped`, `failed` or `interrupted`.
+        stop_kind, stop_reason: why it ended: a word and one sentence.
+        stop_rung: the rung at which the scheduler stopped it.
+        epochs: epochs reported so far.
+        sound_epochs: the same, without a report that failed: a trial that runs again is judged anew after these.
+        last_evaluation_epoch: the epoch of its last evaluation.
+        wall_seconds: time spent in it by its workers.
+        reused_from, reused_epochs: the sweep whose reports were taken over, and up to which epoch.
+        objective: the last judged value of the sweep's objective (mean over replicates).
+        attempt: the driver's attempt that touched it last.
+        failures: how often it has failed in a way that counts against its retries.
+        replicate_errors: replicates that failed while the others went on: replicate → sentence.
+        share: the share of a card that its next try needs, after it ran out of memory.
+        replicates: those that are trained in processes of their own, by number; all others have none.
+    """
+
+    configuration: int
+    status: str = WAITING
+    stop_kind: str | None = None
+    stop_reason: str | None = None
+    stop_rung: int | None = None
+    epochs: int = 0
+    sound_epochs: int = 0
+    last_evaluation_epoch: int | None = None
+    wall_seconds: float = 0.0
+    device: str | None = None
+    packing: str | None = None
+    error: str | None = None
+    reused_from: str | None = None
+    reused_epochs: int | None = None
+    objective: float | None = None
+    attempt: int = 0
+    failures: int = 0
+    replicate_errors: dict[int, str] = field(default_factory=dict)
+    share: float | None = None
+    replicates: dict[int, ReplicateState] = field(default_factory=dict)
+
+    @property
+    def epochs_trained(self) -> float:
+        """Epochs, mean over replicates: where these have processes of their own, they are ahead of `epochs`."""
+        trained = [replicate.epochs for replicate in self.replicates.values() if replicate.failed_in is None]
+        return max(self.epochs, sum(trained) / len(trained)) if trained else self.epochs
+
+    def replicate(self, number: int) -> ReplicateState:
+        """Return where a replicate with processes of its own stands."""
+        return self.replicates.setdefault(number, ReplicateState())
+
+    def reopen(self) -> None:
+        """Let a failed trial run again: from its last sound report, with all its retries.
+
+        Replicates that were left out before that report stay out.
+        """
+        self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
+        for number, replicate in self.replicates.items():
+            if replicate.sound_epochs >= self.sound_epochs:
+                replicate.reopen()
+                self.replicate_errors.pop(number, None)
+
+    def follow_replicates(self) -> None:
+        """Let the status of a trial that has not ended follow from its replicates'."""
+        statuses = {replicate.status for replicate in self.replicates.values()}
+        if statuses and self.status not in ENDED:
+            self.status = next((s for s in (RUNNING, INTERRUPTED) if s in statuses), WAITING)
+
+
+class SweepState:
+    """All trials of a sweep, and how far the driver has come. `apply` folds one record in.
+
+    Attributes:
+        trials: by configuration.
+        attempt: the driver that is at work, counted from 1; 0 before the first.
+        sequence: of the newest record.
+        started_at, updated_at: when the first and the newest record were written, Unix time in seconds.
+        outcome: how the last driver ended; `None` while one is at work, or died.
+        suggested: configuration → its values, where a searcher chooses them: those that it has chosen so far.
+        learned: earlier sweep → how many of its trials the searcher knows of.
+    """
+
+    def __init__(self, configurations: int) -> None:
+        """Start with `configurations` waiting trials."""
+        self.trials = {index: TrialState(index) for index in range(configurations)}
+        self.attempt = 0
+        self.sequence = -1
+        self.started_at: float | None = None
+        self.updated_at: float | None = None
+        self.outcome: str | None = None
+        self.suggested: dict[int, dict[str, Any]] = {}
+        self.learned: dict[str, int] = {}
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in. Records must come in order."""
+        self.sequence = record.sequence
+        self.updated_at = record.time
+        getattr(self, f"_apply_{record.kind}")(record)
+
+    def unfinished(self, *, failed_too: bool = False) -> list[int]:
+        """Return the configurations that still have to run, in order."""
+        done = ENDED - {FAILED} if failed_too else ENDED
+        return [index for index, trial in self.trials.items() if trial.status not in done]
+
+    def count(self) -> dict[str, int]:
+        """Return how many trials are in each status."""
+        counts = dict.fromkeys((WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED), 0)
+        for trial in self.trials.values():
+            counts[trial.status] += 1
+        return counts
+
+    def _apply_attempt(self, record: Record) -> None:
+        self.attempt = record.body["attempt"]
+        self.outcome = None
+        self.started_at = self.started_at if self.started_at is not None else record.time
+        self._interrupt_running()
+
+    def _apply_suggested(self, record: Record) -> None:
+        self.suggested[record.body["configuration"]] = record.body["values"]
+
+    def _apply_learned(self, record: Record) -> None:
+        self.learned[record.body["sweep"]] = len(record.body["observations"])
+
+    def _apply_started(self, record: Record) -> None:
+        trial = self._trial(record.body)
+        if trial.status == FAILED:
+            trial.reopen()
+        if trial.status in (WAITING, INTERRUPTED):
+            trial.status = RUNNING
+            trial.error = trial.stop_kind = trial.stop_reason = None
+        if "replicate" in record.body:
+            replicate = trial.replicate(record.body["replicate"])
+            replicate.status, replicate.attempt, replicate.error = RUNNING, trial.attempt, None
+
+    def _apply_replicate(self, record: Record) -> None:
+        body = record.body
+        trial = self._trial(body)
+        trial.replicate(body["replicate"]).report(body)
+        trial.device, trial.packing = body["device"], body["packing"]
+        trial.wall_seconds = sum(replicate.wall_seconds for replicate in trial.replicates.values())
+        trial.follow_replicates()
+
+    def _apply_report(self, record: Record) -> None:
+        body = record.body
+        trial = self._trial(body)
+        trial.status = body["status"]
+        trial.epochs = body["epoch"]
+        if "reused" in body:
+            trial.reused_from, trial.reused_epochs = body["reused"]["sweep"], trial.epochs
+            # Nothing trains it: if it is not at its end, it waits for its turn.
+            trial.status = WAITING if trial.status == RUNNING else trial.status
+        if trial.status != FAILED:
+            trial.sound_epochs = trial.epochs
+        trial.wall_seconds = body["wall_seconds"]
+        trial.device = body["device"]
+        trial.packing = body.get("packing")
+        if body["objective"] is not None:
+            trial.objective = body["objective"]
+        if body["evaluations"]:
+            trial.last_evaluation_epoch = body["epoch"]
+        trial.replicate_errors.update({int(r): e for r, e in body.get("replicate_errors", {}).items()})
+        decision = body["decision"]
+        if decision is not None and trial.status in ENDED:
+            trial.stop_kind, trial.stop_reason = body.get("failure_kind", decision["kind"]), decision["reason"]
+            trial.stop_rung = decision["rung"] if trial.status == EARLY_STOPPED else None
+            trial.error = decision["reason"] if trial.status == FAILED else None
+        for replicate in trial.replicates.values():
+            replicate.hand_over(trial.epochs)
+            if trial.status in ENDED and replicate.status != FAILED:
+                replicate.status = trial.status
+        trial.follow_replicates()
+
+    def _apply_failed(self, record: Record) -> None:
+        body = record.body
+        trial = self._trial(body)
+        if "replicate" in body:
+            self._fail_replicate(trial, body)
+            return
+        trial.share = body.get("share", trial.share)
+        trial.failures += bool(body.get("counts", True))
+        trial.status = FAILED if body.get("final", True) else WAITING
+        trial.stop_kind, trial.stop_reason = body["kind"], body["reason"]
+        trial.error = body["reason"]
+
+    def _fail_replicate(self, trial: TrialState, body: dict[str, Any]) -> None:
+        replicate = trial.replicate(body["replicate"])
+        replicate.share = body.get("share", replicate.share)
+        replicate.failures += bool(body["counts"])
+        replicate.status, replicate.error = WAITING, body["reason"]
+        if body["given_up"]:
+            replicate.give_up(body["kind"], body["reason"], replicate.epochs + 1)
+        trial.follow_replicates()
+
+    def _apply_ended(self, record: Record) -> None:
+        self.outcome = record.body["outcome"]
+        self._interrupt_running()
+
+    def _trial(self, body: dict[str, Any]) -> TrialState:
+        trial = self.trials[body["configuration"]]
+        trial.attempt = body["attempt"]
+        return trial
+
+    def _interrupt_running(self) -> None:
+        for trial in self.trials.values():
+            if trial.status == RUNNING:
+                trial.status = INTERRUPTED
+                for replicate in trial.replicates.values():
+                    if replicate.status == RUNNING:
+                        replicate.status = INTERRUPTED
+
+
+def fold(records: Iterable[Record], configurations: int) -> SweepState:
+    """Return the state that `records`, in order, add up to."""
+    state = SweepState(configurations)
+    for record in records:
+        state.apply(record)
+    return state

@@ -1,0 +1,102 @@
+"""The live view of a running sweep: one table on a terminal, one plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from sweeper.core.ids import trial_name
+from sweeper.journal.journal import Record
+from sweeper.journal.state import SweepState
+from sweeper.monitoring.snapshot import Snapshot, snapshot
+from sweeper.monitoring.view import progress_line, progress_panel
+from sweeper.scheduling.asha import Halving
+from sweeper.text.durations import duration
+
+PLAIN_LINE_SECONDS = 10.0
+
+
+class Progress:
+    """Shows a sweep while it runs. A sink of the driver: `append` tells it that something happened."""
+
+    def __init__(
+        self,
+        console: Console,
+        state: SweepState,
+        halving: Halving,
+        describe: Callable[[int], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to show `state` on `console`; `describe` puts a configuration into a few words."""
+        self._console, self._state, self._halving, self._describe = console, state, halving, describe
+        self._clock = clock
+        self._started = clock()
+        self._before = sum(t.epochs_trained for t in state.trials.values())
+        self._printed = -math.inf
+        self._live: Live | None = None
+        self._stage = "starting Ray"
+        self._cluster = ""
+
+    def __enter__(self) -> Progress:
+        """Begin to show."""
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console,
+                refresh_per_second=4,
+                get_renderable=self._render,
+                transient=True,
+                redirect_stdout=False,  # what others print belongs in the log, not above the table
+                redirect_stderr=False,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop showing."""
+        if self._live is not None:
+            self._live.stop()
+
+    def stage(self, text: str) -> None:
+        """Say what the driver is doing now; `running` restarts the clock that throughput is measured by."""
+        self._stage = text
+        if text == "running":
+            self._started = self._clock()
+        if self._live is None:
+            self._console.print(text)
+
+    def say(self, text: str) -> None:
+        """Show a sentence about the cluster until the next one: what the sweep waits for, or runs on."""
+        self._cluster = text
+        if self._live is None:
+            self._console.print(text)
+
+    def append(self, record: Record) -> None:
+        """Take note of a record: elsewhere than on a terminal, print a line now and then, and every failure."""
+        if self._live is None and record.kind == "failed":
+            body = record.body
+            said = f"{trial_name(body['configuration'])} {body['kind']}: {body['reason']}"
+            self._console.print(said, markup=False)
+
+    def flush_if_due(self) -> None:
+        """Print a plain line when it is time to."""
+        now = self._clock()
+        if self._live is None and now - self._printed >= PLAIN_LINE_SECONDS:
+            self._printed = now
+            self._console.print(progress_line(self._snapshot(), self._halving.metric))
+
+    def _snapshot(self) -> Snapshot:
+        return snapshot(self._state, self._halving, seconds=self._clock() - self._started, epochs_before=self._before)
+
+    def _render(self) -> RenderableType:
+        now = self._snapshot()
+        if self._stage != "running":
+            return Text(f"{self._stage} … {duration(now.seconds)}", style="dim")
+        return progress_panel(now, self._halving.metric, self._describe, [self._cluster] if self._cluster else [])

@@ -1,0 +1,112 @@
+"""A running sweep in numbers for Prometheus: trials by status and rung, work done, hours and cost so far.
+
+The driver sets gauges of Ray's own; the agent on its node serves them, with the prefix `ray_`, at the node's metrics
+port, which is what Prometheus scrapes on launcher clusters (Ray writes a service discovery file) and under KubeRay.
+This module only counts: it knows no Ray. The dashboard, the alerts and their test read the names here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from sweeper.journal.journal import Record
+from sweeper.journal.state import SweepState
+from sweeper.monitoring.snapshot import snapshot
+from sweeper.scheduling.asha import Halving
+
+PREFIX = "ray_"
+"""What Ray puts before the name of a metric that a program defines."""
+
+METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "sweeper_running": ("1 while a driver runs the sweep, 0 once it has ended in good order.", ("sweep",)),
+    "sweeper_trials": ("Trials by status.", ("sweep", "status")),
+    "sweeper_rung_trials": ("Trials that passed a rung, and that were stopped at it.", ("sweep", "rung", "outcome")),
+    "sweeper_epochs": ("Epochs trained, over all trials and replicates.", ("sweep",)),
+    "sweeper_samples": ("Training samples seen, over all trials and replicates.", ("sweep",)),
+    "sweeper_trial_hours": ("Hours that trials have taken, one after the other.", ("sweep",)),
+    "sweeper_gpu_hours": ("Hours of whole GPUs that trials have taken.", ("sweep",)),
+    "sweeper_cost": ("Those hours at the price that SWEEPER_GPU_HOUR_PRICE names; absent without it.", ("sweep",)),
+    "sweeper_best_objective": ("The best trial's objective.", ("sweep", "metric")),
+    "sweeper_last_report_time_seconds": ("When a trial last reported, in seconds since 1970.", ("sweep",)),
+}
+"""Name → what it counts, and its labels."""
+
+PUBLISH_SECONDS = 5.0
+"""How often the numbers are renewed; Ray's agents take them every ten seconds."""
+
+Publish = Callable[[str, Mapping[str, str], float], None]
+
+
+class MetricsSink:
+    """A sink of the driver that publishes the sweep's numbers every few seconds."""
+
+    def __init__(
+        self,
+        sweep: str,
+        state: SweepState,
+        halving: Halving,
+        publish: Publish,
+        *,
+        samples_per_epoch: int,
+        gpu: float,
+        gpu_hour_price: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare to publish.
+
+        Args:
+            sweep: its name, a label of every metric.
+            state: of all trials, kept up to date by the driver.
+            halving: gives rungs and objective.
+            publish: takes a metric's name, labels and value.
+            samples_per_epoch: that a trial trains on in an epoch, all its replicates together.
+            gpu: cards, or a share of one, that a trial takes.
+            gpu_hour_price: of one whole card, in any currency.
+            clock: seconds, for when to publish.
+            wall_clock: seconds since 1970: a sweep counts as alive from its start, before any report.
+        """
+        self._sweep, self._state, self._halving, self._publish = sweep, state, halving, publish
+        self._samples_per_epoch, self._gpu, self._price = samples_per_epoch, gpu, gpu_hour_price
+        self._clock = clock
+        self._published = -math.inf
+        self._last_report = wall_clock()
+
+    def append(self, record: Record) -> None:
+        """Take note of when a trial reported."""
+        if record.kind == "report":
+            self._last_report = record.time
+
+    def flush_if_due(self) -> None:
+        """Publish when it is time to."""
+        now = self._clock()
+        if now - self._published >= PUBLISH_SECONDS:
+            self._published = now
+            self.publish(running=True)
+
+    def publish(self, *, running: bool) -> None:
+        """Publish every number now."""
+        for name, labels, value in self.values():
+            self._publish(name, {"sweep": self._sweep, **labels}, value)
+        self._publish("sweeper_running", {"sweep": self._sweep}, float(running))
+
+    def values(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Yield (metric, labels besides the sweep, value)."""
+        now = snapshot(self._state, self._halving, seconds=0.0, epochs_before=0)
+        for status, count in now.counts.items():
+            yield "sweeper_trials", {"status": status}, count
+        for rung, (passed, stopped) in now.rungs.items():
+            yield "sweeper_rung_trials", {"rung": str(rung), "outcome": "passed"}, passed
+            yield "sweeper_rung_trials", {"rung": str(rung), "outcome": "stopped"}, stopped
+        hours = sum(trial.wall_seconds for trial in self._state.trials.values()) / 3600
+        yield "sweeper_epochs", {}, now.epochs
+        yield "sweeper_samples", {}, now.epochs * self._samples_per_epoch
+        yield "sweeper_trial_hours", {}, hours
+        yield "sweeper_gpu_hours", {}, hours * self._gpu
+        if self._price is not None:
+            yield "sweeper_cost", {}, hours * self._gpu * self._price
+        if now.best is not None and now.best.objective is not None:
+            yield "sweeper_best_objective", {"metric": self._halving.metric}, now.best.objective
+        yield "sweeper_last_report_time_seconds", {}, self._last_report

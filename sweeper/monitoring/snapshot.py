@@ -1,0 +1,76 @@
+"""How far a sweep has come at one moment: counts, rungs, the best trial, throughput, time left. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
+from sweeper.scheduling.asha import Halving
+
+
+@dataclass
+class Snapshot:
+    """What a sweep's progress looks like at one moment; made from the state alone.
+
+    Attributes:
+        counts: trials by status.
+        rungs: rung → how many trials passed it and how many were stopped there.
+        towards: rung → how many running trials it is the next one of.
+        best: the trial with the best objective so far; failed ones are left out.
+        epochs, epochs_expected: trained by this driver, and what it will have trained in all if the rest goes alike.
+        seconds: since this driver began.
+    """
+
+    counts: dict[str, int]
+    rungs: dict[int, tuple[int, int]]
+    towards: dict[int, int]
+    best: TrialState | None
+    epochs: float
+    epochs_expected: float
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """The share of the work that is done, 0 to 1, by trials that have ended."""
+        total = sum(self.counts.values())
+        ended = sum(self.counts[s] for s in ENDED)
+        return ended / total if total else 1.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate of the time left, once enough has happened to make one."""
+        if self.epochs <= 0 or self.seconds <= 0:
+            return None
+        return max(0.0, self.epochs_expected - self.epochs) * self.seconds / self.epochs
+
+
+def snapshot(state: SweepState, halving: Halving, *, seconds: float, epochs_before: float) -> Snapshot:
+    """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
+
+    Args:
+        state: of the sweep.
+        halving: gives the rungs and what is better.
+        seconds: since this driver began.
+        epochs_before: epochs that earlier drivers had done.
+    """
+    trials = list(state.trials.values())
+    rungs = {
+        rung: (
+            sum(t.epochs >= rung and t.stop_rung != rung for t in trials),
+            sum(t.stop_rung == rung for t in trials),
+        )
+        for rung in halving.rungs
+    }
+    last = halving.rungs[-1]
+    heading = Counter(next((r for r in halving.rungs if r > t.epochs), last) for t in trials if t.status == RUNNING)
+    judged = [t for t in trials if t.objective is not None and math.isfinite(t.objective) and t.status != FAILED]
+    sign = 1 if halving.mode == "min" else -1
+    best = min(judged, key=lambda t: sign * (t.objective or 0.0), default=None)
+    done = sum(t.epochs_trained for t in trials)
+    ended = [t for t in trials if t.status in ENDED]
+    mean = sum(t.epochs for t in ended) / len(ended) if ended else float(halving.max_epochs)
+    expected = done + sum(max(0.0, mean - t.epochs_trained) for t in trials if t.status not in ENDED)
+    towards = {rung: heading[rung] for rung in halving.rungs}
+    return Snapshot(state.count(), rungs, towards, best, done - epochs_before, expected - epochs_before, seconds)

@@ -1,0 +1,72 @@
+"""How far sweeps have come, from their journals alone: works while a driver runs, and after it died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from sweeper.core.ids import SweepPaths
+from sweeper.core.ray_environment import prepare
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import fold
+from sweeper.monitoring.snapshot import snapshot
+from sweeper.scheduling.asha import audit
+from sweeper.search.base import SuggestionAudit, audit_suggestions
+from sweeper.storage.lease import holder
+from sweeper.storage.store_lease import OBJECT, holder_of_copy
+from sweeper.storage.sweeps import Sweep, find_sweep, list_sweeps, open_sweep
+
+
+def status_table(output: Path, name: str | None = None) -> Table:
+    """Return one row a sweep (all below `output`, or `name` alone): trials by status, best value, who drives it."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"):
+        table.add_column(heading, no_wrap=True)
+    for each in [name] if name is not None else list_sweeps(output):
+        table.add_row(*_row(each, output))
+    return table
+
+
+def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
+    """Recompute every journaled decision and suggestion; return what was done and what differs, a sentence each."""
+    sweep = open_sweep(name, output)
+    checked, differences = audit(sweep.spec.halving, read_journal(sweep.paths.journal))
+    said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
+    if sweep.spec.searcher.learns:
+        found = _audit_suggestions(sweep)
+        differ = len(found.differences)
+        said.append(f"{found.checked} suggestions made again from the records before them, {differ} differ")
+        if found.unchecked:
+            said.append(f"{found.unchecked} follow a difference, or another version made them: not checked")
+        differences += found.differences
+    return said, differences
+
+
+def _audit_suggestions(sweep: Sweep) -> SuggestionAudit:
+    prepare(None)
+    from sweeper.space.searchers import searcher_for
+
+    return audit_suggestions(lambda: searcher_for(sweep.spec), read_journal(sweep.paths.journal))
+
+
+def running(paths: SweepPaths) -> str | None:
+    """Return who drives the sweep now, in words, or `None`."""
+    driver = holder(paths.lease) or holder_of_copy(paths.root / OBJECT)
+    return f"process {driver.get('pid', '?')} on {driver.get('host', '?')}" if driver is not None else None
+
+
+def _row(name: str, output: Path) -> list[str]:
+    sweep = open_sweep(str(find_sweep(name, output).root), output)
+    state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
+    driver = running(sweep.paths)
+    counts = state.count()
+    now = snapshot(state, sweep.spec.halving, seconds=0.0, epochs_before=0)
+    left = counts["waiting"] + counts["running"] + counts["interrupted"]
+    word = "running" if driver else "finished" if not left else (state.outcome or "interrupted")
+    word = f"{word} (rehearsal)" if sweep.spec.is_rehearsal else word
+    best = f"{sweep.spec.objective.metric} {now.best.objective:.4f}" if now.best else "–"
+    reused = sum(trial.reused_from is not None for trial in state.trials.values())
+    trials = f"{len(sweep.configurations)}{f' ({reused} reused)' if reused else ''}"
+    numbers = [trials, counts["completed"], counts["early_stopped"], counts["failed"], left]
+    return [sweep.name, word, *map(str, numbers), best, driver or "–"]

@@ -1,0 +1,79 @@
+"""How a sweep's progress looks: a panel for terminals, one line elsewhere; the same while it runs and to onlookers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.core.ids import trial_name
+from sweeper.journal.state import FAILED
+from sweeper.monitoring.snapshot import Snapshot
+from sweeper.text.durations import duration
+
+
+def counts_text(counts: Mapping[str, int], separator: str = ", ") -> str:
+    """Return how many trials are in each status, e.g. `3 waiting, 2 running, 1 early stopped`."""
+    return separator.join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items() if n)
+
+
+def speed_text(now: Snapshot) -> str:
+    """Return the throughput, e.g. `12.3 epochs/s`; nothing before there is any."""
+    return f"{now.epochs / now.seconds:.1f} epochs/s" if now.seconds > 0 else ""
+
+
+def left_text(now: Snapshot) -> str:
+    """Return the time left, e.g. `about 2 min left`; nothing before it can be told, or when no trial is left."""
+    return f"about {duration(now.seconds_left)} left" if now.seconds_left is not None and now.share < 1 else ""
+
+
+def progress_line(now: Snapshot, metric: str) -> str:
+    """Return a snapshot as one plain line."""
+    best = f"best {metric} {now.best.objective:.4f} ({trial_name(now.best.configuration)})" if now.best else ""
+    parts = [counts_text(now.counts), speed_text(now), left_text(now), best]
+    return " · ".join(part for part in parts if part)
+
+
+def progress_panel(
+    now: Snapshot, metric: str, describe: Callable[[int], str], notes: Sequence[str] = ()
+) -> RenderableType:
+    """Return a snapshot as a panel: counts, time, what each rung let pass and stopped, the best trial.
+
+    Args:
+        now: the snapshot.
+        metric: the objective's name.
+        describe: puts a configuration into a few words.
+        notes: sentences between the rungs and the best trial.
+    """
+    counts = Text(counts_text(now.counts, "  "))
+    if now.counts[FAILED]:
+        counts.stylize("red")
+    times = Table.grid(padding=(0, 2))
+    words = (duration(now.seconds), left_text(now) or ("estimating" if now.share < 1 else ""), speed_text(now))
+    bar = ProgressBar(total=1.0, completed=now.share, width=40)
+    times.add_row(bar, Text(" · ".join(word for word in words if word)))
+    lines: list[RenderableType] = [counts, times, rungs_table(now)]
+    lines += [Text(note, style="dim") for note in notes]
+    if now.best is not None:
+        lines.append(
+            Text(
+                f"best {metric} {now.best.objective:.4f} after {now.best.epochs} epochs: "
+                f"{trial_name(now.best.configuration)} {describe(now.best.configuration)}",
+                style="green",
+            )
+        )
+    return Group(*lines)
+
+
+def rungs_table(now: Snapshot) -> Table:
+    """Return a column a rung: trials on their way to it, those that passed it, those that were stopped there."""
+    table = Table(box=None, padding=(0, 2), show_edge=False)
+    for heading in ("", *(f"rung {rung}" for rung in now.rungs)):
+        table.add_column(heading, justify="right" if heading else "left", header_style="bold")
+    table.add_row("on the way", *(str(now.towards[rung]) for rung in now.rungs))
+    table.add_row("passed", *(str(passed) for passed, _ in now.rungs.values()))
+    table.add_row("stopped", *(str(stopped) for _, stopped in now.rungs.values()), style="dim")
+    return table

@@ -1,0 +1,222 @@
+"""Tells webhooks and commands of a sweep's end, of failed trials and of a spent budget.
+
+A message is one JSON object with `event`, `sweep`, `text` (a sentence that chat services show as it is), `trials`,
+`best`, `results`, `host`, `time`, `rehearsal` and, by event, `outcome`, `failures` or `reason`. Every target has a
+thread of its own that delivers one message after the other, so neither the sweep nor another target waits for one that
+hangs; what could not be delivered is logged and told at the end. A driver that is killed tells nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from sweeper.core.bounded import Bounded
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import trial_name
+from sweeper.journal.journal import Record
+from sweeper.journal.state import FAILED, SweepState
+from sweeper.monitoring.snapshot import snapshot
+from sweeper.monitoring.view import counts_text
+from sweeper.notifications.delivery import deliver
+from sweeper.space.notify import Target
+from sweeper.storage.sweeps import Sweep
+from sweeper.text.durations import duration
+from sweeper.text.redaction import redact
+
+END, FAILURE, BUDGET = "end", "failure", "budget"
+
+FAILURE_SECONDS = 60.0
+"""The first failed trial is told at once, those that follow together, at most this often: a thousand are one story."""
+
+FAILURES_A_MESSAGE = 20
+
+CLOSING_SECONDS = 20.0
+"""So long the end of a sweep waits for deliveries: three tries of a webhook that hangs."""
+
+_log = logging.getLogger("sweeper.notifications.notifier")
+
+
+class Notifier:
+    """A sink of the driver. As a context it tells of an error that ends the sweep, and waits for what is on its way."""
+
+    def __init__(
+        self,
+        targets: Iterable[Target],
+        sweep: Sweep,
+        state: SweepState,
+        address: str,
+        *,
+        send: Callable[[Target, bytes], str | None] = deliver,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to tell `targets` of `sweep`.
+
+        Args:
+            targets: where messages go; none is fine.
+            sweep: the sweep.
+            state: of its trials, kept up to date by the driver.
+            address: where its results lie, as a user writes it.
+            send: delivers a message and returns why it could not.
+            clock: seconds.
+        """
+        self._sweep, self._state, self._address, self._clock = sweep, state, address, clock
+        self._mail = [_Courier(target, send) for target in targets]
+        self._began = clock()
+        self._failed: dict[int, dict[str, str]] = {}
+        self._told = -FAILURE_SECONDS
+        self._budget_told = False
+        self._ended = False
+        self.driver: Bounded | None = None
+
+    def __enter__(self) -> Notifier:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Tell of an error that nothing has been told of, and leave; what hangs is left behind."""
+        if isinstance(error, Exception) and not self._ended:
+            reason = redact(error.message if isinstance(error, SweeperError) else f"{type(error).__name__}: {error}")
+            text = f"{self._sweep.name} failed: {reason}"
+            self._tell((FAILURE, END), text, outcome="failed", reason=reason)
+        self.wait()
+
+    def append(self, record: Record) -> None:
+        """Take note of a record: was it a trial's failure for good?"""
+        index = record.body.get("configuration")
+        if record.kind in ("failed", "report") and index is not None:
+            trial = self._state.trials[index]
+            if trial.status == FAILED:
+                reason = redact(trial.stop_reason or trial.error or "")
+                self._failed[index] = {"trial": trial_name(index), "kind": trial.stop_kind or "", "reason": reason}
+
+    def flush_if_due(self) -> None:
+        """Tell of failures when it is time to, and of a budget that is spent."""
+        if self._failed and self._clock() - self._told >= FAILURE_SECONDS:
+            self._tell_failures()
+        if not self._budget_told and self.driver is not None and self.driver.winding_down:
+            self._budget_told = True
+            reason = self.driver.winding_down
+            self._tell((BUDGET,), f"{self._sweep.name}: {reason}", reason=reason)
+
+    def ended(self, outcome: str, reason: str | None = None) -> None:
+        """Tell of the sweep's end: `finished`, `stopped` or `interrupted`, and why if it was stopped."""
+        if self._failed:
+            self._tell_failures()
+        self._ended = True
+        text = f"{self._sweep.name} {outcome} after {duration(self._clock() - self._began)}: {self._sentence()}"
+        left = bool(self._state.unfinished())
+        more = {"resume": f"sweeper resume {self._address}"} if left else {}
+        self._tell((END,), text, outcome=outcome, reason=reason, **more)
+
+    def wait(self, seconds: float = CLOSING_SECONDS) -> list[str]:
+        """Give deliveries `seconds` to come through; return a sentence for each target that missed a message."""
+        until = time.monotonic() + seconds
+        for courier in self._mail:
+            courier.no_more()
+        return [note for courier in self._mail for note in courier.close(until)]
+
+    def _tell_failures(self) -> None:
+        self._told = self._clock()
+        failures = list(self._failed.values())
+        self._failed = {}
+        first = failures[0]
+        others = f", and {len(failures) - 1} more" if len(failures) > 1 else ""
+        text = f"{self._sweep.name}: {first['trial']} failed ({first['kind']}): {first['reason']}{others}"
+        self._tell((FAILURE,), text, failures=failures[:FAILURES_A_MESSAGE], failed=len(failures))
+
+    def _tell(self, events: Sequence[str], text: str, **more: Any) -> None:
+        wanted = [courier for courier in self._mail if not courier.target.on.isdisjoint(events)]
+        if wanted:
+            message = json.dumps(self._message(events[0], text, more), ensure_ascii=False).encode()
+            for courier in wanted:
+                courier.post(events[0], message)
+
+    def _message(self, event: str, text: str, more: Mapping[str, Any]) -> dict[str, Any]:
+        now = snapshot(self._state, self._sweep.spec.halving, seconds=0.0, epochs_before=0.0)
+        best = now.best and {
+            "trial": trial_name(now.best.configuration),
+            "metric": self._sweep.spec.objective.metric,
+            "value": now.best.objective,
+            "epochs": now.best.epochs,
+            "configuration": self._sweep.describe(now.best.configuration),
+        }
+        return {
+            "event": event,
+            "sweep": self._sweep.name,
+            "text": text,
+            **more,
+            "trials": now.counts,
+            "best": best,
+            "results": self._address,
+            "host": socket.gethostname(),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "rehearsal": self._sweep.spec.is_rehearsal,
+        }
+
+    def _sentence(self) -> str:
+        now = snapshot(self._state, self._sweep.spec.halving, seconds=0.0, epochs_before=0.0)
+        if now.best is None:
+            return counts_text(now.counts)
+        metric, best = self._sweep.spec.objective.metric, now.best
+        described = self._sweep.describe(best.configuration)
+        value = f"best {metric} {best.objective:.4f}"
+        return f"{counts_text(now.counts)}; {value}: {trial_name(best.configuration)} {described}"
+
+
+class _Courier:
+    """Delivers one target's messages, in order, in a thread of its own that nothing waits for longer than it wants."""
+
+    def __init__(self, target: Target, send: Callable[[Target, bytes], str | None]) -> None:
+        self.target, self._send = target, send
+        self._queue: queue.SimpleQueue[tuple[str, bytes] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._missed: list[str] = []
+        self._current = ""
+
+    def post(self, event: str, message: bytes) -> None:
+        """Send a message on its way and return at once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"notify {self.target.label}", daemon=True)
+            self._thread.start()
+        self._queue.put((event, message))
+
+    def no_more(self) -> None:
+        """Let the thread end when all is delivered."""
+        if self._thread is not None:
+            self._queue.put(None)
+
+    def close(self, until: float) -> list[str]:
+        """Wait until all is delivered, or for `time.monotonic() == until`; return what was missed, once."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
+            if self._thread.is_alive():
+                self._miss(self._current, "it did not come through in time")
+            self._thread = None
+        missed, self._missed = self._missed, []
+        return missed
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            self._current, message = item
+            try:
+                reason = self._send(self.target, message)
+            except Exception as error:  # whatever it is, it is no reason for a sweep to stop
+                reason = type(error).__name__
+            if reason is not None:
+                self._miss(self._current, reason)
+
+    def _miss(self, event: str, reason: str) -> None:
+        sentence = f"{self.target.label} was not told of the {event}: {reason}"
+        _log.warning("%s", sentence)
+        self._missed.append(sentence)

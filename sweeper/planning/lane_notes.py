@@ -1,0 +1,37 @@
+"""Saying beforehand which of the user's own networks and losses will not be trained as lanes, and why."""
+
+from __future__ import annotations
+
+from sweeper.space.configurations import Configuration, configurations
+from sweeper.space.models import SweepSpec
+from trainables.datasets.base import DataSet
+from trainables.training.acceleration import TrainingSettings
+from trainables.training.lanes.check import lane_fault
+from trainables.training.lanes.packing import AUTO, FUSED, is_own
+from trainables.training.loop import Replicate
+
+LOOKED_AT = 2000
+"""Configurations among which pairs of network and loss are looked for, as in `sweeper.planning.preparation`."""
+
+
+def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
+    """Return a sentence for each pair of network and loss that trains one replicate after the other, though lanes were
+    asked for. The process that trains it finds the same.
+    """
+    if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
+        return []
+    pairs: dict[tuple[str, str], Configuration] = {}
+    for configuration in configurations(spec)[:LOOKED_AT]:
+        if is_own(configuration):
+            pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)
+    training = TrainingSettings(**spec.training.model_dump())
+    notes = []
+    for (network, loss), configuration in pairs.items():
+
+        def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
+            return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
+
+        fault = lane_fault(build, (0, 1), dataset, configuration["optimizer"]["batch_size"])
+        if fault is not None:
+            notes.append(f"{loss} on {network} is trained one replicate after the other, not as lanes: {fault}")
+    return notes

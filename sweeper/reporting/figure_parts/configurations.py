@@ -1,0 +1,121 @@
+"""What the scatter figures draw: one row a configuration, replicates averaged, curvature and validation metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation
+from sweeper.reporting.figure_parts.figure import axis
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, varying_columns
+
+Rows = Sequence[dict[str, Any]]
+
+HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+"""The losses whose Hessian an evaluation may measure; a sweep may ask for one alone."""
+
+MEASURED = (
+    "ece", "nll", "accuracy", "hessian_training_lambda_max", "hessian_cross_entropy_lambda_max",
+    "hessian_training_trace", "hessian_cross_entropy_trace",
+)  # fmt: skip
+
+
+def measured_hessians(results: Results) -> dict[str, str]:
+    """Return those of HESSIANS that this sweep's evaluations have columns for (they may still be empty)."""
+    present = set(results.columns("evaluations"))
+    return {loss: words for loss, words in HESSIANS.items() if f"hessian_{loss}_samples" in present}
+
+
+def configuration_rows(
+    results: Results, condition: str = "true", more: Mapping[str, str] | None = None
+) -> tuple[str, Rows]:
+    """Return the query and rows of every evaluated configuration: validation split, last evaluation.
+
+    Columns: `trial status epoch loss architecture gamma samples replicates`, each of MEASURED with `…_sd`, and those
+    of `more` (name → `config_…` column). Replicates of one trial are averaged only at the same epoch, status and
+    Hessian sample size. NaN becomes None.
+    """
+    trials = set(results.columns("trials"))
+    present = set(results.columns("evaluations"))
+    keys = {
+        "loss": "config_loss_name", "architecture": "config_architecture_name", "gamma": "config_loss_gamma",
+        **(more or {}),
+    }  # fmt: skip
+    selected = [f"{column if column in trials else 'NULL'} AS {name}" for name, column in keys.items()]
+    sizes = [f"hessian_{loss}_samples" for loss in measured_hessians(results)]
+    selected.append(f"coalesce({', '.join([*sizes, 'NULL'])}) AS samples")
+    measured = [f"avg({name}) AS {name}, stddev_samp({name}) AS {name}_sd" for name in MEASURED if name in present]
+    columns = ",\n  ".join([*selected, "count(*) AS replicates", *measured])
+    sql = (
+        f"SELECT trial, status, epoch,\n  {columns}\nFROM final\nWHERE split = 'val' AND {condition}\n"
+        "GROUP BY ALL ORDER BY trial, epoch"
+    )
+    rows = results.rows(sql)
+    return sql, [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
+
+def one_sample_size(rows: Rows) -> tuple[Rows, int]:
+    """Return the rows of the most frequent Hessian sample size, and how many were left out for another one.
+
+    A subset's curvature is biased by its size, so values of different sizes are never shown together.
+    """
+    sizes = Counter(row["samples"] for row in rows if row["samples"] is not None)
+    if not sizes:
+        return [], 0
+    size = sizes.most_common(1)[0][0]
+    return [row for row in rows if row["samples"] == size], sizes.total() - sizes[size]
+
+
+def sample_size_remark(rows: Rows, left_out: int) -> str:
+    """Return the sentence that says on how many samples the Hessian was taken, and what was left out for it."""
+    text = f"Hessian on {int(rows[0]['samples'])} validation samples."
+    if left_out:
+        text += f" {left_out} measured on another number of samples are left out: such values are not comparable."
+    return text
+
+
+def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
+    """Return Spearman's correlation of two columns in words, one sentence an architecture.
+
+    Of finished trials; where others were evaluated too, of all of them beside it.
+    """
+    sentences: list[str] = []
+    for architecture in sorted({str(row["architecture"]) for row in rows}):
+        mine = [row for row in rows if str(row["architecture"]) == architecture]
+        finished = [row for row in mine if row["status"] == FINISHED]
+        text = f"{architecture}: finished {correlated(finished, x, y)}"
+        if len(finished) < len(mine):
+            text += f"; with those not finished {correlated(mine, x, y)}"
+        sentences.append(f"{text}.")
+    return sentences
+
+
+def correlated(rows: Rows, x: str, y: str) -> str:
+    """Return one correlation with interval and n, or why there is none."""
+    pairs = [(row[x], row[y]) for row in rows if row[x] is not None and row[y] is not None]
+    found = correlation([a for a, _ in pairs], [b for _, b in pairs])
+    if found is not None:
+        return found.text()
+    return f"n = {len(pairs)}, too few for ρ" if len(pairs) < MINIMUM_PAIRS else f"n = {len(pairs)}, all alike"
+
+
+GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
+GAMMA_REMARK = "Squares at γ = 0: cross-entropy, which every focal-type loss is there; not part of ρ."
+
+
+def only_gamma_varies(results: Results) -> bool:
+    """Tell whether trials differ in loss, γ and architecture alone, so that a line through them means something."""
+    return set(varying_columns(results)) <= {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
+
+
+def gamma_axis(rows: Rows) -> dict[str, Any]:
+    """Return the axis of γ from 0 to the largest, with room for a marker at both ends."""
+    largest = max((row["gamma"] for row in rows), default=1.0)
+    return axis("γ", range=[-0.035 * largest, 1.05 * largest])
+
+
+def at_gamma_zero(rows: Rows) -> Rows:
+    """Return the trials of cross-entropy as what they are to the focal-type losses: γ = 0."""
+    return [{**row, "gamma": 0.0} for row in rows if row["loss"] == "cross_entropy"]

@@ -1,0 +1,137 @@
+"""What the post-hoc figures show: every replicate's last evaluation under every post-hoc method that was measured.
+
+Methods come from the sweep's own evaluations (`posthoc_…` columns) and from the table `recalibrations`; where both
+have the same method, options and bins, the later one, the recalibration, is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.analysis.recalibration.request import UNCALIBRATED
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, leaderboard
+from sweeper.text.labels import describe
+from trainables.registry import column_label
+
+METRICS = ("ece", "ada_ece", "nll")
+MOST_ROWS = 24
+"""Configurations in a table; of more, the best by the sweep's objective."""
+
+PLAIN_NAMES = {
+    UNCALIBRATED: "uncalibrated", "temperature": "temperature", "focal_map": "focal map",
+    "focal_temperature": "focal temperature", "metacal_mis": "MetaCal mis-coverage", "metacal_acc": "MetaCal accuracy",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """One post-hoc method with its options, as JSON of what differs from its defaults."""
+
+    method: str
+    options: str
+
+    @property
+    def label(self) -> str:
+        """In words, e.g. `temperature (objective ece)`."""
+        words = ", ".join(f"{key} {value}" for key, value in sorted(json.loads(self.options).items()))
+        name = PLAIN_NAMES.get(self.method, self.method.replace("_", " "))
+        return f"{name} ({words})" if words else name
+
+
+@dataclass(frozen=True)
+class Posthoc:
+    """The measurements behind the post-hoc figures.
+
+    Attributes:
+        sql: the query.
+        rows: one a replicate, split, method, options and bins: `trial replicate split method options bins
+            temperature gamma unavailable parameters` and METRICS; of the configurations in `names` only.
+        names: trial → configuration in words, in the order of the trials.
+        left_out: finished or evaluated configurations that are not shown.
+    """
+
+    sql: str
+    rows: Sequence[dict[str, Any]]
+    names: dict[str, str]
+    left_out: int
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The methods, the uncalibrated probabilities first, then as in the registry, options in order."""
+        found = {Variant(row["method"], row["options"]) for row in self.rows}
+        order = {method: place for place, method in enumerate(PLAIN_NAMES)}
+        return sorted(found, key=lambda v: (order.get(v.method, len(order)), v.options != "{}", v))
+
+
+def posthoc_measurements(results: Results) -> Posthoc | None:
+    """Return what was measured of post-hoc methods on the last evaluations; None where nothing was.
+
+    Finished configurations only, or all evaluated ones where none has finished.
+    """
+    sql = posthoc_sql(results)
+    rows = results.rows(sql)
+    if all(row["method"] == UNCALIBRATED for row in rows) and len({row["bins"] for row in rows}) < 2:
+        return None
+    board = leaderboard(results)
+    shown = [row for row in board.rows if row["status"] == FINISHED] or list(board.rows)
+    chosen = sorted(shown[:MOST_ROWS], key=lambda row: str(row["trial"]))
+    names = {str(row["trial"]): describe(row, board.varying) for row in chosen}
+    return Posthoc(sql, [row for row in rows if row["trial"] in names], names, len(shown) - len(chosen))
+
+
+def posthoc_sql(results: Results) -> str:
+    """Return the query: the sweep's own methods and the uncalibrated metrics from `final`, and `recalibrations`."""
+    columns = set(results.columns("evaluations"))
+    settings = results.specification.get("evaluation", {})
+    bins = int(settings.get("bins", 15))
+    parts = [own_sql(columns, UNCALIBRATED, {}, bins, "")]
+    for method in settings.get("posthoc") or ():
+        options = {"name": method} if isinstance(method, str) else dict(method)
+        name = options.pop("name")
+        prefix = f"posthoc_{column_label(name)}_"
+        if f"{prefix}{METRICS[0]}" in columns:
+            parts.append(own_sql(columns, name, differing(name, options), bins, prefix))
+    measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
+    parts.append(
+        "SELECT trial, replicate, split, method, recalibrations.options, recalibrations.bins, "
+        f"recalibrations.temperature, recalibrations.gamma, unavailable, parameters, {measured}, 1 AS source\n"
+        "FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
+    )
+    union = "\nUNION ALL\n".join(parts)
+    return (
+        f"SELECT * EXCLUDE source FROM (\n{union}\n)\n"
+        "QUALIFY row_number() OVER (PARTITION BY trial, replicate, split, method, options, bins "
+        "ORDER BY source DESC) = 1\nORDER BY trial, replicate, split, method, options, bins"
+    )
+
+
+def own_sql(columns: set[str], method: str, options: dict[str, Any], bins: int, prefix: str) -> str:
+    """Return the query of one of the sweep's own methods: its `posthoc_…` columns under the names they have here."""
+
+    def column(name: str, missing: str = "NULL::DOUBLE") -> str:
+        return f"{prefix + name if prefix + name in columns else missing} AS {name}"
+
+    fitted = [name.removeprefix(prefix) for name in sorted(columns) if prefix and name.startswith(prefix)]
+    fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_"))]
+    pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
+    parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
+    written = json.dumps(options, sort_keys=True).replace("'", "''")
+    unavailable = column("unavailable", "NULL::VARCHAR") if prefix else "NULL::VARCHAR AS unavailable"
+    fits = f"{column('temperature')}, {column('gamma')}" if prefix else "NULL AS temperature, NULL AS gamma"
+    return (
+        f"SELECT trial, replicate, split, '{method}' AS method, '{written}' AS options, {bins} AS bins, {fits}, "
+        f"{unavailable}, {parameters} AS parameters, {', '.join(map(column, METRICS))}, 0 AS source\nFROM final"
+    )
+
+
+def differing(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of one of the sweep's own methods that are not at their defaults."""
+    from sweeper.analysis.recalibration.request import options_that_differ
+    from trainables.posthoc import POSTHOC
+
+    # A method of the user's own is not imported to be read about.
+    return options if POSTHOC.is_own(method) else options_that_differ(POSTHOC[method], options)

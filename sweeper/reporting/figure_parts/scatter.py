@@ -1,0 +1,98 @@
+"""Scatter traces shared by the figures: colour by architecture, marker by status, error bars by replicates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.reporting.figure_parts.configurations import Rows
+from sweeper.reporting.figure_parts.figure import colour, scatter_type, statuses, symbol, tagged
+from sweeper.text.labels import STATUS_WORDS, number
+
+ERROR_BARS_UP_TO = 300
+"""Points above which error bars only blacken the plot; the hover text still has them."""
+
+
+def configuration_traces(
+    rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, shape: str = ""
+) -> list[Any]:
+    """Return one trace an architecture and status: mean against mean, with standard deviations.
+
+    Args:
+        rows: one a configuration, with `trial status epoch architecture replicates` and the columns x and y.
+        x: column of the abscissa.
+        y: column of the ordinate; `<y>_sd` gives its error bar.
+        architectures: all categories, in the order of their colours.
+        connect: draw a line through finished trials where each x occurs once, as in a grid.
+        shape: `square` for what stands apart; by default the status's marker.
+    """
+    kind = scatter_type(len(rows))
+    traces: list[Any] = []
+    for status in reversed(statuses(rows)):
+        for index, architecture in enumerate(architectures):
+            mine = sorted(
+                (r for r in rows if r["status"] == status and str(r["architecture"]) == architecture),
+                key=lambda row: row[x],
+            )
+            if not mine:
+                continue
+            distinct = len({row[x] for row in mine}) == len(mine) > 2
+            line = connect and status == "completed" and distinct and len(mine) <= 30
+            traces.append(
+                kind(
+                    x=[row[x] for row in mine],
+                    y=[row[y] for row in mine],
+                    mode="lines+markers" if line else "markers",
+                    name=f"{architecture}, {STATUS_WORDS[status]}",
+                    meta=tagged(status, architecture),
+                    marker={
+                        "color": colour(index),
+                        "size": 8,
+                        "symbol": symbol(status, shape),
+                        "line": {"width": 1.4, "color": colour(index)},
+                    },
+                    line={"color": colour(index), "width": 1.2, "dash": "dot"},
+                    opacity=1.0 if status == "completed" else 0.65,
+                    text=[hover(row, x, y) for row in mine],
+                    hovertemplate="%{text}<extra></extra>",
+                    **error_bars(mine, y, index, len(rows)),
+                )
+            )
+    return traces
+
+
+def error_bars(mine: Rows, y: str, index: int, points: int) -> dict[str, Any]:
+    """Return the error bars' arguments: standard deviations over replicates, where they can be read."""
+    if points > ERROR_BARS_UP_TO or mine[0]["status"] != "completed":
+        return {}
+    style = {"color": colour(index), "thickness": 1, "width": 2}
+    return {"error_y": {"type": "data", "array": [row[f"{y}_sd"] or 0 for row in mine], **style}}
+
+
+def hover(row: dict[str, Any], x: str, y: str) -> str:
+    """Return what a point says of itself."""
+    family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row.get("gamma") is not None else "")
+    lines = [
+        f"<b>{row['trial']}</b> {family} · {row['architecture']}",
+        f"{STATUS_WORDS[row['status']]}, epoch {row['epoch']}, n = {row['replicates']}",
+        *(f"{readable(name)} {with_deviation(row, name)}" for name in (x, y) if name != "gamma"),
+    ]
+    return "<br>".join(lines)
+
+
+def with_deviation(row: dict[str, Any], name: str) -> str:
+    """Return a mean and its standard deviation in three digits."""
+    deviation = row.get(f"{name}_sd")
+    return number(row[name]) + (f" ± {number(deviation)}" if deviation is not None else "")
+
+
+def readable(column: str) -> str:
+    """Return a column's name in words."""
+    return (
+        column.replace("hessian_", "")
+        .replace("cross_entropy_", "cross-entropy ")
+        .replace("training_", "training ")
+        .replace("lambda_max", "λ_max")
+        .replace("trace", "Tr(H)")
+        .replace("ece", "ECE")
+    )

@@ -1,0 +1,101 @@
+"""Calibration error against the Hessian's trace, log–log with a cubic fit: curvature paper, figure 3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sweeper.analysis.statistics.basics import log_log_fit
+from sweeper.reporting.figure_parts.configurations import (
+    HESSIANS,
+    Rows,
+    configuration_rows,
+    measured_hessians,
+    one_sample_size,
+    sample_size_remark,
+)
+from sweeper.reporting.figure_parts.figure import (
+    Figure,
+    Panel,
+    categories,
+    colour,
+    counted,
+    log_axis,
+    plot,
+    statuses,
+    tagged,
+    thinned,
+)
+from sweeper.reporting.figure_parts.scatter import configuration_traces
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED
+
+ABSENT = "ECE against Tr(H): no Hessian was measured."
+
+
+def draw(results: Results) -> Figure | None:
+    """Return validation ECE against Tr(H), one panel a Hessian; None without curvature."""
+    hessians = measured_hessians(results)
+    if not hessians:
+        return None
+    sql, rows = configuration_rows(results, "ece > 0")
+    rows, left_out = one_sample_size(rows)
+    if not rows:
+        return None
+    architectures = categories(rows, "architecture")
+    return Figure(
+        key="calibration-against-trace",
+        title="Calibration error against Tr(H)",
+        caption=(
+            f"Validation ECE against the trace of the validation Hessian, log–log, of {counted(rows)}, means of their "
+            "replicates. Lines: cubic in log Tr(H), least squares, finished trials only, one an architecture. "
+            f"{sample_size_remark(rows, left_out)}"
+        ),
+        sql=[sql],
+        tables=["evaluations", "trials"],
+        panels=[panel(rows, loss, architectures) for loss in hessians],
+        legend=architectures,
+        statuses=statuses(rows),
+    )
+
+
+def panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
+    """Return ECE against the trace of one loss's Hessian, with the fits."""
+    column = f"hessian_{loss}_trace"
+    shown = [row for row in rows if (row[column] or 0) > 0]
+    fits, remarks = fitted(shown, column, architectures)
+    points, few = thinned(shown)
+    traces = configuration_traces(points, column, "ece", architectures)
+    if len(shown) < len(rows):
+        remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on this scale.")
+    x = log_axis("Tr(H)", (row[column] for row in shown))
+    y = log_axis("validation ECE", (row["ece"] for row in shown))
+    drawn = plot([*traces, *fits], x, y)
+    return Panel(HESSIANS[loss], [*remarks, *few], drawn)
+
+
+def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[Any], list[str]]:
+    """Return the fitted curves and a remark on each."""
+    curves: list[Any] = []
+    remarks: list[str] = []
+    for index, architecture in enumerate(architectures):
+        mine = [row for row in rows if str(row["architecture"]) == architecture and row["status"] == FINISHED]
+        fit = log_log_fit([row[column] for row in mine], [row["ece"] for row in mine])
+        if fit is None:
+            remarks.append(f"{architecture}: too few finished for a cubic (n = {len(mine)}).")
+            continue
+        remarks.append(f"{architecture}: cubic R² = {fit.r_squared:.2f}, n = {fit.n}.")
+        x, y = fit.curve()
+        curve = go.Scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            name=f"{architecture}, cubic fit",
+            hoverinfo="skip",
+            line={"color": colour(index), "width": 2},
+            meta=tagged("completed", architecture),
+        )
+        curves.append(curve)
+    return curves, remarks

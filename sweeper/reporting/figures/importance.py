@@ -1,0 +1,114 @@
+"""Which hyperparameters matter, in each branch of the space, at an epoch that every compared trial reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from sweeper.analysis.statistics.importance import FOLDS, MINIMUM_TRIALS, MOST_TRIALS, Branch, importances
+from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, plot
+from sweeper.results import Results
+from sweeper.results.leaderboard import Objective, objective, searcher, varying_columns
+from sweeper.text.labels import plural, short
+
+ABSENT = (
+    f"Hyperparameter importance: fewer than {MINIMUM_TRIALS} comparable configurations, or fewer than two "
+    "hyperparameters that vary."
+)
+
+
+def draw(results: Results) -> Figure | None:
+    """Return one panel a branch of the space; None where no branch has enough trials."""
+    goal, varying = objective(results), varying_columns(results)
+    if len(varying) < 2 or goal.metric not in results.columns("epochs"):
+        return None
+    epoch = common_epoch(results)
+    sql = values_sql(goal, varying, epoch)
+    found = importances(results.rows(sql), varying, "objective")
+    if not found:
+        return None
+    when = "at their last epoch" if epoch is None else f"at epoch {epoch}, the first rung, early-stopped ones too"
+    return Figure(
+        key="importance",
+        title="Which hyperparameters matter",
+        caption=(
+            f"Share of the variance in the order of trials by {goal.label} that goes with each hyperparameter, its "
+            f"interactions counted in: half the drop of a random forest’s R² on held-out trials when its values are "
+            f"shuffled (bars: standard deviation over {FOLDS} folds). Trials are compared {when}; a hyperparameter "
+            "only among the trials that have it, so a branch of the space is a panel of its own." + chosen(results)
+        ),
+        sql=[sql],
+        tables=["epochs", "trials"],
+        panels=[panel(branch) for branch in found],
+        findings=findings(found[:1], goal),
+    )
+
+
+def chosen(results: Results) -> str:
+    """Return what to bear in mind where a searcher chose the configurations, with a space before it."""
+    if not searcher(results):
+        return ""
+    return (
+        " A searcher chose these configurations: what it settled on early varies little among them, and so seems to "
+        "matter little."
+    )
+
+
+def common_epoch(results: Results) -> int | None:
+    """Return the first rung where trials were stopped early, so that stopped and finished are compared at one epoch.
+
+    None where none was stopped: then all that finished are compared at the end.
+    """
+    sql = "SELECT min(stop_rung) AS rung FROM trials WHERE status = 'early_stopped'"
+    rung = results.rows(sql)[0]["rung"]
+    return None if rung is None else int(rung)
+
+
+def values_sql(goal: Objective, varying: Sequence[str], epoch: int | None) -> str:
+    """Return the query of one row a trial: its hyperparameters and the objective at the epoch of comparison."""
+    at = "status = 'completed' AND epoch = epochs_trained" if epoch is None else f"epoch = {epoch}"
+    columns = ", ".join(f"any_value({name}) AS {name}" for name in varying)
+    return (
+        f"SELECT trial, avg({goal.metric}) AS objective, count(*) AS replicates,\n  {columns}\n"
+        "FROM epochs JOIN (SELECT * RENAME (epochs AS epochs_trained) FROM trials) USING (trial, replicate)\n"
+        f"WHERE {at} GROUP BY trial ORDER BY trial"
+    )
+
+
+def panel(branch: Branch) -> Panel:
+    """Return one branch: a bar a hyperparameter, the most important on top."""
+    shown = branch.importances[::-1]
+    names = [short(item.column) for item in shown]
+    bars = go.Bar(
+        x=[item.mean for item in shown], y=names, orientation="h", marker={"color": "var(--series-1)"},
+        error_x={
+            "type": "data", "array": [item.deviation for item in shown], "color": "var(--soft)", "thickness": 1.2,
+            "width": 3,
+        },
+        text=[f"{name}: share {item.mean:.3f} ± {item.deviation:.3f}" for name, item in
+              zip(names, shown, strict=True)],
+        textposition="none", hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    heading = "all configurations" if branch.name == "all" else f"{branch.name} only"
+    learned = f"R² on held-out trials {branch.r_squared:.2f}, n = {plural(branch.n, 'configuration')}."
+    if branch.r_squared <= 0:
+        learned += " The forest explains nothing here: the bars mean nothing."
+    if branch.n == MOST_TRIALS:
+        learned += " Drawn at random from more."
+    return Panel(
+        heading, [learned], plot([bars], axis("share of the variance"), axis("", type="category"), bargap=0.35)
+    )
+
+
+def findings(branches: Sequence[Branch], goal: Objective) -> list[str]:
+    """Return the most important hyperparameter of all trials, where the forest explains anything."""
+    sentences = []
+    for branch in branches:
+        first = branch.importances[0]
+        if branch.name == "all" and branch.r_squared > 0:
+            sentences.append(
+                f"What matters most to {goal.label} over all configurations: {short(first.column)}, with "
+                f"{first.mean:.0%} ± {first.deviation:.0%} of the variance in their order (n = {branch.n})."
+            )
+    return sentences

@@ -1,0 +1,184 @@
+"""Learning curves with the rungs drawn: what the scheduler saw when it decided."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.reporting.figure_parts.figure import (
+    Figure,
+    Panel,
+    axis,
+    categories,
+    colour,
+    counted,
+    log_axis,
+    plot,
+    scatter_type,
+    statuses,
+    tagged,
+)
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, objective
+from sweeper.text.labels import label as word
+from sweeper.text.labels import plural
+
+ABSENT = "Learning curves: no epoch has been reported."
+
+CURVES = 120
+"""Curves drawn a status at most: more only cover each other, and each costs drawing time."""
+OUTLYING, FAR = 0.95, 10
+"""The axis is cut where the largest value is more than FAR times that below which the share OUTLYING lies."""
+CROWDED = 100
+"""Curves above which finished ones are drawn thin too."""
+POINTS = 120
+"""Epochs drawn a curve at most: about one every four pixels of a panel."""
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the objective and the validation ECE by epoch, means of replicates; None without epochs."""
+    goal = objective(results)
+    columns = set(results.columns("epochs"))
+    metrics = [name for name in dict.fromkeys((goal.metric, "val_ece")) if name in columns]
+    sql = curves_sql(results, metrics)
+    curves = gather(results.rows(sql))
+    if not curves or not metrics:
+        return None
+    rungs_sql = (
+        "SELECT DISTINCT rung FROM decisions WHERE kind IN ('stop', 'continue') AND rung IS NOT NULL ORDER BY rung"
+    )
+    rungs = [row["rung"] for row in results.rows(rungs_sql) if row["rung"] is not None]
+    shown, remark = thin_out(curves, goal.metric if goal.metric in metrics else metrics[0])
+    losses = categories(curves, "loss")
+    drawn_rungs = f" Dotted: rungs at epochs {', '.join(map(str, rungs))}." if rungs else ""
+    return Figure(
+        key="learning-curves",
+        title="Learning curves",
+        caption=f"Means over the replicates of {counted(curves, 'trial')}, by epoch. Faint: not finished."
+        f"{drawn_rungs}{remark}",
+        sql=[sql, rungs_sql],
+        tables=["epochs", "trials", "decisions"],
+        panels=[panel(shown, metric, losses, rungs) for metric in metrics],
+        legend=losses,
+    )
+
+
+def curves_sql(results: Results, metrics: Sequence[str]) -> str:
+    """Return the query of one row a trial and epoch."""
+    loss = "config_loss_name" if "config_loss_name" in results.columns("trials") else "'all'"
+    means = ", ".join(f"avg({name}) AS {name}" for name in metrics)
+    return (
+        f"SELECT trial, epoch, min({loss}) AS loss, min(status) AS status, {means}\n"
+        "FROM epochs JOIN trials USING (trial, replicate)\nGROUP BY trial, epoch ORDER BY trial, epoch"
+    )
+
+
+def gather(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one dictionary a trial: `trial loss status` and its rows under `points`."""
+    curves: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        curve = curves.setdefault(row["trial"], {key: row[key] for key in ("trial", "loss", "status")} | {"points": []})
+        curve["points"].append(row)
+    return list(curves.values())
+
+
+def thin_out(curves: Sequence[dict[str, Any]], metric: str) -> tuple[list[dict[str, Any]], str]:
+    """Return at most CURVES curves a status, evenly by their last value, and a sentence on what was left out."""
+    by_status: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for curve in curves:
+        by_status[curve["status"]].append(curve)
+    shown: list[dict[str, Any]] = []
+    for mine in by_status.values():
+        mine.sort(key=lambda curve: sortable(curve["points"][-1][metric]))
+        count = min(CURVES, len(mine))
+        shown += [mine[round(at * (len(mine) - 1) / max(1, count - 1))] for at in range(count)]
+    left_out = len(curves) - len(shown)
+    return shown, (f" {plural(left_out, 'curve')} left out, evenly by the last value." if left_out else "")
+
+
+def sortable(value: float | None) -> float:
+    """Return a value that sorts; what is missing comes last."""
+    return float("inf") if value is None or value != value else value
+
+
+def panel(curves: Sequence[dict[str, Any]], metric: str, losses: Sequence[str], rungs: Sequence[int]) -> Panel:
+    """Return one metric by epoch: a trace a loss and status, curves separated by gaps."""
+    kind = scatter_type(sum(len(curve["points"]) for curve in curves))
+    traces: list[Any] = []
+    for status in reversed(statuses(curves)):
+        for index, loss in enumerate(losses):
+            mine = [curve for curve in curves if curve["status"] == status and curve["loss"] == loss]
+            if not mine:
+                continue
+            x, y, text = joined(mine, metric)
+            done = status == FINISHED
+            crowded = len(curves) > CROWDED
+            trace = kind(
+                x=x,
+                y=y,
+                mode="lines",
+                name=loss,
+                meta=tagged(status, loss),
+                text=text,
+                connectgaps=False,
+                line={"color": colour(index), "width": 1.8 if done and not crowded else 1.0},
+                opacity=(0.6 if crowded else 0.95) if done else 0.4,
+                hovertemplate=f"<b>%{{text}}</b> {loss}<br>epoch %{{x}}: %{{y:.4g}}<extra></extra>",
+            )
+            traces.append(trace)
+    lines = [rung_line(rung) for rung in rungs]
+    notes = [rung_label(rung) for rung in rungs]
+    label = " ".join(map(word, metric.split("_", 1)))
+    values = [row[metric] for curve in curves for row in curve["points"]]
+    shown, cut = visible(values)
+    limits, remarks = {}, []
+    if cut:
+        limits = {"range": [math.log10(min(shown)) - 0.05, math.log10(max(shown)) + 0.05]}
+        remarks = [f"Values above {max(shown):.3g} are beyond the axis: double-click to see them."]
+    height = log_axis(label, shown, **limits)
+    drawn = plot(traces, axis("epoch", rangemode="tozero"), height, shapes=lines, annotations=notes)
+    return Panel(label, remarks, drawn)
+
+
+def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
+    """Return the positive values that the axis has to show, and whether those far above nearly all were left out.
+
+    A few runs that diverge would otherwise leave the rest a narrow stripe.
+    """
+    positive = sorted(value for value in values if value is not None and 0 < value < math.inf)
+    if not positive:
+        return positive, False
+    usual = positive[int(OUTLYING * (len(positive) - 1))]
+    if positive[-1] <= FAR * usual:
+        return positive, False
+    return [value for value in positive if value <= 2 * usual], True
+
+
+def joined(curves: Sequence[dict[str, Any]], metric: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return x, y and text of several curves in one trace, None between them; long curves are decimated."""
+    x: list[Any] = []
+    y: list[Any] = []
+    text: list[Any] = []
+    for curve in curves:
+        points = curve["points"]
+        step = -(-len(points) // POINTS)
+        kept = [*points[:-1:step], points[-1]]
+        x += [*(row["epoch"] for row in kept), None]
+        y += [*(row[metric] for row in kept), None]
+        text += [*(curve["trial"] for _ in kept), None]
+    return x, y, text
+
+
+def rung_line(rung: int) -> dict[str, Any]:
+    """Return the vertical line of a rung."""
+    style = {"color": "var(--axis)", "width": 1, "dash": "dot"}
+    return {"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, "yref": "paper", "line": style, "layer": "below"}
+
+
+def rung_label(rung: int) -> dict[str, Any]:
+    """Return the label of a rung, at the top of its line."""
+    font = {"size": 10.5, "color": "var(--soft)"}
+    place = {"x": rung, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top", "showarrow": False}
+    return {**place, "text": f" rung {rung}", "font": font}

@@ -1,0 +1,122 @@
+"""Each loss family against cross-entropy on test data, with intervals and p-values corrected for being many."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from sweeper.analysis.statistics.families import (
+    CONFIGURATIONS,
+    REPLICATES,
+    SEEDS,
+    SETTINGS,
+    FamilyComparison,
+    compare_families,
+    reference_of,
+)
+from sweeper.analysis.statistics.paired import p_text
+from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, colour, plot
+from sweeper.results import Results
+from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
+from sweeper.text.labels import label, plural
+
+ABSENT = "Loss families compared: fewer than two families with two finished configurations or replicates each."
+
+METRICS = ("test_ece", "test_nll", "test_accuracy")
+
+REPLICATES_SQL = (
+    "SELECT trial, replicate, seed, ece AS test_ece, nll AS test_nll, accuracy AS test_accuracy FROM final\n"
+    "WHERE split = 'test' AND status = 'completed' ORDER BY trial, replicate"
+)
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the differences from the reference family, one panel a metric; None where nothing can be compared."""
+    board = leaderboard(results)
+    reference = reference_of(board.finished)
+    if reference is None:
+        return None
+    panels, tested = [], set()
+    measured = results.rows(REPLICATES_SQL)
+    for metric in METRICS:
+        each: dict[str, dict[int, float]] = defaultdict(dict)
+        for row in measured:
+            each[row["trial"]][row["seed"]] = row[metric]
+        found = compare_families(board.finished, board.varying, metric, board.objective.mode, each)
+        if found:
+            panels.append(panel(found, metric, reference))
+            tested |= {item.unit for item in found}
+    if not panels:
+        return None
+    return Figure(
+        key="loss-families",
+        title="Loss families compared",
+        caption=(
+            f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only. "
+            f"{how(tested, board, searched=bool(searcher(results)))} p: permutation tests, corrected over the families "
+            "of a panel by Holm’s method."
+        ),
+        sql=[board.sql, REPLICATES_SQL],
+        tables=["evaluations", "trials"],
+        panels=panels,
+    )
+
+
+def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
+    """Return how the configurations were set against each other."""
+    best = f"best configuration by {board.objective.label}"
+    parts = []
+    if SETTINGS in tested:
+        parts.append(
+            f"Paired by equal other settings, means over replicates: in each, a family stands with its {best}."
+        )
+    if CONFIGURATIONS in tested:
+        parts.append("Where other settings differ, not paired: means over replicates of all a family’s configurations.")
+        if any(row["status"] == "early_stopped" for row in board.rows):
+            parts.append("Early stopping kept the best of each: these are survivors, not samples of their family.")
+        if searched:
+            parts.append("A searcher took more of what did well: these are choices, not samples of their family.")
+    if SEEDS in tested:
+        parts.append(f"Where a side has one configuration: replicates of each side’s {best}, paired by equal seeds.")
+    if REPLICATES in tested:
+        parts.append(
+            f"Where a side has one configuration: replicates of each side’s {best}, which counts the chance of seeds, "
+            "not that of the choice; seeds differ, so they are not paired."
+        )
+    return " ".join(parts)
+
+
+def panel(found: Sequence[FamilyComparison], metric: str, reference: str) -> Panel:
+    """Return one metric: a point and an interval a family."""
+    shown = found[::-1]
+    means = [item.difference.mean for item in shown]
+    limits = [item.difference.interval or (item.difference.mean,) * 2 for item in shown]
+    points = go.Scatter(
+        x=means, y=[item.family for item in shown], mode="markers",
+        marker={"color": colour(0), "size": 9},
+        error_x={
+            "type": "data", "array": [high - mean for mean, (_, high) in zip(means, limits, strict=True)],
+            "arrayminus": [mean - low for mean, (low, _) in zip(means, limits, strict=True)],
+            "color": colour(0), "thickness": 1.5, "width": 4,
+        },
+        text=[sentence(item) for item in shown], hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    split, _, name = metric.partition("_")
+    words = f"{split} {label(name)}"
+    line = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "layer": "below",
+            "line": {"color": "var(--axis)", "width": 1.2, "dash": "dash"}}  # fmt: skip
+    x = axis(f"difference from {reference}")
+    drawn = plot([points], x, axis("", type="category"), shapes=[line])
+    return Panel(words, [f"{sentence(item)}." for item in found], drawn)
+
+
+def sentence(item: FamilyComparison) -> str:
+    """Return one comparison in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs), p = 0.02`."""
+    mine, other = item.sizes
+    size = plural(mine, "pair") if item.unit in (SETTINGS, SEEDS) else f"{mine} against {other} {item.unit}"
+    limits = item.difference.interval
+    around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
+    text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")
+    return f"{item.family}: {text}, {p_text(item.corrected)}"

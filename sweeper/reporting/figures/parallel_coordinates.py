@@ -1,0 +1,164 @@
+"""Parallel coordinates over the hyperparameters that vary, with the objective and test metrics at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sweeper.reporting.figure_parts.figure import Figure, Panel, counted, plot, statuses
+from sweeper.results import Results
+from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.text.labels import STATUS_WORDS, label, number
+
+ABSENT = "Parallel coordinates: fewer than two evaluated configurations, or nothing varies."
+
+Rows = Sequence[Mapping[str, Any]]
+
+AXIS_WIDTH = 90
+"""Pixels an axis needs for its labels."""
+
+MOST_LINES = 1500
+"""More lines only cover each other, and drawing them takes seconds where no graphics card helps."""
+
+BEST_LINES = 500
+"""So many of the best are among them in any case."""
+
+WIDE_RANGE = 20.0
+"""Ratio of largest to smallest positive value from which an axis is logarithmic."""
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the plot over all evaluated configurations; None where nothing varies."""
+    board = leaderboard(results)
+    rows = [row for row in board.rows if row["judged"] is not None and math.isfinite(row["judged"])]
+    if len(rows) < 2 or not board.varying:
+        return None
+    shown = thinned(rows, board.objective.mode)
+    left_out = (
+        f" Drawn are {len(shown):,}: the best {BEST_LINES}, and the others thinned evenly by rank."
+        if len(shown) < len(rows)
+        else ""
+    )
+    return Figure(
+        key="parallel-coordinates",
+        title="Hyperparameters and outcome",
+        caption=(
+            f"One line a configuration, {counted(rows)}; only hyperparameters that vary. At “none” are those a "
+            f"configuration does not have. Colour by rank of {board.objective.label}: the best stand out. Drag along "
+            f"an axis to select.{left_out}"
+        ),
+        sql=[board.sql],
+        tables=["evaluations", "trials"],
+        panels=[Panel("", [], lines(board, shown), width=AXIS_WIDTH * (len(board.varying) + 4))],
+    )
+
+
+def thinned(rows: Rows, mode: str) -> Rows:
+    """Return at most MOST_LINES rows, in their order: the BEST_LINES best, and the others evenly by rank."""
+    if len(rows) <= MOST_LINES:
+        return rows
+    ordered = sorted(range(len(rows)), key=lambda at: rows[at]["judged"], reverse=mode == "max")
+    rest, places = ordered[BEST_LINES:], MOST_LINES - BEST_LINES
+    kept = {*ordered[:BEST_LINES], *(rest[at * (len(rest) - 1) // (places - 1)] for at in range(places))}
+    return [row for at, row in enumerate(rows) if at in kept]
+
+
+def lines(board: Leaderboard, rows: Rows) -> go.Figure:
+    """Return the parallel coordinates: status, hyperparameters, outcome."""
+    goal = board.objective
+    axes = [status_axis(rows)] if len(statuses(rows)) > 1 else []
+    axes += [dimension(title(column), [row[column] for row in rows]) for column in board.varying]
+    outcomes = {"judged": goal.label, "test_accuracy": "test accuracy", "test_ece": "test ECE"}
+    axes += [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
+    # Ranks colour evenly where one bad configuration would otherwise take the whole scale.
+    ordered = sorted(rows, key=lambda row: row["judged"], reverse=goal.mode == "max")
+    place = {id(row): at for at, row in enumerate(ordered)}
+    drawn = plot([], {}, {}, margin={"l": 96, "r": 44, "t": 50, "b": 24})
+    drawn.add_trace(
+        go.Parcoords(
+            dimensions=axes,
+            meta={"statuses": [row["status"] for row in rows]},
+            line={
+                "color": [place[id(row)] for row in rows], "cmin": 0, "cmax": max(1, len(rows) - 1),
+                "colorscale": [[0, "var(--ramp-1)"], [0.35, "var(--ramp-2)"], [1, "var(--ramp-3)"]],
+            },
+            unselected={"line": {"color": "var(--grid)", "opacity": 0.35}},
+            labelfont={"size": 12, "color": "var(--ink)"}, tickfont={"size": 10.5, "color": "var(--soft)"},
+            rangefont={"size": 1, "color": "rgba(0,0,0,0)"},
+        )
+    )  # fmt: skip
+    return drawn
+
+
+def status_axis(rows: Rows) -> dict[str, Any]:
+    """Return the axis of statuses, finished ones at the bottom."""
+    order = statuses(rows)
+    return {
+        "label": "status",
+        "values": [order.index(row["status"]) for row in rows],
+        "range": [-0.2, len(order) - 0.8],
+        "tickvals": list(range(len(order))),
+        "ticktext": [STATUS_WORDS[name] for name in order],
+    }
+
+
+def title(column: str) -> str:
+    """Return the short name of a hyperparameter's column."""
+    group, _, name = column.removeprefix("config_").partition("_")
+    return group if name == "name" else label(name)
+
+
+def dimension(heading: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return one axis. Text is spread evenly; numbers over a wide range are logarithmic; None gets a place below."""
+    present = [value for value in values if value is not None and value == value]
+    if any(isinstance(value, (str, bool)) for value in present):
+        return categorical(heading, values)
+    log = min(present, default=0) > 0 and max(present) / min(present) >= WIDE_RANGE
+    scaled = {value: math.log10(value) if log else float(value) for value in set(present)}
+    low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=1.0)
+    width = (high - low) or 1.0
+    absent = low - 0.15 * width
+    missing = len(present) < len(values)
+    ticks = ticks_between(low, high, log)
+    return {
+        "label": heading,
+        "values": [scaled.get(value, absent) for value in values],
+        "range": [absent if missing else low, high],
+        "tickvals": [*([absent] if missing else []), *ticks],
+        "ticktext": [*(["none"] if missing else []), *(number(10**tick if log else tick) for tick in ticks)],
+    }
+
+
+def categorical(heading: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return an axis of names, `none` for None first."""
+    names = sorted({str(value) for value in values if value is not None})
+    if None in values:
+        names = ["none", *names]
+    place = {name: at for at, name in enumerate(names)}
+    return {
+        "label": heading,
+        "values": [place["none" if value is None else str(value)] for value in values],
+        "range": [-0.2, max(1, len(names) - 1) + 0.2],
+        "tickvals": list(place.values()),
+        "ticktext": names,
+    }
+
+
+def ticks_between(low: float, high: float, log: bool) -> list[float]:
+    """Return four to six ticks within [low, high]: 1, 2, 5 times powers of ten on a logarithmic axis."""
+    if log:
+        found = [
+            math.log10(m) + e
+            for e in range(math.floor(low), math.ceil(high) + 1)
+            for m in ((1, 3) if high - low > 1.5 else (1, 2, 5))
+        ]
+        return [tick for tick in found if low <= tick <= high]
+    if high <= low:
+        return [low]
+    step = 10 ** math.floor(math.log10((high - low) / 4))
+    step = next(step * m for m in (1, 2, 2.5, 5, 10) if (high - low) / (step * m) <= 5)
+    first = math.ceil(low / step)
+    return [round(at * step, 12) for at in range(first, math.floor(high / step) + 1)]

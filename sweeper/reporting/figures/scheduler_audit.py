@@ -1,0 +1,156 @@
+"""What the scheduler stopped, against which cut-off, how much that saved, and whether rungs foretold the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sweeper.analysis.statistics.basics import correlation
+from sweeper.reporting.figure_parts.figure import (
+    SYMBOLS,
+    Figure,
+    Panel,
+    axis,
+    colour,
+    log_axis,
+    plot,
+    scatter_type,
+    tagged,
+)
+from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, objective
+from sweeper.results.overview import epoch_limit
+from sweeper.text.durations import duration
+from sweeper.text.labels import number, plural
+
+ABSENT = "Scheduler audit: no trial was compared with others at a rung."
+
+VERDICTS = {"continue": "went on", "stop": "stopped"}
+
+JUDGED_SQL = (
+    "SELECT rung, trial, decisions.kind AS verdict, metric, cutoff, competitors, decided_at, status\n"
+    "FROM decisions JOIN (SELECT trial, min(status) AS status FROM trials GROUP BY trial) USING (trial)\n"
+    "WHERE decisions.kind IN ('stop', 'continue') AND rung IS NOT NULL AND metric IS NOT NULL AND isfinite(metric)\n"
+    "ORDER BY rung, decided_at, trial"
+)
+"""Every comparison at a rung, in the order of time."""
+
+SAVED_SQL = (
+    "SELECT stop_rung AS rung, count(DISTINCT trial) AS trials, sum({limit} - epochs)::BIGINT AS epochs,\n"
+    "  sum(wall_seconds / epochs * ({limit} - epochs)) AS seconds\n"
+    "FROM trials WHERE status = 'early_stopped' AND epochs > 0 GROUP BY stop_rung ORDER BY stop_rung"
+)
+"""What stopping spared, by rung: epochs of replicates, and seconds of trials at each one's own pace."""
+
+FINAL_SQL = (
+    "SELECT trial, avg({metric}) AS final FROM epochs JOIN trials USING (trial, replicate)\n"
+    f"WHERE status = '{FINISHED}' AND epoch = trials.epochs GROUP BY trial"
+)
+"""The objective at the end of those that finished, from the epochs: what the rungs judged too."""
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the metric against its cut-off, one panel a rung; None where nothing was compared."""
+    goal = objective(results)
+    rows = results.rows(JUDGED_SQL)
+    if not any(row["cutoff"] is not None for row in rows):
+        return None
+    limit = epoch_limit(results)
+    queries = [JUDGED_SQL, SAVED_SQL.format(limit=limit)]
+    saved = {row["rung"]: row for row in results.rows(queries[1])}
+    final: dict[str, float] = {}
+    if goal.metric in results.columns("epochs"):
+        queries.append(FINAL_SQL.format(metric=goal.metric))
+        final = {row["trial"]: row["final"] for row in results.rows(queries[2]) if row["final"] is not None}
+    rungs = sorted({row["rung"] for row in rows})
+    stopped = sum(row["verdict"] == "stop" for row in rows)
+    return Figure(
+        key="scheduler-audit",
+        title="What the scheduler stopped",
+        caption=(
+            f"The {goal.label} of each trial when it reached a rung, in order of arrival, and the cut-off it was held "
+            f"against (line): {plural(len(rows), 'comparison')}, {stopped} stopped. The cut-off moves, because later "
+            f"trials are compared with more. {total(saved.values(), results, limit)}"
+        ),
+        sql=queries,
+        tables=["decisions", "trials", "epochs"],
+        panels=[panel([r for r in rows if r["rung"] == rung], rung, saved.get(rung), final) for rung in rungs],
+        legend=list(VERDICTS.values()),
+    )
+
+
+def total(saved: Any, results: Results, limit: int) -> str:
+    """Return what stopping spared in all, against training every replicate in full."""
+    parts = list(saved)
+    if not parts:
+        return "Nothing was saved."
+    full = limit * results.rows("SELECT count(*) AS n FROM trials")[0]["n"]
+    epochs = sum(part["epochs"] for part in parts)
+    seconds = sum(part["seconds"] or 0.0 for part in parts)
+    return (
+        f"Early stopping saved {epochs:,} of the {full:,} epochs of training all in full ({epochs / full:.0%}), about "
+        f"{duration(seconds)} in trials at each one’s own pace."
+    )
+
+
+def panel(
+    rows: Sequence[Mapping[str, Any]], rung: int, saved: Mapping[str, Any] | None, final: Mapping[str, float]
+) -> Panel:
+    """Return one rung: metrics in the order in which trials came, and the cut-off over time."""
+    place = {row["trial"]: at + 1 for at, row in enumerate(rows)}
+    kind = scatter_type(len(rows))
+    traces: list[Any] = []
+    for index, (verdict, words) in enumerate(VERDICTS.items()):
+        for status in sorted({row["status"] for row in rows if row["verdict"] == verdict}):
+            mine = [row for row in rows if (row["verdict"], row["status"]) == (verdict, status)]
+            paint = colour(index)
+            shape = SYMBOLS["early_stopped" if verdict == "stop" else FINISHED]
+            trace = kind(
+                x=[place[row["trial"]] for row in mine], y=[row["metric"] for row in mine], mode="markers",
+                marker={"color": paint, "size": 7, "symbol": shape, "line": {"width": 1.4, "color": paint}},
+                meta=tagged(status, words), text=[hover(row, words) for row in mine],
+                hovertemplate="%{text}<extra></extra>",
+            )  # fmt: skip
+            traces.append(trace)
+    compared = [row for row in rows if row["cutoff"] is not None]
+    line = {"color": "var(--soft)", "width": 1.4, "shape": "hv"}
+    cutoff = go.Scatter(
+        x=[place[row["trial"]] for row in compared], y=[row["cutoff"] for row in compared], mode="lines", line=line,
+        meta=tagged(""), hovertemplate="cut-off %{y:.4g}<extra></extra>",
+    )  # fmt: skip
+    values = [value for row in rows for value in (row["metric"], row["cutoff"]) if value is not None]
+    y = log_axis("metric", values) if min(values) > 0 else axis("metric")
+    drawn = plot([*traces, cutoff], axis("order of arrival at the rung"), y)
+    return Panel(f"rung {rung}", remarks(rows, saved, final), drawn)
+
+
+def remarks(
+    rows: Sequence[Mapping[str, Any]], saved: Mapping[str, Any] | None, final: Mapping[str, float]
+) -> list[str]:
+    """Return the counts of a rung, what it saved, and how well it foretold the end."""
+    stopped = sum(row["verdict"] == "stop" for row in rows)
+    cutoffs = [row["cutoff"] for row in rows if row["cutoff"] is not None]
+    sentences = [f"{stopped} of {len(rows)} stopped."]
+    if cutoffs:
+        sentences[0] = f"{stopped} of {len(rows)} stopped; the last cut-off {number(cutoffs[-1])}."
+    if saved:
+        spared = f"Saved {saved['epochs']:,} epochs"
+        sentences.append(f"{spared}, about {duration(saved['seconds'])}." if saved["seconds"] else f"{spared}.")
+    pairs = [(row["metric"], final[row["trial"]]) for row in rows if row["trial"] in final]
+    found = correlation([a for a, _ in pairs], [b for _, b in pairs])
+    if found is not None:
+        only = " Those stopped have no end to compare with." if stopped else ""
+        sentences.append(f"Order here against order at the end, of the finished: {found.text()}.{only}")
+    return sentences
+
+
+def hover(row: Mapping[str, Any], words: str) -> str:
+    """Return what a point says of itself."""
+    against = (
+        "nothing to compare with"
+        if row["cutoff"] is None
+        else f"cut-off {number(row['cutoff'])} of {row['competitors']}"
+    )
+    return f"<b>{row['trial']}</b> {words}<br>metric {number(row['metric'])}, {against}"

@@ -1,0 +1,113 @@
+"""Spectral densities of the best run's Hessians beside those of the best cross-entropy run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sweeper.reporting.figure_parts.configurations import HESSIANS
+from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, colour, log_axis, plot
+from sweeper.reporting.figures.reliability import chosen
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.text.labels import STATUS_WORDS, plural
+
+ABSENT = "Spectral densities: none was measured; evaluation.curvature.spectrum: true asks for them."
+
+LOWEST = 1e-8
+"""Densities below this share of a panel's highest are drawn as this: the tails of the Gaussians say nothing there."""
+
+BULK = 0.02
+"""Eigenvalues within this share of a spectrum's range are counted as near 0: two widths of the drawn Gaussians."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def draw(results: Results) -> Figure | None:
+    """Return the densities of the best and the best cross-entropy configuration; None where they have none."""
+    board = leaderboard(results)
+    queries: list[str] = []
+    densities: dict[str, Rows] = {}
+    for role, row in chosen(board):
+        sql = density_sql(row)
+        rows = results.rows(sql)
+        if rows:
+            queries.append(sql)
+            densities[f"{role}, {row['trial']}: {board.describe(row)}, {STATUS_WORDS[row['status']]}"] = rows
+    panels = [panel for loss in HESSIANS if (panel := density_panel(loss, densities))]
+    if not panels:
+        return None
+    sizes = sorted({row["samples"] for rows in densities.values() for row in rows})
+    return Figure(
+        key="spectral-density",
+        title="Spectral density of the Hessian",
+        caption=(
+            "Estimated density of the eigenvalues of the validation Hessian at the last evaluation, one line a "
+            f"replicate, n = {' or '.join(map(str, sizes))} validation samples. Stochastic Lanczos quadrature, each "
+            f"node a Gaussian 1 % of the range wide; below {LOWEST:g} of the highest, lines run along the edge."
+        ),
+        sql=queries,
+        tables=["spectra"],
+        panels=panels,
+        legend=list(densities),
+    )
+
+
+def density_sql(row: Mapping[str, Any]) -> str:
+    """Return the query of a configuration's densities at its last evaluation."""
+    return (
+        "SELECT loss, replicate, samples, eigenvalue, density, weight\n"
+        f"FROM spectra WHERE trial = '{row['trial']}' AND epoch = {row['epochs']}\n"
+        "ORDER BY loss, replicate, eigenvalue"
+    )
+
+
+def density_panel(loss: str, densities: Mapping[str, Rows]) -> Panel | None:
+    """Return one Hessian's densities, a line a replicate; None where there is none of that loss."""
+    measured = {label: [row for row in rows if row["loss"] == loss] for label, rows in densities.items()}
+    highest = max((row["density"] for rows in measured.values() for row in rows), default=0.0)
+    if highest <= 0:
+        return None
+    floor = LOWEST * highest
+    traces, remarks = [], []
+    for at, (label, rows) in enumerate(measured.items()):
+        replicates = sorted({row["replicate"] for row in rows})
+        if replicates:
+            remarks.append(f"{label.partition(':')[0]}: {summary(rows, len(replicates))}")
+        for replicate in replicates:
+            line = [row for row in rows if row["replicate"] == replicate]
+            traces.append(density_line(line, f"{label.partition(':')[0]}, replicate {replicate}", colour(at), floor))
+    y = log_axis("density", (floor, highest), range=_decades(floor, highest))
+    return Panel(HESSIANS[loss], remarks, plot(traces, axis("eigenvalue λ"), y))
+
+
+def density_line(rows: Rows, name: str, ink: str, floor: float) -> go.Scatter:
+    """Return one replicate's density as a line that never falls below `floor`."""
+    return go.Scatter(
+        x=[row["eigenvalue"] for row in rows],
+        y=[max(row["density"], floor) for row in rows],
+        mode="lines",
+        name=name,
+        line={"color": ink, "width": 1.5},
+        opacity=0.8,
+        hovertemplate=f"{name}<br>λ = %{{x:.4g}}<br>density %{{y:.3g}}<extra></extra>",
+    )
+
+
+def summary(rows: Rows, replicates: int) -> str:
+    """Return the ends of a spectrum and the share of its eigenvalues near 0, over all replicates."""
+    nodes = [row for row in rows if row["weight"] > 0]
+    low, high = min(row["eigenvalue"] for row in nodes), max(row["eigenvalue"] for row in nodes)
+    near = sum(row["weight"] for row in nodes if abs(row["eigenvalue"]) <= BULK * (high - low)) / replicates
+    return (
+        f"λ from {low:.3g} to {high:.3g}, {near:.1%} of the eigenvalues within {BULK:.0%} of that range from 0 "
+        f"({plural(replicates, 'replicate')})."
+    ).replace("-", "−")
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """Return the range of a logarithmic axis from `low` to a little above `high`."""
+    return [math.log10(low), math.log10(high) + 0.4]

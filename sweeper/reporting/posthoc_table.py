@@ -1,0 +1,151 @@
+"""The papers' table of post-hoc calibration: configurations × methods, mean ± standard deviation, T in brackets.
+
+Mukhoti Tables 1–2 and properness Table 1 have this form: the error, after it in brackets the fitted parameter, the
+row's best in bold. What cannot be told from the best by the replicates at hand is marked too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.analysis.statistics.basics import spread, spread_text
+from sweeper.reporting.figure_parts.posthoc import Posthoc, Variant, posthoc_measurements
+from sweeper.reporting.markup import Markup, join, tag
+from sweeper.reporting.sources import Sources
+from sweeper.results import Results
+from sweeper.text.labels import number, plural
+
+KEY, TITLE = "posthoc", "Post-hoc calibration"
+
+HEADINGS = {"ece": ("Expected calibration error, %", 100.0), "ada_ece": ("Equal-mass calibration error, %", 100.0),
+            "nll": ("Negative log-likelihood", 1.0)}  # fmt: skip
+
+BINNED = ("ece", "ada_ece")
+
+INDISTINCT = 2.0
+"""Standard errors of the paired difference within which a method is not told from the best: about 95 %."""
+
+CAPTION = (
+    "Test data, last evaluation; each method fitted on the replicate’s own validation data. Mean ± standard deviation "
+    "over replicates; in brackets the mean fitted temperature T and, where the method has one, γ. Bold: the smallest "
+    "mean of the row. ≈: not told from it, the mean paired difference is within two of its standard errors."
+)
+METACAL = " MetaCal gives uncertain samples the uniform distribution, which changes predictions and so the accuracy."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration under one method: the metric, T and γ of its replicates, and why some are missing."""
+
+    values: dict[int, float]
+    temperature: float | None
+    gamma: float | None
+    reason: str | None
+
+    @property
+    def mean(self) -> float:
+        """Mean over replicates; infinite without any, so that it is never the smallest."""
+        return spread(list(self.values.values())).mean if self.values else float("inf")
+
+
+def posthoc_section(results: Results, sources: Sources) -> Markup:
+    """Return the card with one table a metric (and number of bins); nothing where no method was measured."""
+    measured = posthoc_measurements(results)
+    if measured is None:
+        return Markup("")
+    bins = sorted({row["bins"] for row in measured.rows})
+    wanted = [(metric, count) for metric in BINNED for count in bins] + [("nll", bins[0])]
+    parts = [table_of(measured, metric, count) for metric, count in wanted]
+    caption = CAPTION + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
+    if measured.left_out:
+        caption += f" The best {len(measured.names)} configurations; {measured.left_out} more are in the tables."
+    behind = sources.section(KEY, [measured.sql], ("evaluations", "recalibrations", "trials"))
+    return tag("section", tag("h2", TITLE), tag("p", caption, class_="caption"), *parts, behind, class_="card", id=KEY)
+
+
+def table_of(measured: Posthoc, metric: str, bins: int) -> Markup:
+    """Return one metric's table with heading and notes."""
+    title, scale = HEADINGS[metric]
+    rows = [row for row in measured.rows if row["split"] == "test" and row["bins"] == bins]
+    variants = [v for v in measured.variants if any((r["method"], r["options"]) == (v.method, v.options) for r in rows)]
+    replicates = max((row["replicate"] + 1 for row in rows), default=0)
+    notes: list[str] = []
+    lines = []
+    for trial, name in measured.names.items():
+        cells = [cell_of(rows, trial, variant, metric) for variant in variants]
+        marks = marks_of(cells)
+        drawn = [cell_markup(cell, mark, scale, replicates, notes) for cell, mark in zip(cells, marks, strict=True)]
+        lines.append(tag("tr", tag("th", name, scope="row", title=trial), *drawn))
+    if metric in BINNED:
+        title += f", {plural(bins, 'bin')}"
+    heads = [tag("th", variant.label, scope="col", class_="right") for variant in variants]
+    return join(
+        tag("h3", f"{title} · {plural(replicates, 'replicate')}"),
+        tag(
+            "div",
+            tag(
+                "table", tag("thead", tag("tr", tag("th", "configuration", scope="col"), *heads)), tag("tbody", *lines)
+            ),
+            class_="scroll comparison",
+            tabindex="0",
+        ),
+        *(tag("p", f"{letter(at)} {note}", class_="remark") for at, note in enumerate(notes)),
+    )
+
+
+def cell_of(rows: Sequence[dict[str, Any]], trial: str, variant: Variant, metric: str) -> Cell:
+    """Return what one configuration has under one method."""
+    mine = [r for r in rows if r["trial"] == trial and (r["method"], r["options"]) == (variant.method, variant.options)]
+    values = {r["replicate"]: r[metric] for r in mine if r[metric] is not None and r[metric] == r[metric]}
+    reason = next((r["unavailable"] for r in mine if r["unavailable"]), None)
+    return Cell(values, mean_of(mine, "temperature"), mean_of(mine, "gamma"), reason)
+
+
+def mean_of(rows: Sequence[dict[str, Any]], column: str) -> float | None:
+    """Return the mean of a column, None where it has no values."""
+    values = [row[column] for row in rows if row[column] is not None and row[column] == row[column]]
+    return spread(values).mean if values else None
+
+
+def marks_of(cells: Sequence[Cell]) -> list[str]:
+    """Return `best`, `alike` (not told from the best) or an empty mark for each cell of a row."""
+    best = min(range(len(cells)), key=lambda at: cells[at].mean, default=0)
+    if sum(bool(cell.values) for cell in cells) < 2:
+        return [""] * len(cells)
+    return ["best" if at == best else "alike" if alike(cell, cells[best]) else "" for at, cell in enumerate(cells)]
+
+
+def alike(cell: Cell, best: Cell) -> bool:
+    """Tell whether the mean difference, paired by replicate, lies within INDISTINCT of its standard errors."""
+    shared = sorted(cell.values.keys() & best.values.keys())
+    found = spread([cell.values[r] - best.values[r] for r in shared])
+    if found.deviation is None:
+        return False
+    return abs(found.mean) <= INDISTINCT * found.deviation / found.n**0.5
+
+
+def cell_markup(cell: Cell, mark: str, scale: float, replicates: int, notes: list[str]) -> Markup:
+    """Return a cell: the value, the fitted parameters below it, and the letter of a note where replicates lack."""
+    letters = ""
+    if cell.reason is not None and len(cell.values) < replicates:
+        if cell.reason not in notes:
+            notes.append(cell.reason)
+        letters = letter(notes.index(cell.reason))
+    raised = tag("sup", letters, title=cell.reason) if letters else ""
+    if not cell.values:
+        return tag("td", "–", raised, class_="right")
+    found = spread(list(cell.values.values()))
+    text: str | Markup = spread_text(found.mean, found.deviation, scale=scale)
+    text = tag("strong", text) if mark == "best" else f"≈ {text}" if mark == "alike" else text
+    fits = [] if cell.temperature is None else [f"{cell.temperature:.2f}"]
+    fits += [] if cell.gamma is None else [f"γ {number(cell.gamma)}"]
+    few = f" n = {found.n}" if found.n < replicates else ""
+    below = tag("div", f"({', '.join(fits)}){few}" if fits else few, class_="fit") if fits or few else ""
+    return tag("td", text, raised, below, class_="right")
+
+
+def letter(place: int) -> str:
+    """Return the mark of note number `place`: a, b, c …"""
+    return chr(ord("a") + place % 26)

@@ -1,0 +1,95 @@
+"""The end of a run in a terminal: the best trials, and what became of all of them, on one screen."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
+from sweeper.reporting.figures import curvature_against_gamma
+from sweeper.results import Results
+from sweeper.results.glance import glance
+from sweeper.results.leaderboard import leaderboard, searcher
+from sweeper.results.overview import overview
+from sweeper.space.rehearsal import notice
+from sweeper.text.labels import plural
+
+
+def summary(results: Results) -> RenderableType:
+    """Return the summary of a sweep: headline, best trials, trials by status and rung, epochs saved.
+
+    Raises QueryError where the tables cannot be read.
+    """
+    with results.snapshot() as snapshot:
+        board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
+        curvature = curvature_against_gamma.draw(snapshot)
+        judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
+    parts: list[RenderableType] = []
+    if results.rehearsed:
+        parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
+    parts += [glance(board, counts)]
+    parts += [Text(line, style="dim") for line in packed]
+    parts += [Text(line) for line in reused]
+    parts += [Text(sentence) for sentence in judged]
+    parts += [Text(finding) for finding in (curvature.findings if curvature is not None else ())]
+    return Group(*parts)
+
+
+def packing_lines(results: Results) -> list[str]:
+    """Return a sentence on how replicates shared processes, e.g. `replicates fused in 30 trials, sequential in 18`."""
+    rows = results.rows(
+        "SELECT packing, count(*) AS trials FROM (SELECT trial, min(packing) AS packing FROM trials "
+        "WHERE packing IS NOT NULL GROUP BY trial HAVING count(*) > 1) GROUP BY packing ORDER BY trials DESC, packing"
+    )
+    named = {"trials": "in processes of their own"}
+    counted = [f"{named.get(row['packing'], row['packing'])} in {plural(row['trials'], 'trial')}" for row in rows]
+    return [f"replicates trained {', '.join(counted)}"] if rows else []
+
+
+def searcher_lines(results: Results) -> list[str]:
+    """Return who chose the configurations, and what it knew before: nothing where they follow from the space."""
+    asked = searcher(results)
+    if not asked:
+        return []
+    chosen = results.rows("SELECT count(DISTINCT trial) AS n FROM trials WHERE config_hash IS NOT NULL")[0]["n"]
+    line = f"optuna chose {plural(chosen, 'configuration')}, at random until {asked.get('startup')} trials had ended"
+    lines = [line]
+    for source in results.manifest.get("warm_start", ()):
+        outside = f"; {source['outside']} more lie outside of this space" if source["outside"] else ""
+        trials = plural(source["observations"], "finished trial")
+        lines.append(f"it knew {trials} of {source['sweep']} before it began{outside}")
+    return lines
+
+
+def reused_lines(results: Results) -> list[str]:
+    """Return a sentence on trials that were taken over from another sweep, for each that gave some."""
+    if "reuse" not in results.manifest:
+        return []
+    rows = results.rows(
+        "SELECT reused_from, count(DISTINCT trial) AS n, "
+        "count(DISTINCT trial) FILTER (WHERE reused_epochs = epochs) AS whole "
+        "FROM trials WHERE reused_from IS NOT NULL GROUP BY ALL ORDER BY ALL"
+    )
+    return [
+        f"{plural(row['n'], 'trial')} reused from {row['reused_from']}"
+        + (f", {row['n'] - row['whole']} of them trained further" if row["n"] > row["whole"] else "")
+        for row in rows
+    ]
+
+
+def verdicts_of(results: Results) -> list[str]:
+    """Return a sentence on each claim that the sweep's header names."""
+    names = named_claims(results)
+    return verdict_lines(judge_claims(results, names), rehearsal=bool(results.rehearsed)) if names else []
+
+
+SHOWN = ("trial", "status", "epochs", "replicates", "judged", "judged_sd")
+TESTED = ("test_accuracy", "test_nll", "test_ece", "test_posthoc_temperature_ece")
+
+
+def best_trials_sql(results: Results) -> str:
+    """Return the query behind `sweeper results` without `--sql`: every evaluated configuration, best first."""
+    board = leaderboard(results)
+    present: set[str] = set(board.rows[0]) if board.rows else set()
+    columns = ", ".join(name for name in (*SHOWN, *board.varying, *TESTED) if name in present) or "*"
+    return f"SELECT {columns} FROM (\n{board.sql}\n)"

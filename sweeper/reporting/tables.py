@@ -1,0 +1,122 @@
+"""The report's tables as data: the page draws, sorts and filters them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.results import Results
+from sweeper.results.leaderboard import Leaderboard, varying_columns
+from sweeper.text.labels import STATUS_WORDS, describe, short
+
+DECISIONS_SQL = (
+    "SELECT trial, kind, epoch, rung, metric, cutoff, competitors, reason, decided_at\n"
+    "FROM decisions ORDER BY decided_at DESC, trial DESC, epoch DESC"
+)
+
+FAILURES_SQL = "SELECT * FROM trials WHERE status = 'failed' OR error IS NOT NULL ORDER BY trial, replicate"
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """A table of the report.
+
+    Attributes:
+        key: identifier and anchor.
+        title: heading.
+        caption: what it shows and in which order.
+        columns: `{"label": …, "kind": "text" | "number" | "spread" | "percent" | "status" | "time"}`.
+        rows: one list a row; a spread is [mean, standard deviation or None].
+        status: position of the column by which the page's filter shows and hides rows, or None.
+        sql, tables: where the rows come from.
+    """
+
+    key: str
+    title: str
+    caption: str
+    columns: list[dict[str, str]]
+    rows: list[list[Any]]
+    sql: str
+    tables: tuple[str, ...]
+    status: int | None = None
+
+
+def column(heading: str, kind: str = "number") -> dict[str, str]:
+    """Return the description of a column."""
+    return {"label": heading, "kind": kind}
+
+
+def trials_table(board: Leaderboard) -> DataTable:
+    """Return every evaluated configuration with hyperparameters and metrics, best first."""
+    goal = board.objective
+    measured = [
+        ("judged", goal.label, "spread"),
+        ("test_accuracy", "test accuracy %", "percent"),
+        ("test_nll", "test NLL", "spread"),
+        ("test_ece", "test ECE", "spread"),
+        ("test_posthoc_temperature_ece", "test ECE after T", "spread"),
+        ("test_brier", "test Brier", "spread"),
+        ("test_aurc", "test AURC", "spread"),
+        ("hessian_training_lambda_max", "λ_max training loss", "spread"),
+        ("hessian_cross_entropy_lambda_max", "λ_max cross-entropy", "spread"),
+        ("hessian_cross_entropy_trace", "Tr(H) cross-entropy", "spread"),
+    ]
+    measured = [line for line in measured if board.rows and line[0] in board.rows[0]]
+    columns = [column("trial", "text"), column("status", "status"), column("configuration", "text")]
+    columns += [column(heading, kind) for _, heading, kind in measured]
+    columns += [column("epoch"), column("replicates")]
+    columns += [column(short(name), "text" if is_text(board, name) else "number") for name in board.varying]
+    rows = [
+        [row["trial"], row["status"], board.describe(row)]
+        + [[row[name], row[f"{name}_sd"]] for name, _, _ in measured]
+        + [row["epochs"], row["replicates"]]
+        + [row[name] for name in board.varying]
+        for row in board.rows
+    ]
+    caption = (
+        f"Each configuration at its last evaluation: those that finished first, best {goal.label} on top. "
+        "Mean ± standard deviation over replicates. Test data were not used to order them."
+    )
+    return DataTable("trials", "Trials", caption, columns, rows, board.sql, ("evaluations", "trials"), status=1)
+
+
+def is_text(board: Leaderboard, name: str) -> bool:
+    """Tell whether a hyperparameter has names for values."""
+    return any(isinstance(row[name], str) for row in board.rows)
+
+
+def decisions_table(results: Results) -> DataTable:
+    """Return every decision of the scheduler, newest first."""
+    rows = results.rows(DECISIONS_SQL)
+    columns = [
+        column("trial", "text"), column("decision", "text"), column("epoch"), column("rung"), column("metric"),
+        column("cut-off"), column("compared with"), column("reason", "text"), column("time (UTC)", "time"),
+    ]  # fmt: skip
+    caption = (
+        "Why each trial went on or was stopped, newest first: the metric it was judged by, the cut-off it was held "
+        "against, and how many trials it was compared with."
+    )
+    values = [[*list(row.values())[:-1], stamp(row["decided_at"])] for row in rows]
+    return DataTable("decisions", "Decisions of the scheduler", caption, columns, values, DECISIONS_SQL, ("decisions",))
+
+
+def failures_table(results: Results) -> DataTable:
+    """Return the replicates that failed, with their configuration and the reason."""
+    rows = results.rows(FAILURES_SQL)
+    varying = varying_columns(results)
+    columns = [
+        column("trial", "text"), column("replicate"), column("status", "text"), column("epochs"),
+        column("configuration", "text"), column("reason", "text"), column("error", "text"),
+    ]  # fmt: skip
+    values = []
+    for row in rows:
+        cause = (row["stop_reason"], row["error"])
+        where = (row["trial"], row["replicate"], STATUS_WORDS[row["status"]], row["epochs"])
+        values.append([*where, describe(row, varying), *cause])
+    caption = "Replicates that failed, and why." if rows else "No replicate failed."
+    return DataTable("failures", "Failures", caption, columns, values, FAILURES_SQL, ("trials",))
+
+
+def stamp(moment: Any) -> str | None:
+    """Return a time as `2025-06-01 12:00:03`, UTC."""
+    return None if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"

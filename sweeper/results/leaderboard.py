@@ -1,0 +1,174 @@
+"""Which configurations did best: one line a configuration, replicates as mean ± standard deviation.
+
+The command line's summary and the report both read from here, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sweeper.results import Results
+from sweeper.analysis.statistics.basics import spread_text
+from sweeper.text.labels import describe, group, in_order, label
+
+FINISHED = "completed"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the sweep optimised.
+
+    Attributes:
+        metric: as the search space says it, e.g. `val_nll`.
+        mode: `min` or `max`.
+    """
+
+    metric: str
+    mode: str
+
+    @property
+    def split(self) -> str:
+        """The split it is measured on: `train`, `val` or `test`."""
+        return self.metric.partition("_")[0]
+
+    @property
+    def column(self) -> str:
+        """The column of `evaluations` that holds it, e.g. `nll`."""
+        return self.metric.partition("_")[2]
+
+    @property
+    def label(self) -> str:
+        """In words, e.g. `validation NLL`."""
+        return f"{label(self.split)} {label(self.column)}"
+
+    @property
+    def direction(self) -> str:
+        """SQL's word for best first."""
+        return "DESC" if self.mode == "max" else "ASC"
+
+
+def objective(results: Results) -> Objective:
+    """Return what the sweep optimised; validation NLL where the search space is missing."""
+    written = results.specification.get("objective", {})
+    return Objective(written.get("metric", "val_nll"), written.get("mode", "min"))
+
+
+def searcher(results: Results) -> dict[str, Any]:
+    """Return who chose the configurations and its options; empty where they were drawn at random or from grids."""
+    written = results.specification.get("searcher")
+    return written if isinstance(written, dict) and written.get("name") == "optuna" else {}
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Configurations with an evaluation, those that ran to the end first, best first.
+
+    Attributes:
+        rows: dictionaries: `trial status epochs loss replicates`, `judged` (the objective), `<split>_<metric>` and
+            `hessian_<loss>_<field>` with a `…_sd` each (None below two replicates), and the varying `config_…`.
+        varying: the columns of hyperparameters with more than one value in the sweep.
+        sql: the query that gives the rows.
+        objective: what they are ordered by.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    varying: tuple[str, ...]
+    sql: str
+    objective: Objective
+
+    @cached_property
+    def finished(self) -> list[Mapping[str, Any]]:
+        """The configurations that ran to the end, best first."""
+        return [row for row in self.rows if row["status"] == FINISHED]
+
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The best configuration that ran to the end; if none did, the best of all; None without evaluations."""
+        return next(iter(self.finished or self.rows), None)
+
+    @property
+    def runner_up(self) -> Mapping[str, Any] | None:
+        """The second best of those that ran to the end."""
+        return self.finished[1] if len(self.finished) > 1 else None
+
+    def describe(self, row: Mapping[str, Any]) -> str:
+        """Return a configuration in a few words, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
+        return describe(row, self.varying)
+
+    def value(self, row: Mapping[str, Any], column: str = "judged", scale: float = 1.0) -> str:
+        """Return a column as `mean ± standard deviation`."""
+        mean, deviation = row.get(column), row.get(f"{column}_sd")
+        return "–" if mean is None or mean != mean else spread_text(mean, deviation, scale=scale)
+
+
+def leaderboard(results: Results) -> Leaderboard:
+    """Return the configurations of a sweep, best first. Raises QueryError where the tables cannot be read."""
+    goal = objective(results)
+    varying = varying_columns(results)
+    sql = leaderboard_sql(results, goal, varying)
+    return Leaderboard(results.rows(sql), varying, sql, goal)
+
+
+def varying_columns(results: Results) -> tuple[str, ...]:
+    """Return the `config_…` columns that tell trials apart: those of the loss, of the architecture, the rest.
+
+    A hyperparameter that has one value (absence counted as one) for each loss, architecture … follows from that name
+    and is left out: the width of the only `resnet8` says nothing, though an `mlp` has another.
+    """
+    names = [name for name in results.columns("trials") if name.startswith("config_") and name != "config_hash"]
+    if not names:
+        return ()
+    values = results.rows(f"SELECT {', '.join(value_count(name, names) for name in names)}")[0]
+    return in_order(name for name in names if (values[name] or 0) > 1)
+
+
+def value_count(column: str, names: Sequence[str]) -> str:
+    """Return the SQL of how many values a column takes at most for one name of its component."""
+    owner = f"config_{group(column)}_name"
+    by = f" GROUP BY {owner}" if owner in names and owner != column else ""
+    counted = f"SELECT count(DISTINCT coalesce({column}::VARCHAR, '')) AS n FROM trials{by}"
+    return f"(SELECT max(n) FROM ({counted})) AS {column}"
+
+
+METRICS = ("accuracy", "nll", "ece", "brier", "aurc", "posthoc_temperature_ece")
+CURVATURE = ("lambda_max", "trace")
+
+
+def leaderboard_sql(results: Results, goal: Objective, varying: Sequence[str]) -> str:
+    """Return the query of the leaderboard, for the columns that this sweep's tables have."""
+    present = set(results.columns("evaluations"))
+    metrics = [name for name in METRICS if name in present]
+    curvature = [f"hessian_{loss}_{name}" for loss in ("cross_entropy", "training") for name in CURVATURE]
+    loss = "any_value(config_loss_name)" if "config_loss_name" in results.columns("trials") else "NULL"
+    parts = [f"{loss} AS loss, count(DISTINCT replicate) AS replicates, {objective_sql(goal, present)}"]
+    for split in ("val", "test"):
+        parts += [spread_sql(name, f"{split}_{name}", f" FILTER (split = '{split}')") for name in metrics]
+    parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in curvature if name in present]
+    parts += [f"any_value({name}) AS {name}" for name in varying]
+    columns = ",\n  ".join(parts)
+    return (
+        f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM final\nGROUP BY trial, status, epoch\n"
+        f"ORDER BY status = '{FINISHED}' DESC, judged IS NULL OR isnan(judged), judged {goal.direction}, trial"
+    )
+
+
+def objective_sql(goal: Objective, present: set[str]) -> str:
+    """Return the SQL of the objective's mean and standard deviation over replicates.
+
+    The training loss and its like are epoch measurements: they are looked up in `epochs` at the evaluation's epoch.
+    """
+    if goal.column in present and goal.split in ("val", "test"):
+        return spread_sql(goal.column, "judged", f" FILTER (split = '{goal.split}')")
+    found = (
+        f"(SELECT any_value(epochs.{goal.metric}) FROM epochs WHERE epochs.trial = final.trial "
+        "AND epochs.replicate = final.replicate AND epochs.epoch = final.epoch)"
+    )
+    return spread_sql(found, "judged", " FILTER (split = 'val')")
+
+
+def spread_sql(expression: str, name: str, condition: str) -> str:
+    """Return the SQL of a mean and a sample standard deviation over replicates."""
+    return f"avg({expression}){condition} AS {name}, stddev_samp({expression}){condition} AS {name}_sd"

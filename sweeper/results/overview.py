@@ -1,0 +1,163 @@
+"""The top of the report: the best configuration with its uncertainty, and what the sweep did and saved."""
+
+from __future__ import annotations
+
+from sweeper.text.labels import plural
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sweeper.results.leaderboard import FINISHED, Leaderboard
+
+from sweeper.results import Results
+
+STATUS_SQL = (
+    "SELECT status, count(*) AS trials FROM (SELECT DISTINCT ON (trial) trial, status FROM trials ORDER BY trial, "
+    "status = 'failed', replicate) GROUP BY status ORDER BY trials DESC"
+)
+"""A trial of which only some replicates failed counts by those that did not."""
+
+EPOCHS_SQL = (
+    "SELECT count(*) AS replicates, coalesce(sum(epochs), 0)::BIGINT AS trained,\n"
+    "  coalesce(sum({limit} - epochs) FILTER (status = 'early_stopped'), 0)::BIGINT AS saved\nFROM trials"
+)
+
+RUNGS_SQL = (
+    "SELECT rung, count(*) AS judged, count(*) FILTER (kind = 'stop') AS stopped\n"
+    "FROM decisions WHERE rung IS NOT NULL AND kind IN ('stop', 'continue') GROUP BY rung ORDER BY rung"
+)
+
+TIME_SQL = "SELECT (SELECT sum(wall_seconds) FROM trials) AS worked,\n  (SELECT max(decided_at) FROM decisions) AS last"
+"""`wall_seconds` is each replicate's share of its trial's, so the sum over rows is the time spent in trials."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Counts of a sweep.
+
+    Attributes:
+        statuses: status → number of trials.
+        trials: number of trials.
+        replicates: number of trial × replicate.
+        trained: epochs trained, summed over replicates.
+        saved: epochs that early-stopped replicates were spared of the maximum.
+        full: epochs that all replicates trained to the maximum would take.
+        rungs: `rung judged stopped`, one a rung.
+        limit: the maximum of epochs.
+        worked: seconds spent in trials, summed.
+        elapsed: seconds from the sweep's start to its last decision; None before one.
+    """
+
+    statuses: Mapping[str, int]
+    trials: int
+    replicates: int
+    trained: int
+    saved: int
+    full: int
+    rungs: list[dict[str, Any]]
+    limit: int
+    worked: float
+    elapsed: float | None
+
+    def count(self, *names: str) -> int:
+        """Return how many trials have one of these statuses."""
+        return sum(self.statuses.get(name, 0) for name in names)
+
+    @property
+    def in_progress(self) -> bool:
+        """Tell whether trials are still waiting, running or interrupted."""
+        return self.count("waiting", "running", "interrupted") > 0
+
+
+def overview(results: Results) -> Overview:
+    """Return the counts of a sweep."""
+    statuses = {row["status"]: row["trials"] for row in results.rows(STATUS_SQL)}
+    limit = epoch_limit(results)
+    epochs = results.rows(EPOCHS_SQL.format(limit=limit))[0]
+    time = results.rows(TIME_SQL)[0]
+    return Overview(
+        statuses=statuses,
+        trials=sum(statuses.values()),
+        replicates=epochs["replicates"],
+        trained=epochs["trained"],
+        saved=epochs["saved"],
+        full=limit * epochs["replicates"],
+        rungs=results.rows(RUNGS_SQL),
+        worked=time["worked"] or 0.0,
+        limit=limit,
+        elapsed=elapsed(results.manifest.get("created"), time["last"]),
+    )
+
+
+def epoch_limit(results: Results) -> int:
+    """Return the maximum of epochs that the sweep asked for; without its space, the most that any trial trained."""
+    longest = results.rows("SELECT coalesce(max(epochs), 0) AS epochs FROM trials")[0]["epochs"]
+    return int(results.specification.get("scheduler", {}).get("max_epochs") or longest)
+
+
+def elapsed(created: Any, last: datetime | None) -> float | None:
+    """Return the seconds between the manifest's time of creation and the last decision, where both are known."""
+    if last is None or not isinstance(created, str):
+        return None
+    began = datetime.fromisoformat(created)
+    # Times of the tables are in UTC, and a manifest may say so or leave it out.
+    both = [moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in (began, last)]
+    return max(0.0, (both[1] - both[0]).total_seconds())
+
+
+def headline(board: Leaderboard, counts: Overview) -> str:
+    """Return one sentence: the best configuration, the objective as mean ± standard deviation, n."""
+    best = board.best
+    if best is None:
+        return "No trial has been evaluated yet."
+    finished = len(board.finished)
+    among = plural(finished, "finished configuration") if finished else plural(len(board.rows), "configuration")
+    state = " so far" if counts.in_progress else ""
+    caution = "" if finished else f" None has finished: this one was measured at epoch {best['epochs']}."
+    return (
+        f"Best {board.objective.label} of {among}{state}: {board.value(best)} (mean ± standard deviation, "
+        f"n = {plural(best['replicates'], 'replicate')}), by {board.describe(best)}.{caution}"
+    )
+
+
+def details(board: Leaderboard) -> list[str]:
+    """Return the sentences below the headline: test metrics of the best, and whether the runner-up is any worse."""
+    best = board.best
+    if best is None:
+        return []
+    measured = [
+        f"accuracy {board.value(best, 'test_accuracy', 100)} %" if best.get("test_accuracy") is not None else "",
+        f"NLL {board.value(best, 'test_nll')}" if best.get("test_nll") is not None else "",
+        f"ECE {board.value(best, 'test_ece')}" if best.get("test_ece") is not None else "",
+    ]
+    after = "test_posthoc_temperature_ece"
+    if best.get(after) is not None:
+        measured.append(f"ECE after temperature scaling {board.value(best, after)}")
+    sentences = []
+    if any(measured):
+        sentences.append(f"On test data, not used to choose it ({best['trial']}): {', '.join(filter(None, measured))}.")
+    return [*sentences, *runner_up(board)]
+
+
+def runner_up(board: Leaderboard) -> list[str]:
+    """Return a sentence on the second best: is the difference larger than the replicates' scatter?
+
+    Compared with the root of the summed variances; with few replicates this is a caution, not a test.
+    """
+    best, second = board.best, board.runner_up
+    if best is None or second is None or best["status"] != FINISHED:
+        return []
+    text = f"Runner-up: {board.describe(second)} ({second['trial']}), {board.value(second)}"
+    deviations = [best["judged_sd"], second["judged_sd"]]
+    if None in deviations:
+        return [f"{text}. One replicate each says nothing about chance."]
+    gap = abs(second["judged"] - best["judged"])
+    scatter = (deviations[0] ** 2 + deviations[1] ** 2) ** 0.5
+    verdict = (
+        "within the scatter of the replicates: do not take the order for certain"
+        if gap <= scatter
+        else ("more than the scatter of the replicates")
+    )
+    return [f"{text}; the difference of {gap:.2g} is {verdict}."]

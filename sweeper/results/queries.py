@@ -1,0 +1,157 @@
+"""DuckDB over a sweep's Parquet files: the tables, the view `final`, and queries that can only read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import RECALIBRATIONS, TABLES
+from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA
+from sweeper.core.schemas import table_schemas
+
+T = TypeVar("T")
+
+READ_TABLES = (*TABLES, RECALIBRATIONS)
+
+VIEWS = (*READ_TABLES, "final")
+
+LARGE_TABLES = frozenset({"reliability", "predictions", "spectra"})
+"""Tables with many rows an evaluation: a snapshot leaves them in their files and reads only what a query asks for."""
+
+READ_ATTEMPTS = 8
+"""A sweep that is opened in the middle of a query may remove the generation being read, and files that are gone look
+like fewer rows: a query during which the link moved starts anew. Compactions are minutes apart, so one is enough."""
+
+FINAL = """
+CREATE VIEW final AS
+SELECT evaluations.*, trials.* EXCLUDE ({shared})
+FROM (
+    SELECT * FROM evaluations
+    QUALIFY row_number() OVER (PARTITION BY trial, replicate, split ORDER BY epoch DESC, stage) = 1
+) AS evaluations
+JOIN trials ON trials.trial = evaluations.trial AND trials.replicate = evaluations.replicate
+"""
+"""Each replicate's last evaluation, both splits, with its configuration and its trial's status; what both tables have
+is given once.
+Of two stages at one epoch, `end` sorts before `rung`."""
+
+
+EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?P<statement>.+)", re.IGNORECASE | re.DOTALL)
+
+
+class QueryError(SweeperError):
+    """A query that DuckDB refuses, or one that would do more than read."""
+
+
+def current_generation(folder: Path) -> Path:
+    """Return the folder of files that `tables` points to at this moment."""
+    return (folder / "tables").resolve()
+
+
+@contextmanager
+def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Give a connection with one view a table of `generation`, and the view `final`.
+
+    `in_memory` copies all but the large tables, so that later queries do not open the files again.
+    """
+    connection = duckdb.connect()
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        for name in READ_TABLES:
+            files = f"{generation}/{name}/**/*.parquet".replace("'", "''")
+            if next((generation / name).glob("**/*.parquet"), None) is None:
+                connection.register(f"no_{name}", empty_table(name))
+                connection.execute(f"CREATE VIEW {name} AS SELECT * FROM no_{name}")
+                continue
+            kind = "TABLE" if in_memory and name not in LARGE_TABLES else "VIEW"
+            connection.execute(
+                f"CREATE {kind} {name} AS SELECT * FROM read_parquet('{files}', hive_partitioning = false)"
+            )
+        connection.execute(FINAL.format(shared=", ".join(_shared_columns(connection))))
+        yield connection
+    except duckdb.Error as error:
+        raise QueryError(first_line(error), "the sweep's tables could not be read") from error
+    finally:
+        connection.close()
+
+
+def read_steadily(
+    look: Callable[[], T], connect: Callable[[T], AbstractContextManager[duckdb.DuckDBPyConnection]], query: str
+) -> pa.Table:
+    """Return a query's rows from one generation of files, however often they are replaced meanwhile.
+
+    Args:
+        look: says what is current.
+        connect: gives a connection to what was current.
+        query: one statement that reads.
+
+    Raises:
+        QueryError: DuckDB refuses it.
+    """
+    for _ in range(READ_ATTEMPTS):
+        before = look()
+        try:
+            with connect(before) as connection:
+                found = execute(connection, query)
+        except QueryError:
+            if before == look():
+                raise
+            continue
+        if before == look():
+            return found
+    raise QueryError("the tables were replaced again and again while they were read", "try again")
+
+
+def _shared_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Return the columns that `trials` and `evaluations` both have: the mark of rehearsals is younger than some."""
+    columns = [connection.sql(f"SELECT * FROM {name} LIMIT 0").columns for name in ("evaluations", "trials")]
+    return [name for name in columns[1] if name in columns[0]]
+
+
+def empty_table(name: str) -> pa.Table:
+    """Return a table of the columns that every sweep has, without rows: what a table without files reads as."""
+    if name == RECALIBRATIONS:
+        return RECALIBRATIONS_SCHEMA.empty_table()
+    return table_schemas({}, classes=1, evaluation_columns=())[name].empty_table()
+
+
+def check_reads_only(query: str) -> None:
+    """Raise QueryError unless `query` is exactly one statement that reads.
+
+    EXPLAIN ANALYZE runs the statement it explains, so that one has to read too.
+    """
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as error:
+        raise QueryError(first_line(error)) from error
+    if len(statements) != 1:
+        raise QueryError(f"{len(statements)} SQL statements were given", "give exactly one")
+    explained = EXPLAIN.match(query)
+    if explained:
+        check_reads_only(explained["statement"])
+        return
+    reading = {duckdb.StatementType.SELECT, duckdb.StatementType.RELATION}
+    if statements[0].type not in reading:
+        raise QueryError(
+            f"a {statements[0].type.name} statement would do more than read", "use SELECT, DESCRIBE, SHOW or EXPLAIN"
+        )
+
+
+def execute(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
+    """Return a query's rows as Arrow. Raises QueryError with DuckDB's message alone."""
+    try:
+        return connection.sql(query).to_arrow_table()
+    except duckdb.Error as error:
+        raise QueryError(first_line(error), f"tables: {', '.join(VIEWS)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without the query it repeats."""
+    return str(error).split("\n\nLINE", 1)[0].strip()

@@ -1,0 +1,188 @@
+"""Reading a sweep: SQL, Arrow, pandas and Polars over its Parquet tables.
+
+Everything here reads `<sweep>/tables/<table>/**/*.parquet` and writes nothing. It may be used while the sweep runs:
+`tables` is a symbolic link to a generation of files, and each query resolves it once, so that a query sees one
+generation from beginning to end even when the link is swapped meanwhile.
+
+    from sweeper.results import load
+    results = load("quickstart")
+    results.sql("SELECT config_loss_name, avg(ece) FROM final WHERE split = 'test' GROUP BY 1")
+    results.pandas("final")
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import duckdb
+import pyarrow as pa
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.results.queries import VIEWS, QueryError, check_reads_only, connect, current_generation, execute, read_steadily
+from sweeper.storage.metadata import read_manifest, read_specification
+from trainables.registry.nearest import nearest
+from trainables.worker.object_store import is_store_address
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+
+class UnknownSweepError(SweeperError):
+    """No sweep of that name or at that path."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """One sweep's tables.
+
+    Attributes:
+        folder: the sweep's results folder.
+        frozen: a connection that already holds the tables (see `snapshot`); None reads the files at each query.
+    """
+
+    folder: Path
+    frozen: duckdb.DuckDBPyConnection | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.folder.name
+
+    @property
+    def paths(self) -> SweepPaths:
+        """The places of the sweep's files."""
+        return SweepPaths(self.folder)
+
+    def sql(self, query: str) -> pa.Table:
+        """Return the rows of one reading SQL statement over the tables and the view `final`.
+
+        Raises:
+            QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
+        """
+        check_reads_only(query)
+        if self.frozen is not None:
+            return execute(self.frozen, query)
+        return read_steadily(lambda: current_generation(self.folder), connect, query)
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """Return the rows of a query as dictionaries. Raises as `sql` does."""
+        return self.sql(query).to_pylist()
+
+    def table(self, name: str) -> pa.Table:
+        """Return a whole table, or the view `final`, as Arrow. Raises QueryError when there is none of that name."""
+        if name not in VIEWS:
+            raise QueryError(f"there is no table {name!r}", f"tables: {', '.join(VIEWS)}{nearest(name, VIEWS)}")
+        return self.sql(f"SELECT * FROM {name}")
+
+    def columns(self, name: str) -> list[str]:
+        """Return the column names of a table. Raises as `table` does."""
+        return self.sql(f"SELECT * FROM {name} LIMIT 0").column_names
+
+    def pandas(self, name: str = "final") -> pandas.DataFrame:
+        """Return a whole table as a pandas data frame (pandas must be installed). Raises as `table` does."""
+        return self.table(name).to_pandas()
+
+    def polars(self, name: str = "final") -> polars.DataFrame:
+        """Return a whole table as a Polars data frame (Polars must be installed). Raises as `table` does."""
+        import polars
+
+        frame = polars.from_arrow(self.table(name))
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def _repr_html_(self) -> str:
+        """The best trials and what became of all of them, for a notebook."""
+        from sweeper.results.glance import glance
+        from sweeper.results.leaderboard import leaderboard
+        from sweeper.results.overview import overview
+        from sweeper.text.display import as_html
+
+        try:
+            with self.snapshot() as snapshot:
+                return as_html(glance(leaderboard(snapshot), overview(snapshot)))
+        except QueryError as error:
+            return f"<p>{html.escape(f'{self.name}: {error}')}</p>"
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Results]:
+        """Give these results as they are now: every query in the block sees the same rows, read once.
+
+        The small tables are held in memory; those of `LARGE_TABLES` stay in the files of this moment's generation.
+        """
+        with connect(current_generation(self.folder), in_memory=True) as connection:
+            yield Results(self.folder, connection)
+
+    @cached_property
+    def specification(self) -> dict[str, Any]:
+        """What was run: the resolved search space. Empty where the file is missing. Raises SweeperError if damaged."""
+        return read_specification(self.paths.sweep_file)
+
+    @property
+    def rehearsed(self) -> list[str]:
+        """What a rehearsal changed, a sentence each; empty for the real thing."""
+        return list(self.specification.get("rehearsed") or ())
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """With what it was run: versions, commit, seeds, hardware, command. Empty and raises as `specification`."""
+        return read_manifest(self.paths.manifest)
+
+
+@overload
+def load(name_or_path: str | Path, output: str | Path = "results", *, table: None = None) -> Results: ...
+@overload
+def load(name_or_path: str | Path, output: str | Path = "results", *, table: str) -> pa.Table: ...
+def load(name_or_path: str | Path, output: str | Path = "results", *, table: str | None = None) -> Results | pa.Table:
+    """Open a sweep, or read one table of it as Arrow (`.to_pandas()`, `polars.from_arrow`).
+
+    Args:
+        name_or_path: its name (a folder of `output`), the path of its results folder, or its address in a store, from
+            where it is copied first.
+        output: where sweeps lie.
+        table: a table, or the view `final`; the whole sweep if unset.
+
+    Raises:
+        UnknownSweepError: when there is none, with the nearest names of `output`.
+        QueryError: when it has no such table.
+    """
+    found = _opened(name_or_path, output)
+    return found if table is None else found.table(table)
+
+
+def sql(name_or_path: str | Path, query: str, output: str | Path = "results") -> pa.Table:
+    """Return the rows of one reading SQL statement as Arrow. Raises as `load` and `Results.sql` do."""
+    return load(name_or_path, output).sql(query)
+
+
+def _opened(name_or_path: str | Path, output: str | Path) -> Results:
+    if is_store_address(name_or_path) or is_store_address(output):
+        from sweeper.storage.places import local_copy  # brings along what checks search spaces
+
+        name_or_path, output = local_copy(str(name_or_path), output)
+    for folder in (Path(output) / name_or_path, Path(name_or_path)):
+        if is_sweep(folder):
+            return Results(folder.resolve())
+    names = sweep_names(output)
+    known = f"sweeps there: {', '.join(names[:8])}" if names else "there are no sweeps there yet"
+    raise UnknownSweepError(
+        f"there is no sweep {str(name_or_path)!r} in {Path(output)}/", known + nearest(str(name_or_path), names)
+    )
+
+
+def sweep_names(output: str | Path = "results") -> list[str]:
+    """Return the names of the sweeps in `output`, latest first."""
+    folders = [folder for folder in Path(output).glob("*") if is_sweep(folder)]
+    return [folder.name for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)]
+
+
+def is_sweep(folder: Path) -> bool:
+    """Tell whether a folder holds a sweep: its tables, or one that has only begun."""
+    return (folder / "tables").is_dir() or (folder / "sweep.yaml").is_file()

@@ -1,0 +1,157 @@
+"""A searcher that learns, as the driver sees it, and what such a searcher has been told. No Ray, no Optuna, no I/O.
+
+What it is told is a fold of the journal, and a suggestion depends on that fold and on its own number alone. So a driver
+that takes a sweep up suggests what its predecessor would have, and an audit can suggest everything again.
+
+It is told of a trial what the scheduler judged: the objective at every rung. A trial that was stopped early stays one
+that was stopped, at its highest rung, and is never held against finished ones as if its value were final; a failed one
+has no value at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sweeper.core.ids import config_hash, trial_name
+from sweeper.journal.journal import Record
+from sweeper.journal.state import ENDED, FAILED, RUNNING
+from sweeper.space.domains.choices import Choice
+
+SAME_NUMBER = 1e-9
+"""Two suggestions are one if their numbers differ by less than this share: processors round logarithms differently."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A configuration that a searcher chose, and the choices that lead to it (`sweeper.space.domains.choices`)."""
+
+    values: dict[str, Any]
+    choices: dict[str, Choice]
+
+
+class Searcher(Protocol):
+    """Chooses configurations from what was observed."""
+
+    maker: str
+    """What chooses, with its version: another one would choose otherwise."""
+
+    def suggest(self, configuration: int) -> Suggestion:
+        """Return configuration number `configuration`, the one after the last that was suggested."""
+
+    def apply(self, record: Record) -> None:
+        """Take one record of the journal in; records come in order."""
+
+
+@dataclass
+class Observed:
+    """What is known of a suggested trial.
+
+    Attributes:
+        choices: that lead to its configuration.
+        rungs: epoch → the objective with which it arrived there.
+        status: `running` until it has ended; then `completed`, `early_stopped` or `failed`.
+    """
+
+    choices: Mapping[str, Choice]
+    rungs: dict[int, float] = field(default_factory=dict)
+    status: str = RUNNING
+
+
+class History:
+    """What a searcher has been told: a fold of the journal.
+
+    Attributes:
+        learned: choices and final objective of earlier sweeps' trials, in order.
+        trials: of this sweep, by configuration, in the order in which they were suggested.
+    """
+
+    def __init__(self) -> None:
+        """Begin before the first record."""
+        self.learned: list[tuple[Mapping[str, Choice], float]] = []
+        self.trials: dict[int, Observed] = {}
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in."""
+        body = record.body
+        if record.kind == "suggested":
+            self.trials[body["configuration"]] = Observed(body["choices"])
+        elif record.kind == "learned":
+            self.learned += [(each["choices"], each["value"]) for each in body["observations"]]
+        elif record.kind == "report" and body["configuration"] in self.trials:
+            trial, decision = self.trials[body["configuration"]], body["decision"]
+            trial.status = body["status"] if body["status"] in ENDED else RUNNING
+            if decision is not None and decision["rung"] is not None and _judged(decision):
+                trial.rungs[decision["rung"]] = decision["metric"]
+        elif record.kind == "failed" and body["configuration"] in self.trials and body.get("final", True):
+            self.trials[body["configuration"]].status = FAILED
+
+
+def _judged(decision: Mapping[str, Any]) -> bool:
+    metric = decision["metric"]
+    return decision["kind"] != "fail" and metric is not None and math.isfinite(metric)
+
+
+def suggested_body(configuration: int, suggestion: Suggestion, maker: str) -> dict[str, Any]:
+    """Return the body of the record that makes a suggestion configuration number `configuration` of its sweep."""
+    return {
+        "configuration": configuration,
+        "values": suggestion.values,
+        "choices": suggestion.choices,
+        "config_hash": config_hash(suggestion.values),
+        "searcher": maker,
+    }
+
+
+@dataclass(frozen=True)
+class SuggestionAudit:
+    """What came of suggesting everything again.
+
+    Attributes:
+        checked: suggestions that were made again.
+        differences: one sentence for each fault; after a suggestion that differs, no later one is checked.
+        unchecked: how many another version had made, or came after one that differs.
+    """
+
+    checked: int
+    differences: list[str]
+    unchecked: int
+
+
+def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) -> SuggestionAudit:
+    """Make every journaled suggestion again from the records before it.
+
+    Args:
+        begin: makes a searcher that has been told nothing; asked only if the journal has a suggestion.
+        records: of the journal, in order.
+    """
+    searcher: Searcher | None = None
+    checked, unchecked, differences, expected = 0, 0, list[str](), 0
+    for record in records:
+        if record.kind in ("suggested", "learned") and searcher is None:
+            searcher = begin()
+        if searcher is None:
+            continue
+        if record.kind == "suggested":
+            body = record.body
+            name = f"record {record.sequence}: suggestion of {trial_name(body['configuration'])}"
+            if body["configuration"] != expected or body["config_hash"] != config_hash(body["values"]):
+                differences.append(f"{name}: it is not number {expected}, or its values are not what its hash says")
+            expected += 1
+            if differences or body["searcher"] != searcher.maker:
+                unchecked += 1
+            else:
+                again = searcher.suggest(body["configuration"])
+                checked += 1
+                if not _same(again.choices, body["choices"]):
+                    differences.append(f"{name}: journaled {body['choices']}, made again {again.choices}")
+                elif again.choices == body["choices"] and again.values != body["values"]:
+                    differences.append(f"{name}: its values are not what its choices lead to")
+        searcher.apply(record)
+    return SuggestionAudit(checked, differences, unchecked)
+
+
+def _same(one: Mapping[str, Choice], other: Mapping[str, Choice]) -> bool:
+    return one.keys() == other.keys() and all(math.isclose(one[key], other[key], rel_tol=SAME_NUMBER) for key in one)

@@ -1,5 +1,0 @@
-"""Where results land: projections of the journal, each of which can be made again from it.
-
-Sinks import journal, state and schemas, and nothing that runs a sweep; `mlflow` only in files that begin with it. A
-sink is what `sweeper.running.driver.Sink` asks for, and `sweeper.running.runner` hands it to the driver.
-"""

@@ -1,0 +1,227 @@
+"""Checking the named parts of a search space (losses, architectures, optimisers …) against their registries.
+
+A component is written as its name, as `{name: …, hyperparameter: value or domain}`, or as a choice, grid or one_of over
+those. Checking writes the short form out, fills every default in and gives numbers their hyperparameter's type, so a
+resolved space states every hyperparameter that is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sweeper.core.errors import Fault
+from sweeper.core.key_paths import join_path
+from sweeper.space.domains.domains import (
+    DOMAINS,
+    INVALID,
+    Constant,
+    Fields,
+    Interval,
+    Members,
+    Node,
+    extremes,
+    parse,
+    plain,
+)
+from trainables.registry import Component, Hyperparameter, Registry, column_label
+from trainables.registry.nearest import did_you_mean
+
+_MAXIMUM_COMBINATIONS = 4096
+
+
+def resolve_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> Node:
+    """Return the component at `path` with its defaults filled in; what it breaks is added to `faults`."""
+    return _resolve(parse(value, path, faults), registry, path, faults)
+
+
+def _resolve(node: Node, registry: Registry, path: str, faults: list[Fault]) -> Node:
+    if node is INVALID:
+        return node
+    if isinstance(node, Members):
+        places = [join_path(join_path(path, node.kind), index) for index in range(len(node.nodes))]
+        return Members(
+            node.kind, tuple(_resolve(n, registry, p, faults) for n, p in zip(node.nodes, places, strict=True))
+        )
+    if isinstance(node, Constant) and isinstance(node.value, str):
+        node = Fields({"name": node})
+    if isinstance(node, Fields):
+        return _resolve_named(node, registry, path, faults)
+    shown = f"the domain {node.kind}" if isinstance(node, Interval) else repr(node.value)
+    rule = f"{shown} does not name a{_n(registry.kind)} {registry.kind}"
+    faults.append(Fault(path, rule, f"known: {', '.join(registry)}"))
+    return INVALID
+
+
+def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fault]) -> Node:
+    given = dict(node.nodes)
+    name = given.pop("name", None)
+    if name is None:
+        hint = _misspelled_domain(node) or f"write {{name: …}}; known: {', '.join(registry)}"
+        faults.append(Fault(path, f"the {registry.kind} has no name", hint))
+        return INVALID
+    if name is INVALID:
+        return INVALID
+    if not isinstance(name, Constant) or not isinstance(name.value, str):
+        rule = f"{plain(name)!r} is not the name of a{_n(registry.kind)} {registry.kind}"
+        faults.append(
+            Fault(
+                join_path(path, "name"),
+                rule,
+                "a name is plain text; to try several, use choice, grid or one_of around it",
+            )
+        )
+        return INVALID
+    if registry.trusts(name.value):
+        return Fields({"name": name, **given})
+    if name.value not in registry:
+        place = join_path(path, "name") if len(given) else path
+        rule, _, hint = (registry.fault(name.value) or "").partition("; did you mean")
+        if hint:
+            hint = f"did you mean{hint}"
+        else:
+            rule, _, hint = rule.partition("; known: ")
+            hint = f"known: {hint}" if hint else ""
+        faults.append(Fault(place, rule, hint))
+        return INVALID
+    return _resolve_hyperparameters(registry[name.value], given, path, faults)
+
+
+def _resolve_hyperparameters(component: Component, given: dict[str, Node], path: str, faults: list[Fault]) -> Node:
+    known = tuple(h.name for h in component.hyperparameters)
+    found: list[Fault] = []
+    for key in given.keys() - set(known):
+        hint = did_you_mean(key, known).removeprefix("; ") or "remove it"
+        found.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", hint))
+    nodes: dict[str, Node] = {"name": Constant(component.name)}
+    for description in component.hyperparameters:
+        place = join_path(path, description.name)
+        node = given.get(description.name)
+        if node is None:
+            if description.required:
+                rule = f"{component.name} needs {description.name}"
+                found.append(Fault(place, rule, f"valid: {description.range_text}"))
+            elif description.default is not None:
+                nodes[description.name] = _typed(Constant(description.default), description)
+        elif node is not INVALID:
+            found += _value_faults(node, description, place)
+            if not (isinstance(node, Constant) and node.value is None):  # null: the component decides
+                nodes[description.name] = node if found else _typed(node, description)
+    if not found:
+        found += _joint_faults(component, nodes, path)
+    faults += found
+    return INVALID if found else Fields(nodes)
+
+
+def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fault]:
+    """Return the rules that a hyperparameter's value or any end or member of its domain breaks."""
+    if isinstance(node, Fields):
+        hint = _misspelled_domain(node) or f"valid: {description.range_text}, or a domain: {', '.join(DOMAINS)}"
+        return [Fault(path, f"{description.name} is a mapping that is no domain", hint)]
+    faults: list[Fault] = []
+    for place, value in extremes(node):
+        rule = "an empty mapping" if isinstance(value, dict) else description.fault(value)
+        if rule is not None and not any(f.path == path + place and f.rule == rule for f in faults):
+            remedy = "" if description.choices else f"valid: {description.range_text}"  # else the rule lists them
+            faults.append(Fault(path + place, rule, "" if description.range_text in rule else remedy))
+    for place, inner in _nested(node, path):
+        if isinstance(inner, Fields):
+            faults.append(Fault(place, f"{description.name} is a mapping that is no domain", _misspelled_domain(inner)))
+        elif isinstance(inner, Interval) and description.kind == "integer" and not _draws_integers(inner):
+            rule = f"{description.name} must be a whole number, which {inner.kind} does not draw"
+            faults.append(Fault(place, rule, "use randint: [low, high]"))
+    return faults
+
+
+def _nested(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    yield path, node
+    if isinstance(node, Members):
+        for index, member in enumerate(node.nodes):
+            yield from _nested(member, join_path(join_path(path, node.kind), index))
+
+
+def _draws_integers(node: Interval) -> bool:
+    whole = all(float(end).is_integer() for end in (node.low, node.high, node.step or 0))
+    return whole and node.kind in ("randint", "quniform")
+
+
+def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) -> list[Fault]:
+    """Return the rule over several hyperparameters that some combination of ends and members breaks."""
+    if component.check is None:
+        return []
+    names = [name for name in nodes if name != "name"]
+    values: list[list[tuple[str, Any]]] = [extremes(nodes[name]) for name in names]
+    if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:  # then the first and last member of each
+        values = [[v[0], v[-1]] for v in values]
+    for combination in itertools.islice(itertools.product(*values), _MAXIMUM_COMBINATIONS):
+        rule = component.check({name: value for name, (_, value) in zip(names, combination, strict=True)})
+        if rule is not None:
+            subject = rule.split()[0]  # a rule that begins with a hyperparameter is that one's fault
+            places = {name: join_path(path, name) + place for name, (place, _) in zip(names, combination, strict=True)}
+            return [Fault(places.get(subject, path), rule)]
+    return []
+
+
+def _typed(node: Node, description: Hyperparameter) -> Node:
+    """Return the node with its numbers in the hyperparameter's type, so that `3` and `3.0` are one value."""
+    if description.kind not in ("number", "integer", "numbers"):
+        return node
+    number = int if description.kind == "integer" else float
+    if isinstance(node, Members):
+        return Members(node.kind, tuple(_typed(member, description) for member in node.nodes))
+    if isinstance(node, Interval):
+        step = None if node.step is None else number(node.step)
+        return Interval(node.kind, number(node.low), number(node.high), step)
+    if isinstance(node, Constant) and node.value is not None:
+        value = node.value
+        return Constant([number(v) for v in value] if isinstance(value, (list, tuple)) else number(value))
+    return node
+
+
+def _misspelled_domain(node: Fields) -> str:
+    """Return `did you mean 'uniform'?` when a mapping looks like a misspelled domain, else nothing."""
+    if len(node.nodes) != 1:
+        return ""
+    hint = did_you_mean(next(iter(node.nodes)), DOMAINS).removeprefix("; ")
+    return hint if hint.startswith("did") else ""
+
+
+def resolve_plain_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Any]:
+    """Return a component that no domain may vary (a data set, a post-hoc method) as `{name: …, option: value}`."""
+    given = value if isinstance(value, dict) else {"name": value}
+    same = f"the {registry.kind} is the same for the whole sweep"
+    if len(given) == 1 and next(iter(given)) in DOMAINS:
+        faults.append(Fault(path, same, "vary what is below space"))
+        return {}
+    domains = [key for key, option in given.items() if isinstance(option, dict)]
+    if domains:
+        faults += [Fault(join_path(path, key), f"{key} takes a plain value; {same}") for key in domains]
+        return {}
+    constants: dict[str, Node] = {key: Constant(option) for key, option in given.items()}
+    node = _resolve_named(Fields(constants), registry, path, faults)
+    return plain(node) if isinstance(node, Fields) else {}
+
+
+def resolve_components(value: Any, registry: Registry, path: str, faults: list[Fault]) -> Any:
+    """Return a list of components that no domain may vary; one alone, or none, is a list, too.
+
+    Their columns are called after them, so no two may have one name.
+    """
+    if isinstance(value, (str, dict)) or value is None:
+        value = [value] if value else []
+    if not isinstance(value, list):
+        return value
+    resolved: list[dict[str, Any]] = []
+    for index, component in enumerate(value):
+        place = join_path(path, index)
+        resolved.append(resolve_plain_component(component, registry, place, faults))
+        name = resolved[-1].get("name")
+        if name and column_label(name) in [column_label(each["name"]) for each in resolved[:-1] if each]:
+            faults.append(Fault(place, f"{name} is given twice", "columns are named by it"))
+    return resolved
+
+
+def _n(noun: str) -> str:
+    return "n" if noun[:1] in "aeiou" else ""

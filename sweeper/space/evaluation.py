@@ -1,0 +1,72 @@
+"""Checking a search space's `evaluation`: post-hoc methods, metrics of the user's own, curvature."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sweeper.core.errors import Fault
+from sweeper.core.key_paths import join_path
+from sweeper.space.components import resolve_components
+from sweeper.space.registries import Registries
+from trainables.registry import column_label
+from trainables.registry.nearest import did_you_mean
+
+
+def check_evaluation(evaluation: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
+    """Return the part with its components resolved and every default filled in; its faults are added to `faults`."""
+    for key, registry in (("posthoc", registries.posthoc), ("metrics", registries.further_metrics)):
+        found: list[Fault] = []
+        evaluation[key] = resolve_components(evaluation.get(key), registry, join_path("evaluation", key), found)
+        faults += [_measured_anyway(fault, registries) for fault in found] if key == "metrics" else found
+    faults += column_faults(evaluation)
+    if "bootstrap" in evaluation and evaluation["bootstrap"] in (False, None):
+        evaluation["bootstrap"] = 0
+    curvature = evaluation.get("curvature", {})
+    if curvature is True or curvature is None:
+        curvature = {}
+    evaluation["curvature"] = (
+        _check_curvature(curvature, registries, faults) if isinstance(curvature, dict) else curvature
+    )
+    return evaluation
+
+
+def _measured_anyway(fault: Fault, registries: Registries) -> Fault:
+    """Return the fault of an unknown metric with the remedy for one that every evaluation measures."""
+    known = fault.rule.startswith("unknown metric") and fault.rule.split("'")[1] in registries.metrics
+    return replace(fault, remedy="every evaluation measures it: leave it out") if known else fault
+
+
+def _check_curvature(values: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
+    """Return all curvature settings, defaults filled in, as plain values."""
+    place, known = "evaluation.curvature", tuple(registries.curvature_defaults)
+    for key in values.keys() - set(known):
+        hint = did_you_mean(key, known).removeprefix("; ")
+        faults.append(Fault(join_path(place, key), f"unknown key {key!r}", hint))
+    given = {key: value for key, value in values.items() if key in known}
+    faults += [Fault(join_path(place, rule.split()[0]), rule) for rule in registries.curvature_faults(given)]
+    settings = {**registries.curvature_defaults, **given}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+
+
+def further_metric_labels(evaluation: Any) -> list[str]:
+    """Return the columns of the metrics of the user's own that an evaluation's values name."""
+    metrics = evaluation.get("metrics") if isinstance(evaluation, dict) else None
+    named = [m.get("name") for m in metrics if isinstance(m, dict)] if isinstance(metrics, list) else []
+    return [column_label(name) for name in named if isinstance(name, str)]
+
+
+def column_faults(evaluation: dict[str, Any]) -> list[Fault]:
+    """Return a fault for each metric of the user's own whose column would be another's."""
+    labels = further_metric_labels(evaluation)
+    if not labels:
+        return []
+    from sweeper.core.schemas import EVALUATION_KEYS, TRIAL_COLUMNS, evaluation_columns
+
+    taken = {*evaluation_columns(()), *(name for name, _ in (*EVALUATION_KEYS, *TRIAL_COLUMNS))}
+    rule = "would fill the column {0}, which every sweep has"
+    return [
+        Fault(join_path("evaluation.metrics", index), f"{label!r} {rule.format(label)}", "give the metric another name")
+        for index, label in enumerate(labels)
+        if label in taken
+    ]

@@ -1,0 +1,227 @@
+"""Reading a search space file: bytes → plain values, with the line of every key, and `--set` overrides.
+
+Any bytes give either a mapping or faults, never another exception. Only plain YAML is read (null, booleans, numbers,
+text, lists, mappings with text keys): no tags, at most `MAXIMUM_BYTES` bytes, `MAXIMUM_VALUES` values after aliases
+are written out and `MAXIMUM_DEPTH` levels, so a file cannot exhaust memory or the stack.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from search_spaces import packaged_files
+from sweeper.core.errors import Fault
+from sweeper.core.key_paths import join_path, parent_path
+from trainables.registry.nearest import nearest
+
+MAXIMUM_BYTES = 1_000_000
+MAXIMUM_VALUES = 50_000
+MAXIMUM_DEPTH = 40
+_INTEGER_LIMIT = 2**63  # what a table column holds
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """SafeLoader with YAML 1.2's plain scalars: `1e-3` is a number; `no`, `on`, `12:30` and dates are text."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own hook
+    depth = 0
+    nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose as PyYAML does, refusing what is too deep or too long before the stack or patience ends."""
+        self.depth += 1
+        self.nodes += 1
+        if self.depth > MAXIMUM_DEPTH or self.nodes > MAXIMUM_VALUES:
+            mark = self.peek_event().start_mark
+            deep = f"nested more than {MAXIMUM_DEPTH} levels deep"
+            problem = deep if self.depth > MAXIMUM_DEPTH else f"more than {MAXIMUM_VALUES} keys and values"
+            raise yaml.MarkedYAMLError(None, None, problem, mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+_PlainLoader.add_implicit_resolver(f"{_TAG}null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_PlainLoader.add_implicit_resolver(f"{_TAG}bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_PlainLoader.add_implicit_resolver(f"{_TAG}int", re.compile(r"^[-+]?[0-9][0-9_]*$"), list("-+0123456789"))
+_PlainLoader.add_implicit_resolver(
+    f"{_TAG}float",
+    re.compile(
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
+
+
+@dataclass
+class Document:
+    """A search space file as plain values.
+
+    Attributes:
+        values: the file's mapping; empty when it could not be read.
+        lines: path → line of the file (from 1), e.g. `space.loss` → 14.
+        overridden: paths that `--set` gave a value; they and what is below have no line.
+        faults: what is wrong with the text itself: unreadable, not YAML, duplicate keys, a bad override.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    overridden: set[str] = field(default_factory=set)
+    faults: list[Fault] = field(default_factory=list)
+
+    def line_of(self, path: str) -> int | None:
+        """Return the line of `path`, or of the nearest part of the file that encloses it."""
+        while path and path not in self.overridden:
+            if path in self.lines:
+                return self.lines[path]
+            path = parent_path(path)
+        return None
+
+
+def read_document(path: Path) -> Document:
+    """Read the file at `path`; whatever is wrong with it becomes a fault of the document."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAXIMUM_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        near = nearest(path.stem, packaged_files()) if isinstance(error, FileNotFoundError) else ""
+        remedy = f"give the path of a YAML file, or a name that `sweeper spaces` lists{near}"
+        return Document(faults=[Fault("", f"cannot read {str(path)!r}: {reason}", remedy)])
+    return parse_document(content)
+
+
+def parse_document(content: bytes) -> Document:
+    """Parse a file's bytes as one YAML mapping."""
+    if len(content) > MAXIMUM_BYTES:
+        return Document(faults=[Fault("", f"larger than {MAXIMUM_BYTES} bytes", "a search space is a short YAML file")])
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return Document(faults=[Fault("", f"not UTF-8 text (byte {error.start})", "a search space is a YAML file")])
+    document = Document()
+    value = _parse_yaml(text, "", document)
+    if document.faults:
+        return document
+    if not isinstance(value, dict):
+        found = "empty" if value is None else f"a {_type_name(value)}"
+        keys = "dataset, objective, scheduler, samples, space …"
+        document.faults.append(Fault("", f"the file is {found}, not a mapping", f"write keys such as {keys}"))
+        return document
+    document.values = value
+    return document
+
+
+def _parse_yaml(text: str, path: str, document: Document) -> Any:
+    """Return the values of one YAML text; faults and lines go to `document` (lines only for a whole file)."""
+    loader: _PlainLoader | None = None
+    try:
+        loader = _PlainLoader(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        document.faults.append(Fault(path, f"not valid YAML: {error.problem or error.context}", line=line))
+        return None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        document.faults.append(Fault(path, f"not valid YAML: {str(error).splitlines()[0]}"))
+        return None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    return None if node is None else _Builder(document).build(node, path)
+
+
+class _Builder:
+    """Turns PyYAML's nodes into values, noting lines, duplicate keys and runaway aliases."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.remaining = MAXIMUM_VALUES
+        self.open: set[int] = set()
+
+    def build(self, node: yaml.Node, path: str) -> Any:
+        line = node.start_mark.line + 1
+        self.document.lines.setdefault(path, line)
+        self.remaining -= 1
+        if self.remaining <= 0:
+            if self.remaining == 0:
+                rule = f"more than {MAXIMUM_VALUES} values once aliases are written out"
+                self._fault(path, rule, "a search space is a short file", line)
+            return None
+        if id(node) in self.open:
+            self._fault(path, "an alias that contains itself", "write the values out", line)
+            return None
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path, line)
+        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+            self._fault(path, f"the tag {node.tag!r} is not allowed", "remove the tag", line)
+            return None
+        self.open.add(id(node))
+        value = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._list(node, path)
+        self.open.discard(id(node))
+        return value
+
+    def _list(self, node: yaml.Node, path: str) -> list[Any]:
+        return [self.build(member, join_path(path, index)) for index, member in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._fault(path, "a key that is a list or mapping", "keys are plain text", line)
+                continue
+            key = key_node.value
+            if key in values:
+                first = self.document.lines.get(join_path(path, key))
+                self._fault(join_path(path, key), f"given twice (first on line {first})", "keep one of the two", line)
+                continue
+            self.document.lines.setdefault(join_path(path, key), line)
+            values[key] = self.build(value_node, join_path(path, key))
+        return values
+
+    def _scalar(self, node: yaml.ScalarNode, path: str, line: int) -> Any:
+        kind = node.tag.removeprefix(_TAG)
+        text = node.value
+        try:
+            if kind == "str":
+                return text
+            if kind == "null":
+                return None
+            if kind == "bool":
+                return {"true": True, "false": False}[text.lower()]
+            if kind == "int":
+                number = int(text)
+                if abs(number) >= _INTEGER_LIMIT:
+                    raise ValueError(text)
+                return number
+            if kind == "float":
+                return float(text.replace(".inf", "inf").replace(".nan", "nan")) if "." in text else float(text)
+        except (ValueError, KeyError):
+            shown = text if len(text) <= 40 else f"{text[:37]}..."
+            self._fault(path, f"{shown!r} is not a {kind} of at most 64 bits", "", line)
+            return None
+        self._fault(path, f"the tag {node.tag!r} is not allowed", "remove the tag", line)
+        return None
+
+    def _fault(self, path: str, rule: str, remedy: str, line: int) -> None:
+        self.document.faults.append(Fault(path, rule, remedy, line))
+
+
+def parse_value(text: str, path: str) -> tuple[Any, list[Fault]]:
+    """Parse the value of an override as YAML; `path` names it in faults."""
+    document = Document()
+    value = _parse_yaml(text, path, document)
+    return value, [Fault(path, f"--set: {fault.rule}", fault.remedy) for fault in document.faults]
+
+
+def _type_name(value: Any) -> str:
+    names = {bool: "boolean", int: "number", float: "number", str: "text", list: "list", dict: "mapping"}
+    return names.get(type(value), type(value).__name__)

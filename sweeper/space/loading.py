@@ -1,0 +1,251 @@
+"""From a search space file to a checked `SweepSpec`, or to every fault of the file at once.
+
+    spec = load_spec("search_spaces/quickstart.yaml", ["scheduler.max_epochs=9"])
+
+The structure is checked by pydantic (`sweeper.space.models`), names and hyperparameters by the registries
+(`sweeper.space.components`); faults of both are collected before anything is raised.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from search_spaces import locate
+from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.key_paths import join_path
+from sweeper.space import notify as notify_targets
+from sweeper.space.components import resolve_component, resolve_plain_component
+from sweeper.space.domains.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, parse, plain
+from sweeper.space.evaluation import check_evaluation, further_metric_labels
+from sweeper.space.file import Document, read_document
+from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
+from sweeper.space.overrides import apply_overrides
+from sweeper.space.registries import Registries, installed_registries
+from sweeper.space.rehearsal import change_faults, rehearsed_values
+from sweeper.space.searcher_settings import check_searcher
+from sweeper.space.user_code import look_beside
+from trainables.registry.nearest import did_you_mean
+
+__all__ = ["SweepSpec", "build_spec", "load_spec"]
+
+
+def load_spec(
+    path: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    registries: Registries | None = None,
+    *,
+    rehearse: bool = False,
+) -> SweepSpec:
+    """Read, override and check a search space file; its `rehearsal` is checked whether or not it is asked for.
+
+    Args:
+        path: the file, the name of one that ships with the project, such as `quickstart`, or the values of one.
+        overrides: `key=value` texts, e.g. `space.loss.one_of[1].gamma=3`; values are YAML.
+        registries: the names to check against; those built into the project by default.
+        rehearse: scale the sweep down to a rehearsal, see `sweeper.space.rehearsal`.
+
+    Raises:
+        InvalidSearchSpace: with every fault of file, overrides and rehearsal.
+    """
+    if isinstance(path, Mapping):
+        look_beside(None)
+        document, path = Document(values=copy.deepcopy(dict(path))), "search space"
+    else:
+        file = locate(path)
+        look_beside(file)
+        document = read_document(file)
+    if not document.faults:
+        apply_overrides(document, overrides)
+    registries = registries or installed_registries()
+    spec = _checked(document, str(path), registries)
+    return rehearsal_of(spec, registries) if rehearse else spec
+
+
+def build_spec(
+    values: Mapping[str, Any], registries: Registries | None = None, source: str = "search space"
+) -> SweepSpec:
+    """Check values that are in memory already. Raises InvalidSearchSpace."""
+    return _checked(Document(values=dict(values)), source, registries)
+
+
+def reopened_spec(values: Mapping[str, Any], source: str) -> SweepSpec:
+    """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace."""
+    return build_spec(values, installed_registries().trusted(), source)
+
+
+def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> SweepSpec:
+    """Return the rehearsal of a checked search space; a rehearsal is its own. Raises InvalidSearchSpace."""
+    if spec.is_rehearsal:
+        return spec
+    changes = _written_out(spec.rehearsal or {})
+    values = rehearsed_values(spec.model_dump(mode="json"), changes)
+    return _checked(Document(values=values), "rehearsal", registries)
+
+
+def _rehearsal_faults(spec: SweepSpec, registries: Registries) -> list[Fault]:
+    """Return the rules that the file's own changes under `rehearsal` break."""
+    if spec.rehearsal is None:
+        return []
+    found = change_faults(spec.rehearsal)
+    if not found:
+        try:
+            rehearsal_of(spec, registries)
+        except InvalidSearchSpace as error:
+            found = [dataclasses.replace(f, path=join_path("rehearsal", f.path)) for f in error.faults]
+    return found
+
+
+def _checked(document: Document, source: str, registries: Registries | None) -> SweepSpec:
+    faults = list(document.faults)
+    if not faults or document.values:
+        values = _written_out(document.values)
+        registries = registries or installed_registries()
+        faults += _check_names(values, registries)
+        spec, structural = _structure(values)
+        faults += [*structural, *_cross_rules(values, registries)]
+        if spec is not None and not faults:
+            faults = _rehearsal_faults(spec, registries)
+            if not faults:
+                return spec
+    lined = [f if f.line is not None else dataclasses.replace(f, line=document.line_of(f.path)) for f in faults]
+    raise InvalidSearchSpace(lined, source)
+
+
+def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the file's values with the short forms outside the space written out."""
+    written = dict(values)
+    for key in ("header", "objective", "resources", "evaluation", "replicates", "searcher", "training"):
+        if key in written and written[key] is None:  # a key with nothing below it
+            del written[key]
+    for key, inner in (("dataset", "name"), ("scheduler", "name"), ("searcher", "name"), ("replicates", "count")):
+        if key in written and not isinstance(written[key], (dict, list)):
+            written[key] = {inner: written[key]}
+    scheduler = written.get("scheduler")
+    if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
+        written["scheduler"] = {**scheduler, "name": "none"}
+    if "notify" in written:
+        written["notify"] = notify_targets.written_out(written["notify"])
+    return written
+
+
+def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
+    """Check data set, space and evaluation against the registries, and put the resolved parts into `values`."""
+    faults: list[Fault] = []
+    if "dataset" in values:
+        values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
+    if isinstance(values.get("space"), dict):
+        nodes = check_searcher(values, _check_space(values["space"], registries, faults), faults)
+        values["space"] = {key: plain(node) for key, node in nodes.items()}
+        if not faults:  # written out with their defaults, members of a grid may turn out to be the same
+            parse(values["space"], "space", faults)
+        faults += _count_faults(values, Fields(nodes))
+    if "evaluation" not in values or isinstance(values["evaluation"], dict):
+        values["evaluation"] = check_evaluation(dict(values.get("evaluation", {})), registries, faults)
+    return faults
+
+
+def _check_space(space: Mapping[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Node]:
+    parts = registries.space
+    for key in space:
+        if key not in parts:
+            hint = did_you_mean(key, tuple(parts)).removeprefix("; ")
+            faults.append(Fault(join_path("space", key), f"unknown key {key!r}", hint))
+    nodes = {}
+    for key, registry in parts.items():
+        if key in space:
+            nodes[key] = resolve_component(space[key], registry, join_path("space", key), faults)
+        else:
+            known = ", ".join(registry)
+            faults.append(Fault(join_path("space", key), f"the space has no {key}", f"name one of: {known}"))
+    return nodes
+
+
+def _count_faults(values: dict[str, Any], space: Fields) -> list[Fault]:
+    """Fill in `samples` where it may be left out, and check how many configurations there are."""
+    if any(_invalid(node) for node in space.nodes.values()):
+        values.setdefault("samples", 1)
+        return []
+    points = grid_size(space)
+    if values.get("samples") is None:
+        if points == 1 and is_random(space):
+            values["samples"] = 1
+            return [Fault("samples", "missing: how many configurations to draw", "write e.g. samples: 48")]
+        values["samples"] = 1
+    samples, replicates = values["samples"], values.get("replicates")
+    common = isinstance(replicates, dict) and replicates.get("seeds") == "common"
+    if common and isinstance(samples, int) and samples > 1 and not is_random(space):
+        rule = f"samples = {samples} would train every grid point {samples} times on the same seeds, which are common"
+        return [Fault("samples", rule, "leave it out, and raise replicates.count")]
+    if isinstance(samples, int) and 0 < samples <= MAXIMUM_CONFIGURATIONS < points * samples:
+        rule = f"{points} grid points × {samples} samples are more than {MAXIMUM_CONFIGURATIONS} configurations"
+        return [Fault("samples", rule, "shorten the grids, or use choice instead of grid")]
+    return []
+
+
+def _invalid(node: Node) -> bool:
+    if isinstance(node, Members):
+        return any(map(_invalid, node.nodes))
+    return node is INVALID or isinstance(node, Constant)
+
+
+def _structure(values: dict[str, Any]) -> tuple[SweepSpec | None, list[Fault]]:
+    try:
+        return SweepSpec.model_validate(values), []
+    except ValidationError as error:
+        return None, [_from_pydantic(detail) for detail in error.errors(include_url=False)]
+
+
+def _from_pydantic(detail: ErrorDetails) -> Fault:
+    keys = [key for key in detail["loc"] if not str(key).startswith(("function-", "dict[", "literal["))]
+    path = ""
+    for key in keys:
+        path = join_path(path, key)
+    if detail["type"] == "extra_forbidden":
+        names = tuple(_model_at(keys[:-1]).model_fields)
+        return Fault(path, f"unknown key {keys[-1]!r}", did_you_mean(str(keys[-1]), names).removeprefix("; "))
+    if detail["type"] == "missing":
+        return Fault(path, "missing")
+    rule = detail["msg"].removeprefix("Value error, ")
+    rule = rule.replace("Input should be a valid dictionary or instance of", "must be a mapping:")
+    rule = rule.replace("Input should be", "must be")
+    shown = repr(detail["input"]) if keys[:1] != ["notify"] else "its value"  # which may be a secret
+    return Fault(path, rule if "=" in rule else f"{shown[:60]} {rule}")
+
+
+def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
+    """Return the model whose keys stand at `keys`."""
+    model: type[BaseModel] = SweepSpec
+    for key in (key for key in keys if isinstance(key, str)):  # members of a list are all alike
+        annotation = model.model_fields[key].annotation
+        model = next(a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel))
+    return model
+
+
+def _cross_rules(values: Mapping[str, Any], registries: Registries) -> list[Fault]:
+    """Check the rules over several keys; values of a wrong type are the structure's business."""
+    faults = notify_targets.notification_faults(values.get("notify"))
+    scheduler, objective = values.get("scheduler"), values.get("objective")
+    if isinstance(scheduler, dict) and scheduler.get("name", "asha") == "asha":
+        grace, last = scheduler.get("grace_epochs", 1), scheduler.get("max_epochs")
+        if isinstance(grace, int) and isinstance(last, int) and grace > last >= 1:
+            rule = f"grace_epochs = {grace} is above max_epochs = {last}"
+            faults.append(Fault("scheduler.grace_epochs", rule, "the first rung comes no later than the last epoch"))
+    header = values.get("header")
+    claims = header.get("claims") if isinstance(header, dict) else None
+    for index, claim in enumerate(claims if isinstance(claims, list) else ()):
+        if isinstance(claim, str) and claim not in registries.claims:
+            hint = did_you_mean(claim, registries.claims).removeprefix("; ")
+            faults.append(Fault(join_path("header.claims", index), f"unknown claim {claim!r}", hint))
+    metric = objective.get("metric") if isinstance(objective, dict) else None
+    known = (*registries.objectives, *(f"val_{label}" for label in further_metric_labels(values.get("evaluation"))))
+    if isinstance(metric, str) and metric not in known:
+        hint = did_you_mean(metric, known).removeprefix("; ")
+        faults.append(Fault("objective.metric", f"unknown metric {metric!r}", hint))
+    return faults

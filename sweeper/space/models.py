@@ -1,0 +1,287 @@
+"""The structure of a search space file, after checking: pydantic models, strict and closed.
+
+`SweepSpec` is what the rest of the project reads; `sweeper.space.loading` builds it from a file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sweeper.scheduling.asha import Halving
+
+MAXIMUM_CONFIGURATIONS = 1_000_000
+
+LEFT_OUT_IF_EMPTY = ("header", "notify", "rehearsal", "rehearsed", "searcher")
+"""Keys that a resolved search space holds only where they say something."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Header(_Part):
+    """What a search space file is for; shown by `sweeper spaces`.
+
+    Attributes:
+        question: what the sweep answers.
+        source: where the question and the recipe come from.
+        expected: what should come out, with the figures to hold the result against.
+        cost: what it takes, in words; `sweeper plan` computes it.
+        command: how to run it.
+        paper: short name of the paper whose experiment this is.
+        tables: the published tables and figures whose cells this sweep can fill, e.g. `mukhoti-1`.
+        claims: the claims that are judged at the end of the sweep, names of `sweeper.analysis.claims.CLAIMS`.
+    """
+
+    question: str = ""
+    source: str = ""
+    expected: str = ""
+    cost: str = ""
+    command: str = ""
+    paper: Literal["", "curvature", "properness", "mukhoti", "posterior", "selective"] = ""
+    tables: list[str] = Field(default_factory=list)
+    claims: list[str] = Field(default_factory=list)
+
+
+class Objective(_Part):
+    """What the scheduler compares: one metric's mean over the replicates that have not diverged.
+
+    A trial of which some replicates diverged goes on with the others; every decision on it names those left out.
+    """
+
+    metric: str = "val_nll"
+    mode: Literal["min", "max"] = "min"
+
+
+class Scheduler(_Part):
+    """How long trials run.
+
+    `asha` is asynchronous successive halving (Li et al. 2020, arXiv:1810.05934); `none` runs every trial to the end.
+    The reduction factor's default, 3, is the one Hyperband's authors work with (Li et al. 2018, section 2.6: the
+    theory's optimum is e ≈ 2.72).
+    """
+
+    name: Literal["asha", "none"] = "asha"
+    max_epochs: int = Field(ge=1, le=100_000)
+    grace_epochs: int = Field(default=1, ge=1)
+    reduction_factor: int = Field(default=3, ge=2)
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The epochs at which trials are evaluated; the last one is `max_epochs`."""
+        return Halving("", "min", self.max_epochs, self.grace_epochs, self.reduction_factor, self.name == "asha").rungs
+
+
+class Searcher(_Part):
+    """Who chooses configurations; `sweeper.space.searcher_settings` says what each asks of the space.
+
+    Attributes:
+        name: `random`; `grid`, which takes every member of every domain in turn; `optuna`, Optuna's tree-structured
+            Parzen estimator (Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization, section 4).
+        startup: trials that optuna draws at random before it begins to model; its own default, 10.
+        warm_start: names of earlier sweeps whose finished configurations optuna has observed when it begins.
+    """
+
+    name: Literal["random", "grid", "optuna"] = "random"
+    startup: int | None = Field(default=None, ge=1, le=MAXIMUM_CONFIGURATIONS)
+    warm_start: list[str] = Field(default_factory=list)
+
+    @property
+    def learns(self) -> bool:
+        """Whether a configuration depends on what was observed before, so that none is known in advance."""
+        return self.name == "optuna"
+
+
+class Replicates(_Part):
+    """How many seeds each configuration is trained with, and how they share a processor.
+
+    `sequential` trains one after the other, `fused` all at once as lanes of one network; `auto` measures both for a
+    few steps and keeps the faster for the sweep. `trials`, for networks that fill a card, gives each replicate a
+    process of its own from one rung to the next, with all of `resources`; the scheduler still judges their mean. Lanes
+    round otherwise than a network alone, and a measurement may choose differently on another machine; so `sequential`,
+    whose numbers repeat everywhere, is the default.
+
+    Each configuration has seeds of its `own`, or all have them in `common`: then a seed's luck falls out of the
+    difference of two configurations, and what holds for these seeds says less about others.
+    """
+
+    count: int = Field(default=1, ge=1, le=1000)
+    packing: Literal["auto", "fused", "sequential", "trials"] = "sequential"
+    seeds: Literal["own", "common"] = "own"
+
+    @property
+    def common_seeds(self) -> bool:
+        """Whether replicate r has the same seed in every configuration."""
+        return self.seeds == "common"
+
+
+def _gpu(value: Any) -> Any:
+    if value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"gpu = {value!r} must be auto or a number of at least 0")
+    if value > 1 and value != int(value):
+        raise ValueError(f"gpu = {value!r}: more than one card must be a whole number of cards")
+    return value
+
+
+class Resources(_Part):
+    """What one process of a trial needs.
+
+    `gpu: 0.25` packs four on a card, `gpu: auto` takes, where there is a card, the share that its memory was measured
+    to need. Either way a trial that runs out of a card's memory is tried again on twice its share.
+    """
+
+    cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
+    gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
+
+
+class Trajectory(_Part):
+    """What is measured after each epoch besides the usual, as further columns of the table `epochs`.
+
+    Attributes:
+        splits: where losses, entropies and norms are measured.
+        every: epochs from one measurement to the next.
+        gradient_norms: epochs after which the training samples' gradient norms are counted (mukhoti Fig. 4).
+    """
+
+    splits: list[Literal["train", "val", "test"]] = ["train", "test"]
+    every: int = Field(default=1, ge=1)
+    gradient_norms: list[Annotated[int, Field(ge=1)]] = []
+
+
+class Budget(_Part):
+    """What a sweep may spend; see `sweeper.execution.controllers.budget` for what happens when it is spent.
+
+    Attributes:
+        gpu_hours: hours of whole cards that trials take, as Σ trial's hours · its share of cards.
+        wall_hours: hours that drivers work, pauses between them left out.
+        cost: GPU-hours and core-hours at the two prices.
+        gpu_hour_price: of one whole card; `null` takes the environment's `SWEEPER_GPU_HOUR_PRICE`.
+        cpu_hour_price: of one core.
+    """
+
+    gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    wall_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    gpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+
+class Notification(_Part):
+    """Whom to tell what of a sweep, see `sweeper.notifications`; the short form is the address or command alone.
+
+    Attributes:
+        webhook: an http or https address that takes a JSON POST. `${NAME}` stands for a variable of the driver's
+            environment: that is where secrets belong, and a literal address that may hold one is refused.
+        command: a program and its arguments, run without a shell; it reads the same JSON from its standard input.
+        on: of what: the sweep's `end`, the `failure` of a trial or of the sweep, a spent `budget`.
+    """
+
+    webhook: str | None = None
+    command: list[str] | None = None
+    on: list[Literal["end", "failure", "budget"]] = ["end", "failure", "budget"]
+
+
+class Training(_Part):
+    """How training steps are computed, see `trainables.training.acceleration`; evaluations always are in float32.
+
+    The defaults are what every result repeats under. The others are meant for a card's tensor cores. On a CPU with
+    bfloat16 instructions they speed up convolutions (resnet8 1.2 to 1.3 times) and slow small matrices down (mlp 0.7
+    times), measured on a busy machine, n = 3; `make bench-training` measures them on yours.
+    """
+
+    precision: Literal["float32", "bfloat16"] = "float32"
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    compile: bool = False
+    data: Literal["auto", "device", "host"] = "auto"
+
+
+class Evaluation(_Part):
+    """What an evaluation measures.
+
+    Attributes:
+        bins: bins of the calibration errors; 15 as in Guo et al. 2017 (arXiv:1706.04599), section 5.
+        posthoc: calibration methods fitted on validation data, each `{name: …, option: value}`.
+        curvature: settings of the curvature measurement, or `False` for none.
+        bootstrap: resamples for the calibration errors' standard errors; 0 for none.
+        trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
+        metrics: metrics of the user's own, each `{name: …, option: value}`; the project's are measured anyway.
+    """
+
+    bins: int = Field(default=15, ge=1, le=1000)
+    posthoc: list[dict[str, Any]] = Field(default_factory=list)
+    curvature: dict[str, Any] | Literal[False] = Field(default_factory=dict)
+    bootstrap: int = Field(default=100, ge=0, le=100_000)
+    trajectory: Trajectory | None = None
+    metrics: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class SweepSpec(_Part):
+    """A checked search space file, every default filled in.
+
+    Attributes:
+        dataset: `{name: …, option: value}`.
+        space: `{loss: …, architecture: …, optimizer: …}` with domains, as in the file but resolved.
+        samples: configurations drawn a grid point.
+        searcher: who chooses them.
+        retries: how often a crashed trial is tried again.
+        trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
+            With `packing: trials` it holds for each replicate, from one rung to the next.
+        hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
+            data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
+        budget: what may be spent; `null` for no limit.
+        max_concurrent: trials of this sweep at once; `null` for as many as fit.
+        notify: whom to tell of the end, of failures and of a spent budget.
+        priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
+        rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
+        rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
+    """
+
+    header: Header = Header()
+    dataset: dict[str, Any]
+    objective: Objective = Objective()
+    scheduler: Scheduler
+    samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
+    searcher: Searcher = Searcher()
+    replicates: Replicates = Replicates()
+    seed: int = Field(default=0, ge=0)
+    space: dict[str, Any]
+    resources: Resources = Resources()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    retries: int = Field(default=2, ge=0, le=100)
+    trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
+    budget: Budget | None = None
+    max_concurrent: int | None = Field(default=None, ge=1)
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    notify: list[Notification] = Field(default_factory=list)
+    rehearsal: dict[str, Any] | None = None
+    rehearsed: list[str] = Field(default_factory=list)
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether this is a scaled-down run on stand-in data, whose numbers answer no question."""
+        return bool(self.rehearsed)
+
+    @property
+    def halving(self) -> Halving:
+        """The scheduler's settings together with the objective it compares."""
+        s = self.scheduler
+        stops = s.name == "asha"
+        return Halving(
+            self.objective.metric, self.objective.mode, s.max_epochs, s.grace_epochs, s.reduction_factor, stops
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
+        values = self.model_dump(mode="json")
+        values["header"] = {key: text for key, text in values["header"].items() if text}
+        if not self.replicates.common_seeds:
+            del values["replicates"]["seeds"]  # so that the same file resolves to what it always did
+        values["searcher"] = {} if self.searcher == Searcher() else {k: v for k, v in values["searcher"].items() if v}
+        return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}

@@ -1,0 +1,150 @@
+"""Whom a sweep tells of its end, of failures and of a spent budget: read from the search space or `--notify`, checked.
+
+A webhook's address is often its only secret. So what is written down may name variables of the environment, `${NAME}`,
+and a literal address that could hold a secret is refused: neither `sweep.yaml` nor the manifest can come to hold one.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from sweeper.core.errors import Fault, SweeperError
+from sweeper.space.models import Notification
+from sweeper.text.redaction import redact_arguments
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+_PLAIN_PART = re.compile(r"[A-Za-z][A-Za-z_.-]{0,19}|v?\d{1,3}|")
+"""A part of a path that reads like a word or a version. Tokens are longer, or mix letters and digits."""
+
+_REMEDY = "keep the address, or its secret part, in the environment and write ${NAME}, e.g. webhook: ${SWEEP_WEBHOOK}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where messages go, ready to use.
+
+    Attributes:
+        label: what may be written about it anywhere, e.g. `webhook 1 (hooks.example.org)`.
+        on: the events it wants.
+        url: of a webhook, with its secrets; empty for a command.
+        command: program and arguments; empty for a webhook.
+    """
+
+    label: str
+    on: frozenset[str]
+    url: str = field(default="", repr=False)
+    command: tuple[str, ...] = ()
+
+
+def written_out(value: Any) -> Any:
+    """Return the short forms of `notify` as a list of mappings: one entry without its list, an entry as text."""
+    entries = value if isinstance(value, list) else [] if value is None else [value]
+    return [_from_text(entry) if isinstance(entry, str) else entry for entry in entries]
+
+
+def option_notifications(texts: Sequence[str]) -> list[Notification]:
+    """Return what `--notify` was given, for every event. Raises SweeperError with all faults."""
+    entries = [_from_text(text) for text in texts]
+    faults = notification_faults(entries, "--notify")
+    if faults:
+        raise SweeperError("\n".join(map(str, faults)))
+    return [Notification.model_validate(entry) for entry in entries]
+
+
+def notification_faults(entries: Any, place: str = "notify") -> list[Fault]:
+    """Return the rules that entries, each a mapping, break; no fault repeats a value that may be a secret."""
+    faults = []
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if not isinstance(entry, dict):
+            continue  # the structure's business
+        webhook, command = entry.get("webhook"), entry.get("command")
+        here = f"{place}[{index}]"
+        if (webhook is None) == (command is None):
+            faults.append(Fault(here, "names neither or both of webhook and command", "name one of them"))
+        if isinstance(webhook, str):
+            faults += [Fault(f"{here}.webhook", rule, remedy) for rule, remedy in _address_faults(webhook)]
+        if isinstance(command, list) and all(isinstance(word, str) for word in command):
+            faults += [Fault(f"{here}.command", rule, remedy) for rule, remedy in _command_faults(command)]
+    return faults
+
+
+def resolve_targets(notifications: Sequence[Notification], environment: Mapping[str, str]) -> list[Target]:
+    """Return the targets with the environment's values filled in.
+
+    Raises SweeperError, before anything starts, naming every variable and program that is missing.
+    """
+    targets, faults = [], []
+    for number, notification in enumerate(notifications, 1):
+        if notification.command:
+            program = notification.command[0]
+            if shutil.which(program) is None:
+                faults.append(f"the command {program!r} that is to be told of the sweep is not on this machine")
+            label = f"command {number} ({program.rpartition('/')[2]})"
+            targets.append(Target(label, frozenset(notification.on), command=tuple(notification.command)))
+            continue
+        written = notification.webhook or ""
+        missing = [name for name in _REFERENCE.findall(written) if not environment.get(name)]
+        if missing:
+            faults.append(f"the webhook {written} needs {', '.join(missing)} in the driver's environment")
+            continue
+        url = _REFERENCE.sub(lambda match: environment[match[1]], written)
+        if not _is_address(url):
+            faults.append(f"the webhook {written} is no http:// or https:// address with the environment's values")
+            continue
+        targets.append(Target(f"webhook {number} ({urlsplit(url).hostname})", frozenset(notification.on), url=url))
+    if faults:
+        raise SweeperError(
+            "\n  ".join(faults), "set what is missing, or leave it out: --set notify=[] (on a resume, too)"
+        )
+    return targets
+
+
+def _from_text(text: str) -> dict[str, Any]:
+    """Return an entry given as text: an address, or a variable that holds one, is a webhook, all else a command."""
+    if "://" in text.partition(" ")[0] or _REFERENCE.match(text):
+        return {"webhook": text}
+    try:
+        return {"command": shlex.split(text)}
+    except ValueError:
+        return {"command": [text]}
+
+
+def _address_faults(written: str) -> list[tuple[str, str]]:
+    """Return why an address as it is written cannot be one, or may hold a secret."""
+    if _REFERENCE.match(written):
+        return []  # what it stands for is looked at when the sweep starts
+    literal = _REFERENCE.sub("x", written)
+    if not _is_address(literal):
+        return [("is no http:// or https:// address", "write e.g. https://hooks.example.org/${HOOK}")]
+    parts = urlsplit(literal)
+    secret = "@" in parts.netloc or parts.query or parts.fragment
+    if secret or not all(_PLAIN_PART.fullmatch(part) for part in parts.path.split("/")):
+        return [("may hold a secret, and search spaces and commands are written down", _REMEDY)]
+    return []
+
+
+def _command_faults(words: Sequence[str]) -> list[tuple[str, str]]:
+    if not words or not words[0]:
+        return [("names no program", "write e.g. command: [notify-send, sweep]")]
+    if any(_REFERENCE.search(word) for word in words):
+        return [
+            ("runs without a shell: ${…} would stay as it is", "let the program read the environment, which it gets")
+        ]
+    if redact_arguments(words) != list(words):
+        return [("holds a secret, and search spaces and commands are written down", "keep it in the environment")]
+    return []
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and " " not in text
+    except ValueError:
+        return False

@@ -1,0 +1,69 @@
+"""The names and values that a search space file is checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from trainables.registry import Registry
+
+EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece")
+"""What is measured after every epoch; an objective may be one of these or `val_<metric of an evaluation>`."""
+
+
+@dataclass(frozen=True)
+class Registries:
+    """Everything that can be named in a search space file.
+
+    Attributes:
+        losses, architectures, optimizers, datasets, posthoc: the registries of components.
+        metrics: the names of an evaluation's metrics, without the prefix `val_`.
+        further_metrics: the registry of metrics that are measured besides, where a file asks for them.
+        curvature_defaults: every setting of the curvature measurement with its default.
+        curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
+        claims: the names of the claims that a sweep's tables can be judged by.
+    """
+
+    losses: Registry
+    architectures: Registry
+    optimizers: Registry
+    datasets: Registry
+    posthoc: Registry
+    metrics: tuple[str, ...]
+    curvature_defaults: Mapping[str, Any]
+    curvature_faults: Callable[[Mapping[str, Any]], list[str]]
+    claims: tuple[str, ...] = ()
+    further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
+
+    def trusted(self) -> Registries:
+        """Return the same for a file that was checked before: users' own names are taken as they are."""
+        kinds = ("losses", "architectures", "optimizers", "datasets", "posthoc", "further_metrics")
+        return replace(self, **{kind: getattr(self, kind).trusted() for kind in kinds})
+
+    @property
+    def space(self) -> dict[str, Registry]:
+        """The parts of a space and their registries, in the order of the resolved file."""
+        return {"loss": self.losses, "architecture": self.architectures, "optimizer": self.optimizers}
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Every valid `objective.metric`."""
+        return (*EPOCH_METRICS, *(n for n in (f"val_{m}" for m in self.metrics) if n not in EPOCH_METRICS))
+
+
+def installed_registries() -> Registries:
+    """Return what is built into the project. Imports torch, so only commands that need it call it."""
+    from sweeper.analysis.claims import CLAIMS
+    from trainables.curvature import CurvatureSettings, settings_faults
+    from trainables.datasets import DATASETS
+    from trainables.losses import LOSSES
+    from trainables.metrics import METRIC_NAMES
+    from trainables.metrics.further import METRICS
+    from trainables.models import ARCHITECTURES
+    from trainables.posthoc import POSTHOC
+    from trainables.training.recipe import OPTIMIZERS
+
+    defaults = asdict(CurvatureSettings())
+    components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
+    return Registries(*components, METRIC_NAMES, defaults, settings_faults, tuple(CLAIMS), METRICS)

@@ -1,0 +1,202 @@
+"""Rehearsals: a search space scaled down to minutes on two cores, on the same code path.
+
+`rehearsed_values` shrinks everything that costs time: data become handwritten digits in the data set's shape,
+networks small ones of their family, the recipe a few epochs; then come the file's own changes under `rehearsal`.
+What was changed is kept as sentences in the key `rehearsed`, from which every table, report and MLflow run is marked:
+the numbers of a rehearsal show that a sweep works, never what its question's answer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sweeper.core.errors import Fault
+from sweeper.space.domains.domains import DOMAINS, grid_size, parse
+
+SUFFIX = "-rehearsal"
+"""What a rehearsal's name ends with."""
+
+EPOCHS = 4
+"""Enough for both milestones of a recipe (150 and 250 of 350 fall on 1.7 and 2.9) and for three rungs (1, 3, 4)."""
+
+CONFIGURATIONS = 16
+"""Drawn at most; the points of a grid are kept, because each is a cell of some table."""
+
+GRID_POINTS = 36
+"""Above this, grids over plain values are thinned to their two ends; every loss and network stays."""
+
+REPLICATES = 2
+"""The fewest that have a spread."""
+
+BATCH_SIZE = 64
+"""Four steps an epoch over the stand-in's 256 training samples."""
+
+EPOCH_SETTINGS = ("milestones", "warmup_epochs", "checkpoint_after")
+"""Settings of a recipe that are epochs from 1 on and shares of the run below."""
+
+BOOTSTRAP = 20
+CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 3}
+
+FORBIDDEN = ("header", "rehearsal", "rehearsed")
+
+
+def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a rehearsal, to be checked like a file's.
+
+    Args:
+        values: of a checked search space, every default written out.
+        changes: the file's own, under `rehearsal`; they come last and are written like the file itself.
+    """
+    # It brings torch along, which a process that only reads a sweep does not need.
+    from sweeper.space.rehearsal_parts import rehearsed_architecture, rehearsed_dataset
+
+    scaled = {key: value for key, value in values.items() if key not in ("rehearsal", "rehearsed")}
+    said: list[str] = []
+    asked = changes.get("scheduler")
+    wanted = asked.get("max_epochs") if isinstance(asked, Mapping) else None
+    before = values["scheduler"]["max_epochs"]
+    lengths = (before, wanted if isinstance(wanted, int) and wanted > 0 else min(EPOCHS, before))
+    _scale_epochs(scaled, lengths[1], said)
+    scaled["dataset"] = rehearsed_dataset(values["dataset"], said)
+    parts = {
+        "architecture": lambda network: rehearsed_architecture(network, scaled["dataset"], said),
+        "optimizer": lambda recipe: _rehearsed_recipe(recipe, lengths, said),
+    }
+    scaled["space"] = {**values["space"], **{key: _each(values["space"][key], parts[key]) for key in parts}}
+    said[:] = dict.fromkeys(said)
+    if grid_size(parse(scaled["space"], "", [])) > GRID_POINTS:
+        scaled["space"] = _thinned(scaled["space"])
+        said.append("grids of numbers → their first and last")
+    _scale_counts(scaled, said)
+    _scale_evaluation(scaled, lengths, said)
+    scaled["resources"] = {"cpu": 1.0, "gpu": "auto"}
+    scaled["training"] = {**values["training"], "compile": False}  # compiling takes longer than a rehearsal
+    scaled |= {"budget": None, "max_concurrent": None}
+    if values["searcher"]["warm_start"]:
+        scaled["searcher"] = {**values["searcher"], "warm_start": []}
+        said.append("no warm start")  # what real trials reached says nothing of a rehearsal's
+    scaled = merged(scaled, changes)
+    said += [f"the file's rehearsal sets {key}" for key in changes]
+    return {**scaled, "rehearsed": said or ["nothing had to be made smaller"]}
+
+
+def rehearsal_name(name: str) -> str:
+    """Return the name of a sweep's rehearsal, so that its folder and its MLflow experiment say what they hold."""
+    return name if name.endswith(SUFFIX) else name[: 100 - len(SUFFIX)] + SUFFIX
+
+
+def notice(rehearsed: Sequence[str]) -> str:
+    """Return what stands above every result of a rehearsal."""
+    return f"REHEARSAL, not a result: {'; '.join(rehearsed)}. These numbers show that the sweep works, nothing else."
+
+
+def change_faults(changes: Any) -> list[Fault]:
+    """Return what is wrong with the shape of `rehearsal`; its values are checked where they are merged."""
+    if not isinstance(changes, dict):
+        return [Fault("rehearsal", f"{changes!r} is not a mapping", "write keys of the file, e.g. {samples: 6}")]
+    rule = "cannot be changed by a rehearsal"
+    return [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in FORBIDDEN if key in changes]
+
+
+def merged(base: Any, changes: Any, path: str = "") -> Any:
+    """Return `base` with `changes` laid over it.
+
+    Mappings are joined key by key; lists, scalars, domains and a component of another name replace what was there.
+    """
+    if not (isinstance(base, dict) and isinstance(changes, Mapping)):
+        return changes
+    domain = any(key in DOMAINS for key in (*base, *changes))
+    other = path != "scheduler" and "name" in changes and changes["name"] != base.get("name")
+    if domain or other:
+        return dict(changes)
+    joined = {key: merged(base.get(key), value, key) for key, value in changes.items()}
+    return {**base, **joined}
+
+
+def _scale_epochs(values: dict[str, Any], epochs: int, said: list[str]) -> None:
+    scheduler = values["scheduler"]
+    before = scheduler["max_epochs"]
+    grace = max(1, min(epochs, round(scheduler["grace_epochs"] * epochs / before)))
+    values["scheduler"] = {**scheduler, "max_epochs": epochs, "grace_epochs": grace}
+    if epochs != before:
+        said.append(f"{before} epochs → {epochs}; milestones, warm-up and rungs move with them")
+
+
+def _rehearsed_recipe(settings: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> dict[str, Any]:
+    """Return an optimiser's settings with small batches, and its epochs for another length of run."""
+    if settings.get("recipe_epochs") is None:  # else the recipe scales by itself
+        points = {key: settings[key] for key in EPOCH_SETTINGS if key in settings}
+        settings = {**settings, **{key: _share_of_run(point, epochs) for key, point in points.items()}}
+    size = settings.get("batch_size", BATCH_SIZE)
+    if not isinstance(size, int) or size > BATCH_SIZE:
+        settings = {**settings, "batch_size": BATCH_SIZE}
+        said.append(f"batch size → {BATCH_SIZE}")
+    return settings
+
+
+def _share_of_run(point: Any, epochs: tuple[int, int]) -> Any:
+    """Return an epoch of a run (or a list or domain of them) as a share of it; one that it never reaches stays so."""
+    if isinstance(point, dict):
+        return {key: _share_of_run(value, epochs) for key, value in point.items()}
+    if isinstance(point, list):
+        return [_share_of_run(value, epochs) for value in point]
+    before, after = epochs
+    if point < 1:
+        return point
+    return point / before if point < before else point * after / before
+
+
+def _each(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a part of the space with every component in it changed; members that became equal are one."""
+    if "name" in node:
+        return change(dict(node))
+    (kind, members), *_ = node.items()
+    found: list[Any] = []
+    for member in members:
+        after = _each(member, change)
+        if after not in found:
+            found.append(after)
+    return found[0] if len(found) == 1 else {kind: found}
+
+
+def _thinned(node: Any) -> Any:
+    """Return a part of the space in which grids of more than two plain values hold their first and last alone."""
+    if not isinstance(node, dict):
+        return node
+    if list(node) == ["grid"] and not any(isinstance(member, dict) for member in node["grid"]):
+        return {"grid": [node["grid"][0], node["grid"][-1]]} if len(node["grid"]) > 2 else node
+    return {k: [_thinned(m) for m in v] if isinstance(v, list) else _thinned(v) for k, v in node.items()}
+
+
+def _scale_counts(values: dict[str, Any], said: list[str]) -> None:
+    points = grid_size(parse(values["space"], "", []))
+    samples = max(1, min(values["samples"], CONFIGURATIONS // points))
+    if samples != values["samples"]:
+        said.append(f"{values['samples']} samples of each of {points} grid points → {samples}")
+    count = min(values["replicates"]["count"], REPLICATES)
+    if count != values["replicates"]["count"]:
+        said.append(f"{values['replicates']['count']} replicates → {count}")
+    values["samples"] = samples
+    # Another network may not be one that can be fused.
+    values["replicates"] = {**values["replicates"], "count": count, "packing": "sequential"}
+
+
+def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> None:
+    evaluation = dict(values["evaluation"])
+    evaluation["bootstrap"] = min(evaluation["bootstrap"], BOOTSTRAP)
+    curvature = evaluation["curvature"]
+    if curvature:
+        limits = {k: min(v, curvature[k] if curvature.get(k) is not None else v) for k, v in CURVATURE.items()}
+        evaluation["curvature"] = {**curvature, **limits, "trace_precision": None}
+        said.append(f"curvature on {limits['samples']} samples")
+    if evaluation["trajectory"] is not None:
+        evaluation["trajectory"] = _scaled_trajectory(evaluation["trajectory"], epochs)
+    values["evaluation"] = evaluation
+
+
+def _scaled_trajectory(trajectory: dict[str, Any], epochs: tuple[int, int]) -> dict[str, Any]:
+    """Return what is measured after each epoch, with the epochs named in it moved to those of the shorter run."""
+    before, after = epochs
+    moved = [max(1, min(after, round(point * after / before))) for point in trajectory["gradient_norms"]]
+    return {**trajectory, "every": 1, "gradient_norms": [*dict.fromkeys(moved)]}

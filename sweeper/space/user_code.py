@@ -1,0 +1,83 @@
+"""A sweep's own components: which names of a search space are the user's, where their code is looked for, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from search_spaces import FOLDER
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.space.configurations import named_components
+from sweeper.space.models import SweepSpec
+from sweeper.space.registries import Registries, installed_registries
+from trainables.extensions.code import ExtensionCode, gathered, take_up
+from trainables.extensions.targets import look_in
+from trainables.registry import ExtensionError, Registry
+
+MANIFEST_KEY = "extensions"
+"""The manifest's `digest` of the code of a sweep's own components, and what each name stands for."""
+
+
+def look_beside(space: Path | None) -> None:
+    """Look for import paths beside a search space file, then in the working directory, then among what is installed.
+
+    Everything of the user's is imported anew from here on: it may have been edited since the last sweep.
+    """
+    beside = [space.resolve().parent] if space is not None and space.resolve().parent != FOLDER else []
+    look_in([*dict.fromkeys([*beside, Path.cwd().resolve()])])
+    _forget()
+
+
+def own_names(spec: SweepSpec) -> Iterator[tuple[Registry, str]]:
+    """Yield every name of a search space that is the user's own, once, with the registry it belongs to."""
+    registries = installed_registries()
+    seen = set()
+    for registry, name in _all_names(spec, registries):
+        if registry.is_own(name) and (registry.kind, name) not in seen:
+            seen.add((registry.kind, name))
+            yield registry, name
+
+
+def code_of(spec: SweepSpec) -> ExtensionCode | None:
+    """Return the code of a search space's own components; `None` where all are the project's. Raises SweeperError."""
+    try:
+        return gathered(own_names(spec))
+    except (ExtensionError, OSError) as error:
+        raise SweeperError(f"the code of your own components cannot be taken along: {error}") from error
+
+
+def manifest_part(own: ExtensionCode | None) -> dict[str, Any]:
+    """Return what a manifest says of the code; nothing where there is none."""
+    return {} if own is None else {MANIFEST_KEY: own.facts}
+
+
+def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
+    """Write the code into a sweep's folder, from where its processes and `resume` take it."""
+    if own is not None:
+        temporary = paths.extensions.with_suffix(".tmp")
+        temporary.write_bytes(own.archive)
+        temporary.replace(paths.extensions)
+
+
+def take_up_kept(paths: SweepPaths) -> None:
+    """Import what a sweep names from the copy that it has kept, if it has one; what it does not name, from here."""
+    look_beside(None)
+    if paths.extensions.is_file():
+        take_up(paths.extensions.read_bytes(), [Path.cwd()])
+        _forget()
+
+
+def _all_names(spec: SweepSpec, registries: Registries) -> Iterator[tuple[Registry, str]]:
+    for part, registry in registries.space.items():
+        yield from ((registry, name) for name in named_components(spec.space[part]))
+    yield registries.datasets, spec.dataset["name"]
+    yield from ((registries.posthoc, method["name"]) for method in spec.evaluation.posthoc)
+    yield from ((registries.further_metrics, metric["name"]) for metric in spec.evaluation.metrics)
+
+
+def _forget() -> None:
+    registries = installed_registries()
+    for registry in (*registries.space.values(), registries.datasets, registries.posthoc, registries.further_metrics):
+        registry.forget_own()

@@ -1,0 +1,112 @@
+"""One driver a sweep: a lock held for as long as the driver lives, and a record that says who holds it.
+
+The lock is the operating system's (`flock`): it falls with the process, however that dies, so a killed driver
+never blocks its resume. The record beside it (host, pid, heartbeat) is what the error names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sweeper.core.errors import SweeperError
+
+HEARTBEAT_SECONDS = 5.0
+
+GLANCE_SECONDS = 1.0
+"""Who only asks for the holder has the lock for a moment; a driver waits that much before it believes in another."""
+
+
+class Lease:
+    """The right to drive a sweep, as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Prepare a lease whose record is `path`."""
+        self._path = path
+        self._descriptor: int | None = None
+        self._beaten = -math.inf
+
+    def __enter__(self) -> Lease:
+        """Take the lease. Raises SweeperError naming the holder when another driver has it, or it cannot be taken."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise SweeperError(
+                f"the results folder {self._path.parent} cannot be written to: {error.strerror}",
+                "make it writable, or choose another with --output",
+            ) from error
+        if not _lock(descriptor):
+            driver = _read(descriptor)
+            os.close(descriptor)
+            raise SweeperError(
+                f"the sweep {self._path.parent.name!r} is being driven already, by process "
+                f"{driver.get('pid', '?')} on {driver.get('host', '?')}",
+                f"wait for it, or ask it to end with `sweeper stop {self._path.parent.name}`",
+            )
+        self._descriptor = descriptor
+        self.beat(force=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the lease back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def beat(self, *, force: bool = False) -> None:
+        """Renew the heartbeat when it is due."""
+        # The clock on the wall may be put back; the heart goes on.
+        now = time.monotonic()
+        if self._descriptor is None or (not force and now - self._beaten < HEARTBEAT_SECONDS):
+            return
+        record = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "heartbeat": time.time()}).encode()
+        os.pwrite(self._descriptor, record, 0)
+        os.ftruncate(self._descriptor, len(record))
+        self._beaten = now
+
+
+def holder(path: Path) -> dict[str, Any] | None:
+    """Return who drives the sweep now (`host`, `pid`, `heartbeat`), or `None` when nobody does."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock, trying again for a moment; tell whether it was to be had."""
+    deadline = time.monotonic() + GLANCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+
+
+def _read(descriptor: int) -> dict[str, Any]:
+    try:
+        fields = json.loads(os.pread(descriptor, 4096, 0))
+    except ValueError:
+        # The holder is between taking the lock and writing its record.
+        return {}
+    return fields if isinstance(fields, dict) else {}

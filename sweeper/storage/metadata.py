@@ -1,0 +1,84 @@
+"""What a sweep wrote down about itself, read back: `sweep.yaml` and `manifest.json`, whatever became of the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweeper.core.errors import SweeperError
+
+_SHAPES: Mapping[str, Mapping[str, type]] = {
+    "sweep.yaml": {
+        "dataset": dict,
+        "evaluation": dict,
+        "evaluation.bins": int,
+        "evaluation.posthoc": list,
+        "header": dict,
+        "objective": dict,
+        "objective.metric": str,
+        "objective.mode": str,
+        "rehearsed": list,
+        "replicates": dict,
+        "replicates.count": int,
+        "samples": int,
+        "scheduler": dict,
+        "scheduler.max_epochs": int,
+        "searcher": dict,
+        "space": dict,
+    },
+    "manifest.json": {
+        "created": str,
+        "dataset": dict,
+        "hardware": dict,
+        "reuse": list,
+        "versions": dict,
+        "warm_start": list,
+    },
+}
+"""What readers rely on: these values, where they are there at all, are of these types."""
+
+
+def read_specification(path: Path) -> dict[str, Any]:
+    """Return a sweep's resolved search space; empty where the file is missing. Raises SweeperError when damaged."""
+    return _read(path, yaml.safe_load, (yaml.YAMLError, ValueError, RecursionError))
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return a sweep's manifest; empty where the file is missing. Raises SweeperError when damaged."""
+    values = _read(path, json.loads, (ValueError, RecursionError))
+    try:
+        datetime.fromisoformat(values.get("created", "2026-01-01"))
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    return values
+
+
+def _read(path: Path, parse: Callable[[str], Any], faults: tuple[type[Exception], ...]) -> dict[str, Any]:
+    unreadable: tuple[type[Exception], ...] = (OSError, *faults)
+    try:
+        values = parse(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except unreadable as error:
+        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        raise _damaged(path, reason) from error
+    if not isinstance(values, dict):
+        raise _damaged(path, "it holds no mapping")
+    for place, expected in _SHAPES.get(path.name, {}).items():
+        value: Any = values
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None and (not isinstance(value, expected) or isinstance(value, bool)):
+            raise _damaged(path, f"its {place} is not what a sweep writes there")
+    return values
+
+
+def _damaged(path: Path, reason: str) -> SweeperError:
+    return SweeperError(
+        f"{path} is damaged: {reason}", "restore it from a backup; a file that is missing altogether is done without"
+    )

@@ -1,0 +1,249 @@
+"""The store's side of a running sweep: what its driver writes goes there, what its trials put there comes here.
+
+The journal is put at once (`sweeper.storage.store_journal`). Everything else follows in a thread of its own, so that a
+slow
+store never holds up a decision: tables and files go up, trials' tables come down, the lease is renewed, and a wish to
+stop that someone put into the store is passed on. What a failing store leaves behind is put at the sweep's end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import Journal
+from sweeper.storage.places import Place, fetch, objects
+from sweeper.storage.store_journal import JOURNAL, StoredJournal, remove_unsettled
+from sweeper.storage.store_lease import StoreLease
+from sweeper.tables.large_tables import Arrivals
+from trainables.worker.object_store import Store, StoreError
+from trainables.worker.trial_files import CHECKPOINTS, INCOMING
+
+TURN_SECONDS = 1.0
+
+PUSH_SECONDS = 10.0
+"""Tables and files are put this often, or less often when it takes long."""
+
+SHARE_OF_TIME = 0.25
+
+STOP = "stop"
+
+_log = logging.getLogger("sweeper.storage")
+
+
+class SharedFolder:
+    """A sweep whose folder all its machines share: there is nothing to mirror."""
+
+    store: Store | None = None
+    arrivals: Arrivals | None = None
+
+    def __init__(self, paths: SweepPaths) -> None:
+        """Stand in for a mirror of the sweep in `paths`."""
+        self._paths = paths
+        self.address = paths.name
+
+    def __enter__(self) -> SharedFolder:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+
+    def journal(self) -> Journal:
+        """Open the sweep's journal for appending."""
+        return Journal(self._paths.journal)
+
+    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
+        """Remove the checkpoints of a trial (`c00007`) or of one of its replicates (`c00007/r1`)."""
+        shutil.rmtree(self._paths.checkpoints / place, ignore_errors=True)
+
+    def trials_with_checkpoints(self) -> set[str]:
+        """Return the names of the trials that have checkpoints."""
+        return {*os.listdir(self._paths.checkpoints)} if self._paths.checkpoints.is_dir() else set()
+
+    def set_aside(self, names: Sequence[str]) -> None:
+        """Journal records that were set aside as damaged are set aside here."""
+
+    def collect(self) -> None:
+        """Everything is here."""
+
+    def complete(self, *, ended: bool = False) -> None:
+        """Everything is there."""
+
+
+def mirror_of(paths: SweepPaths, place: Place) -> Mirror | SharedFolder:
+    """Return the mirror of the sweep in `paths` to its place's store, or its stand-in where there is none."""
+    return Mirror(paths, place.store.child(paths.name)) if place.store is not None else SharedFolder(paths)
+
+
+class Mirror:
+    """Keeps one sweep's store and its driver's folder equal while a driver runs."""
+
+    def __init__(self, paths: SweepPaths, store: Store) -> None:
+        """Prepare to mirror the sweep in the folder `paths` to `store`, the sweep's own."""
+        self.store: Store = store
+        self.address = store.uri
+        self.arrivals: Arrivals = self
+        self._paths = paths
+        self._lease = StoreLease(store, paths.name)
+        self._lock = threading.Lock()
+        self._requested: set[tuple[str, str]] = set()
+        self._removed: list[str] = []
+        self._collected: set[str] = set()
+        self._put: dict[str, tuple[int, int]] = {}
+        self._pushed, self._pause = 0.0, 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._turns, name="mirror", daemon=True)
+
+    def __enter__(self) -> Mirror:
+        """Take the lease, make the folder equal to the store, and begin. Raises SweeperError, or StoreError."""
+        self._lease.take()
+        if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
+            self.store.put_all(dict(objects(self._paths)))
+        remove_unsettled(self.store)
+        self.store.delete([STOP])
+        fetch(self.store, self._paths.root)
+        self._put = {name: _facts(path) for name, path in objects(self._paths).items()}
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the thread and give the lease back."""
+        self._ended.set()
+        self._thread.join()
+        try:
+            self._push()
+            self._lease.release()
+        except StoreError as unreachable:
+            _log.warning("%s", unreachable)
+
+    def journal(self) -> Journal:
+        """Open the sweep's journal for appending."""
+        return StoredJournal(self._paths.journal, self.store)
+
+    def request(self, table: str, name: str) -> None:
+        """Fetch a file of a table that a trial has put into the store, if it is there."""
+        with self._lock:
+            self._requested.add((table, name))
+
+    def pending(self, table: str, name: str) -> bool:
+        """Tell whether a file that was asked for is still on its way."""
+        return (table, name) in self._requested
+
+    def forget(self, table: str, name: str) -> None:
+        """Take back the wish for a file: it is here already."""
+        with self._lock:
+            self._requested.discard((table, name))
+
+    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
+        """Remove the checkpoints of a trial or of one of its replicates from the store: at once, or soon."""
+        with self._lock:
+            self._removed.append(place)
+        if now:
+            self._remove_checkpoints()
+
+    def trials_with_checkpoints(self) -> set[str]:
+        """Return the names of the trials that have checkpoints in the store."""
+        return {name.split("/")[1] for name in self.store.entries(CHECKPOINTS)}
+
+    def set_aside(self, names: Sequence[str]) -> None:
+        """Set journal records aside in the store that were set aside in the folder as damaged."""
+        kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
+        self.store.put_all(dict(kept))
+        self.store.delete(f"{JOURNAL}/{name}" for name in names)
+
+    def collect(self) -> None:
+        """Bring every table that was asked for here, now. Raises SweeperError when the store cannot be reached."""
+        try:
+            self._fetch_requested()
+        except StoreError as error:
+            raise self._failed(error) from error
+
+    def complete(self, *, ended: bool = False) -> None:
+        """Make the store equal to the folder, now. Raises SweeperError when it cannot be reached.
+
+        Once all trials have ended, what they left behind without its ever being journaled is removed.
+        """
+        try:
+            self._remove_checkpoints()
+            self._push()
+            if ended:
+                self.store.delete(self.store.entries(INCOMING))
+        except StoreError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: StoreError) -> SweeperError:
+        return SweeperError(
+            error.message, f"{error.remedy}; then `sweeper resume {self.store.uri}` completes what is missing"
+        )
+
+    def _turns(self) -> None:
+        while not self._ended.wait(TURN_SECONDS):
+            try:
+                self._lease.beat()
+                if self.store.exists(STOP):
+                    self._paths.stop_marker.touch()
+                    self.store.delete([STOP])
+                self._fetch_requested()
+                self._remove_checkpoints()
+                if time.monotonic() - self._pushed >= self._pause:
+                    self._push()
+            except OSError as error:
+                _log.warning("the store will be tried again: %s", error)
+
+    def _fetch_requested(self) -> None:
+        with self._lock:
+            wanted = [*self._requested]
+        folder = self._paths.generations / INCOMING
+        self.store.download_all({f"{INCOMING}/{table}/{name}": folder / table / name for table, name in wanted})
+        with self._lock:
+            self._collected |= {f"{INCOMING}/{table}/{name}" for table, name in wanted}
+            self._requested.difference_update(wanted)
+
+    def _remove_checkpoints(self) -> None:
+        with self._lock:
+            places, self._removed = self._removed, []
+        try:
+            for place in places:
+                self.store.delete(self.store.entries(f"{CHECKPOINTS}/{place}"))
+        except StoreError:
+            with self._lock:
+                self._removed += places
+            raise
+
+    def _push(self) -> None:
+        """Put what has changed since the last time; then remove what trials had put of it."""
+        began = time.monotonic()
+        with self._lock:
+            collected = {name for name in self._collected if not (self._paths.generations / name).exists()}
+        present = objects(self._paths)
+        facts = {name: _facts(path) for name, path in present.items()}
+        changed = [name for name, found in facts.items() if self._put.get(name) != found]
+        self.store.put_all({name: present[name] for name in changed})
+        self._put.update({name: facts[name] for name in changed})
+        gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
+        self.store.delete([*gone, *collected])
+        with self._lock:
+            self._collected -= collected
+        for name in gone:
+            del self._put[name]
+        self._pushed = time.monotonic()
+        self._pause = max(PUSH_SECONDS, (self._pushed - began) / SHARE_OF_TIME)
+
+
+def _facts(path: Path) -> tuple[int, int]:
+    """Return a file's size and time, by which a change shows."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns

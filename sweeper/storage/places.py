@@ -1,0 +1,193 @@
+"""Where sweeps lie: in a folder of this machine (or one that all machines share), or in an object store.
+
+A sweep in a store has a folder here as well: its driver works in one, and whoever reads gets a copy in another. The
+store is the truth; both folders can be removed at any time when no command is using them. The names in the store are
+those of the results folder, except that `tables` holds the files themselves, since a store has no symbolic links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
+from sweeper.storage.sweeps import find_sweep
+from sweeper.tables.recalibrations import link_recalibrations
+from trainables.registry.nearest import did_you_mean
+from trainables.worker.object_store import Entry, Store, is_store_address
+
+DRIVING, READING = "driving", "reading"
+
+FIRST_GENERATION = "0001"
+
+TRIAL_FILES = ("checkpoints/", "incoming/")
+"""What trials put into the store themselves; checkpoints never come here, tables only once they are journaled."""
+
+WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "sweeper.log", "mlflow.log")
+"""Files of a sweep that are put into its store as they are."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the sweeps of one `--output` lie: `folder` on this machine, and the store it stands for, if any."""
+
+    folder: Path
+    store: Store | None = None
+
+    @property
+    def address(self) -> str:
+        """The place as a user writes it."""
+        return self.store.uri if self.store is not None else str(self.folder)
+
+    def has(self, name: str) -> bool:
+        """Tell whether the store has a sweep of that name. Raises StoreError when it cannot be asked."""
+        return self.store is not None and self.store.exists(f"{name}/sweep.yaml")
+
+    def find(self, name: str) -> SweepPaths:
+        """Return the paths, on this machine, of a sweep that exists. Raises SweeperError when there is none."""
+        if self.store is None:
+            return find_sweep(name, self.folder)
+        if not is_sweep_name(name) or not self.has(name):
+            known = tuple(self.store.folders())
+            hint = did_you_mean(name, known).removeprefix("; ") or f"see `sweeper status --output {self.address}`"
+            raise SweeperError(f"there is no sweep {name!r} in {self.address}", hint)
+        return SweepPaths(self.folder / name)
+
+
+def place_of(output: str | Path, use: str) -> Place:
+    """Return the place that `output` names; of a store, the folder kept here for `use` (`driving` or `reading`)."""
+    if not is_store_address(output):
+        return Place(Path(output))
+    store = Store(str(output))
+    digest = hashlib.sha256(store.uri.encode()).hexdigest()[:12]
+    return Place(_cache() / use / digest, store)
+
+
+def split_name(name: str, output: str | Path) -> tuple[str, str]:
+    """Return a sweep's name and where it lies; a name that is a store's address says both."""
+    if not is_store_address(name):
+        return name, str(output)
+    address, _, query = name.partition("?")
+    parent, _, last = address.rstrip("/").rpartition("/")
+    return last, parent + (f"?{query}" if query else "")
+
+
+def local_copy(name: str, output: str | Path, *, tables: bool = True) -> tuple[str, Path]:
+    """Return the name and the folder under which a sweep can be read here; one in a store is copied first.
+
+    Only what has changed since the last time is fetched. `tables` false leaves the tables out, for those who need the
+    journal alone. Raises SweeperError when there is no such sweep, StoreError when the store cannot be read.
+    """
+    given, (name, output) = name, split_name(name, output)
+    place = place_of(output, READING)
+    if place.store is None and place.folder.is_absolute() and not place.folder.is_dir() and given == name:
+        raise SweeperError(
+            f"there is no folder {place.folder} on this machine", "mount it here, or run the command where it is"
+        )
+    if place.store is not None:
+        fetch(place.store.child(name), place.find(name).root, tables=tables)
+    return name, place.folder
+
+
+def local_copies(output: str | Path) -> Path:
+    """Return a folder with all sweeps of `output`, for those who need the journals alone."""
+    place = place_of(output, READING)
+    if place.store is not None:
+        for name in place.store.folders():
+            if place.has(name):
+                fetch(place.store.child(name), place.folder / name, tables=False)
+    return place.folder
+
+
+def publish(name: str, output: str | Path) -> None:
+    """Put the report and the recalibrations made in a copy from `local_copy` into the store they belong to."""
+    name, output = split_name(name, output)
+    place = place_of(output, READING)
+    if place.store is not None:
+        files = objects(SweepPaths(place.folder / name))
+        made = {key: path for key, path in files.items() if key == "report.html" or f"/{RECALIBRATIONS}/" in key}
+        place.store.child(name).put_all(dict(made))
+
+
+def fetch(store: Store, root: Path, *, tables: bool = True) -> None:
+    """Make the folder `root` equal to a sweep in a store: fetch what is new or changed, remove what is gone."""
+    paths = SweepPaths(root)
+    paths.root.mkdir(parents=True, exist_ok=True)
+    found = store.entries()
+    if any(name.startswith("tables/") for name in found) and tables:
+        _link_tables(paths)
+    wanted = {
+        _local(paths, name): (name, entry)
+        for name, entry in found.items()
+        if not name.startswith(TRIAL_FILES) and (tables or not name.startswith("tables/"))
+    }
+    stale = {path: name for path, (name, entry) in wanted.items() if not _is_current(path, entry)}
+    store.download_all({name: path for path, name in stale.items()})
+    for path in stale:
+        # Gone since the listing: a sweep that is being written replaces nothing but whole files.
+        if path.exists():
+            os.utime(path, ns=(wanted[path][1].written, wanted[path][1].written))
+    for path in _present(paths, tables=tables) - wanted.keys():
+        path.unlink(missing_ok=True)
+
+
+def objects(paths: SweepPaths) -> dict[str, Path]:
+    """Return what a sweep's folder has that its store must have too, the journal apart: name → file."""
+    found = {name: paths.root / name for name in WHOLE_FILES if (paths.root / name).is_file()}
+    generation = paths.tables.resolve()
+    for path in _parquet_files(generation):
+        found[f"tables/{path.relative_to(generation).as_posix()}"] = path
+    return found
+
+
+def _local(paths: SweepPaths, name: str) -> Path:
+    first, _, rest = name.partition("/")
+    if first != "tables":
+        return paths.root / name
+    if rest.startswith(f"{RECALIBRATIONS}/"):
+        return paths.root / rest
+    return paths.tables.resolve() / rest
+
+
+def _link_tables(paths: SweepPaths) -> None:
+    if not paths.tables.is_symlink():
+        generation = paths.generations / FIRST_GENERATION
+        generation.mkdir(parents=True, exist_ok=True)
+        link_recalibrations(paths, generation)
+        paths.tables.symlink_to(generation.relative_to(paths.root), target_is_directory=True)
+
+
+def _present(paths: SweepPaths, *, tables: bool) -> set[Path]:
+    """Return the files of a folder that stand for objects."""
+    found = {path for path in (paths.journal, paths.root) for path in path.glob("*.json*") if path.is_file()}
+    found -= {paths.manifest, paths.lease}
+    if tables:
+        generation = paths.tables.resolve()
+        found |= {path for path in _parquet_files(generation) if path.parent.name != RECALIBRATIONS}
+    return found
+
+
+def _parquet_files(generation: Path) -> Iterator[Path]:
+    """Yield the table files of a generation; its link to the recalibrations is followed."""
+    for folder in generation.iterdir() if generation.is_dir() else ():
+        if folder.is_dir():
+            yield from folder.glob("*.parquet")
+
+
+def _is_current(path: Path, entry: Entry) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    return found.st_size == entry.size and found.st_mtime_ns == entry.written
+
+
+def _cache() -> Path:
+    named = os.environ.get("SWEEPER_CACHE")
+    if named:
+        return Path(named).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "sweeper"

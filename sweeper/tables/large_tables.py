@@ -1,0 +1,215 @@
+"""The tables that trials write themselves: published once their evaluation is journaled, carried over on a rebuild."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sweeper.tables.generations import Generations, carry
+from trainables.worker.trial_tables import part_name, replace_file, write_parquet
+
+LARGE_TABLES = ("predictions", "reliability", "spectra")
+"""The tables whose rows never travel through the journal. A sweep may leave one of them without any file."""
+
+SINGLE_PARTS = 1000
+"""So many evaluations are published as the files they came in; a thousand files take pyarrow 1 s to read."""
+
+MERGED_PARTS = 64
+"""From then on this many are merged into one file before they are published."""
+
+MERGED_BYTES = 32 * 2**20
+"""Files of this size are published as they are; merging stops before it would exceed it, which bounds its memory."""
+
+LOOKS = 3
+"""A file that is not there yet (a network file system may show it late) is looked for at so many more flushes."""
+
+MERGED_KEY = b"evaluations"
+"""The Parquet metadata key under which a merged file lists the names of the files it was made of."""
+
+
+class Arrivals(Protocol):
+    """Brings files that trials left in a store to `incoming`, where no folder is shared."""
+
+    def request(self, table: str, name: str) -> None:
+        """Ask for a file of a table."""
+
+    def pending(self, table: str, name: str) -> bool:
+        """Tell whether a file that was asked for may still arrive."""
+
+    def forget(self, table: str, name: str) -> None:
+        """Take back the wish for a file."""
+
+
+_PART = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
+_log = logging.getLogger(__name__)
+
+
+class LargeTables:
+    """Moves trial-written files from `incoming` into the tables readers see.
+
+    A file becomes visible only after its evaluation was journaled, and keeps its name and content from then on.
+    """
+
+    def __init__(self, generations: Generations, arrivals: Arrivals | None = None) -> None:
+        self._generations, self._arrivals = generations, arrivals
+        self._waiting: dict[str, dict[str, int]] = {table: {} for table in LARGE_TABLES}
+        self._published = dict.fromkeys(LARGE_TABLES, 0)
+
+    def expect(self, evaluations: Iterable[Mapping[str, Any]]) -> None:
+        """Note the files of newly journaled evaluations, given as rows of `evaluations`."""
+        for row in evaluations:
+            name = part_name(row["trial"], row["replicate"], row["epoch"])
+            for table, waiting in self._waiting.items():
+                waiting[name] = LOOKS
+                if self._arrivals is not None:
+                    self._arrivals.request(table, name)
+
+    def publish(self, generation: Path, *, everything: bool = False) -> None:
+        """Rename what has arrived into `generation`; large numbers of small files are merged first.
+
+        Args:
+            generation: the published one.
+            everything: also publish what would otherwise wait for more to be merged with.
+        """
+        for table in LARGE_TABLES:
+            arrived = self._arrived(table)
+            while arrived and self._published[table] < SINGLE_PARTS:
+                self._move(arrived.pop(0), generation)
+            while len(arrived) >= MERGED_PARTS or (everything and arrived):
+                group = _first_group(arrived)
+                arrived = arrived[len(group) :]
+                self._merge(group, generation)
+            self._give_up(table)
+
+    def carry_over(self, before: Path, after: Path) -> None:
+        """Give the unpublished generation `after` every sound file of journaled evaluations that `before` shows.
+
+        What `expect` has been told is what is journaled; what is carried is no longer waited for. A merged
+        file is carried whole. Damaged files are set aside with a warning.
+        """
+        for table, waiting in self._waiting.items():
+            # Merged files first: a single one that is inside a merged one as well must not count twice.
+            for part in sorted((before / table).glob("c*.parquet"), key=lambda p: bool(_PART.fullmatch(p.name))):
+                names = self._sound(part)
+                if names and names <= waiting.keys():
+                    carry(part, after / table)
+                    self._published[table] += 1
+                    for name in names:
+                        del waiting[name]
+                        if self._arrivals is not None:
+                            self._arrivals.forget(table, name)
+                elif names:
+                    self._split(part, names & waiting.keys())
+
+    def clear_incoming(self) -> None:
+        """Remove files of evaluations that were never journaled; no trial may be running."""
+        for table in LARGE_TABLES:
+            for leftover in (self._generations.incoming / table).iterdir():
+                if leftover.name not in self._waiting[table]:
+                    leftover.unlink()
+
+    def _arrived(self, table: str) -> list[Path]:
+        waiting, arrived = self._waiting[table], []
+        present = {path.name for path in (self._generations.incoming / table).iterdir()} if waiting else set()
+        for name in waiting:
+            if name in present:
+                arrived.append(self._generations.incoming / table / name)
+            elif self._arrivals is None or not self._arrivals.pending(table, name):
+                waiting[name] -= 1
+        return arrived
+
+    def _move(self, part: Path, generation: Path) -> None:
+        table = part.parent.name
+        part.replace(generation / table / part.name)
+        del self._waiting[table][part.name]
+        self._published[table] += 1
+
+    def _give_up(self, table: str) -> None:
+        for name in [name for name, looks in self._waiting[table].items() if looks <= 0]:
+            del self._waiting[table][name]
+            if self._published[table]:
+                _log.warning("%s of %s were journaled as written but are not there", table, name)
+
+    def _merge(self, group: Sequence[Path], generation: Path) -> None:
+        if len(group) == 1:
+            self._move(group[0], generation)
+            return
+        table = group[0].parent.name
+        tables = {part: read for part in group if (read := self._read(part)) is not None}
+        if tables:
+            first = next(iter(tables)).stem
+            target = generation / table / f"{first}-and-{len(tables) - 1}-more.parquet"
+            names = " ".join(part.name for part in tables)
+            whole = pa.concat_tables(tables.values()).replace_schema_metadata({MERGED_KEY: names})
+            replace_file(target, lambda path: _write_merged(path, whole))
+            self._published[table] += 1
+        for part in group:
+            part.unlink(missing_ok=True)
+            del self._waiting[table][part.name]
+
+    def _split(self, part: Path, wanted: set[str]) -> None:
+        """Put the evaluations `wanted` of a merged file back into `incoming`, a file each.
+
+        The rest of the file is of evaluations that the journal does not have any more.
+        """
+        table = self._read(part)
+        if table is None:
+            return
+        for name in sorted(wanted):
+            trial, replicate, epoch = Path(name).stem.split("-")
+            rows = (
+                (pc.field("trial") == trial)
+                & (pc.field("replicate") == int(replicate[1:]))
+                & (pc.field("epoch") == int(epoch[1:]))
+            )
+            chosen = table.filter(rows).replace_schema_metadata(None)
+            write_parquet(self._generations.incoming / part.parent.name / name, chosen.schema, chosen.to_batches())
+
+    def _read(self, part: Path) -> pa.Table | None:
+        try:
+            with pq.ParquetFile(part, page_checksum_verification=True) as file:
+                return file.read()
+        except (OSError, ValueError) as error:
+            self._warn(part, str(error))
+            return None
+
+    def _sound(self, part: Path) -> set[str] | None:
+        """Return the names of the evaluations a file holds; set it aside and return `None` when it is damaged."""
+        try:
+            with pq.ParquetFile(part, page_checksum_verification=True) as file:
+                for _ in file.iter_batches():
+                    # Reading compares every page with its checksum.
+                    pass
+                listed = (file.metadata.metadata or {}).get(MERGED_KEY)
+        except (OSError, ValueError) as error:
+            self._warn(part, str(error))
+            return None
+        return set(listed.decode().split()) if listed is not None else {part.name}
+
+    def _warn(self, part: Path, reason: str) -> None:
+        kept = self._generations.set_aside(part)
+        _log.warning("%s of %s is damaged and was set aside as %s: %s", part.parent.name, part.stem, kept, reason)
+
+
+def _first_group(parts: Sequence[Path]) -> list[Path]:
+    """Return the first files that together make one merged file."""
+    group: list[Path] = []
+    size = 0
+    for part in parts[:MERGED_PARTS]:
+        size += part.stat().st_size
+        if group and size > MERGED_BYTES:
+            break
+        group.append(part)
+    return group
+
+
+def _write_merged(path: Path, table: pa.Table) -> None:
+    repeating = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    pq.write_table(table, path, compression="zstd", use_dictionary=repeating, write_page_checksum=True)

@@ -1,0 +1,141 @@
+"""The `trials` table: one row a trial and replicate, of all configurations, also those that still wait.
+
+Where a searcher chooses configurations, the hyperparameters of those that it has not chosen yet are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sweeper.core.ids import config_hash, flatten_configuration, replicate_seed, trial_name
+from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
+from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
+
+_STATE_COLUMNS = {
+    "stop_kind": "stop_kind",
+    "stop_reason": "stop_reason",
+    "stop_rung": "stop_rung",
+    "epochs": "epochs",
+    "last_evaluation_epoch": "last_evaluation_epoch",
+    "device": "device",
+    "packing": "packing",
+    "reused_from": "reused_from",
+    "reused_epochs": "reused_epochs",
+    "objective": "objective",
+    "attempt": "attempt",
+}
+"""Columns that are the same for all replicates of a trial, and where its state keeps them."""
+
+_OWN_COLUMNS = ("status", "error", "epochs", "last_evaluation_epoch", "wall_seconds", "device", "attempt")
+"""Columns in which replicates differ that are trained in processes of their own."""
+
+
+class TrialsTable:
+    """Makes the whole table from the sweep's state; what never changes is converted once."""
+
+    def __init__(
+        self,
+        sweep: str,
+        schema: pa.Schema,
+        configurations: Sequence[Mapping[str, Any] | None],
+        *,
+        replicates: int,
+        sweep_seed: int,
+        common_seeds: bool = False,
+    ) -> None:
+        """Convert the configurations; `None` stands for one that is not known yet, and comes with the state.
+
+        Raises ValueError when a configuration has a hyperparameter that the schema has no column for.
+        """
+        self._sweep, self._schema, self._replicates = sweep, schema, replicates
+        self._places = np.repeat(np.arange(len(configurations)), replicates)
+        fixed = [
+            "sweep",
+            "trial",
+            "config_hash",
+            ARITHMETIC,
+            REHEARSAL,
+            *(name for name in schema.names if name.startswith("config_")),
+        ]
+        self._texts = {field.name for field in schema if field.type == pa.string()}
+        self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
+        self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
+        self._unknown = {index for index, configuration in enumerate(configurations) if configuration is None}
+        numbers = [(index, replicate) for index in range(len(self._rows)) for replicate in range(replicates)]
+        self._fixed = {
+            "replicate": pa.array([replicate for _, replicate in numbers], pa.int64()),
+            "seed": pa.array([replicate_seed(sweep_seed, *n, common=common_seeds) for n in numbers], pa.int64()),
+        }
+        self._convert()
+
+    def _row(self, index: int, configuration: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what never changes of a trial, once its configuration is known."""
+        row = {"sweep": self._sweep, "trial": trial_name(index)}
+        if configuration is None:
+            return row
+        values = flatten_configuration(configuration).items()
+        shown = {name: _as_text(value) if name in self._texts else value for name, value in values}
+        return {**row, "config_hash": config_hash(configuration), **shown}
+
+    def _convert(self) -> None:
+        batch = record_batch("trials", self._fixed_schema, self._rows).take(pa.array(self._places))
+        self._fixed |= {name: batch.column(name) for name in self._fixed_schema.names}
+
+    def _take_suggestions(self, state: SweepState) -> None:
+        """Fill in the configurations that a searcher has chosen since the last time."""
+        known = self._unknown & state.suggested.keys()
+        if known:
+            for index in known:
+                self._rows[index] = self._row(index, state.suggested[index])
+            self._unknown -= known
+            self._convert()
+
+    def batch(self, state: SweepState) -> pa.RecordBatch:
+        """Return the table as it is in `state`.
+
+        A replicate that failed while the others went on is `failed` with its own error. `wall_seconds` is the
+        replicate's share of its trial's, so that sums over rows come out right. Replicates with processes of their own
+        have their own epochs, times and attempts as well.
+        """
+        self._take_suggestions(state)
+        trials, replicates = [*state.trials.values()], range(self._replicates)
+        columns = dict(self._fixed)
+        for column, attribute in _STATE_COLUMNS.items():
+            values = pa.array([getattr(trial, attribute) for trial in trials], self._schema.field(column).type)
+            columns[column] = values.take(pa.array(self._places))
+        columns["wall_seconds"] = pa.array([t.wall_seconds / self._replicates for t in trials for _ in replicates])
+        columns["status"] = pa.array(
+            [FAILED if r in t.replicate_errors else t.status for t in trials for r in replicates], pa.string()
+        )
+        columns["error"] = pa.array(
+            [t.replicate_errors.get(r, t.error) for t in trials for r in replicates], pa.string()
+        )
+        if any(trial.replicates for trial in trials):
+            columns |= self._own_columns(trials, columns)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+    def _own_columns(self, trials: Sequence[TrialState], columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return columns with each replicate's own values, where its trial has replicates with their own processes."""
+        never_begun = ReplicateState()
+        own = [
+            t.replicates.get(r, never_begun) if t.replicates else None for t in trials for r in range(self._replicates)
+        ]
+        return {
+            name: pa.array(
+                [
+                    getattr(replicate, name) if replicate is not None else shared
+                    for replicate, shared in zip(own, columns[name].to_pylist(), strict=True)
+                ],
+                self._schema.field(name).type,
+            )
+            for name in _OWN_COLUMNS
+        }
+
+
+def _as_text(value: Any) -> str | None:
+    """Return a value for a column in which branches of the space disagree about the type."""
+    return value if value is None or isinstance(value, str) else str(value)

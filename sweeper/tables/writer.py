@@ -1,0 +1,208 @@
+"""The Parquet projection of the journal: `<sweep>/tables/<table>/**/*.parquet`, readable at every moment.
+
+Rows become parts named after the journal records they come from. A part is written once, renamed into place and never
+changed, so no reader meets half a file, a row twice, or metadata that no longer fits the data; only `trials`, one
+file, is replaced as a whole. Large tables come from the trials' processes: each file waits in `incoming` until its
+evaluation is journaled and is then renamed into place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import Record
+from sweeper.journal.state import ENDED, SweepState
+from sweeper.tables.generations import Generations
+from sweeper.tables.large_tables import Arrivals, LargeTables
+from sweeper.tables.parts import PartBuffer, RebuiltParts
+from sweeper.tables.rows import SCALAR_TABLES, JournalRows
+from sweeper.tables.trials import TrialsTable
+from trainables.worker.trial_tables import write_parquet
+
+SHORTEST_INTERVAL = 2.0
+"""Seconds between flushes at least: a flush of a quickstart takes 20 ms, so about 1 % of the time."""
+
+SHARE_OF_TIME = 0.05
+"""A flush may take this share of the time: after a slow one, the next waits twenty times as long."""
+
+GROWTH = 1 / 200
+"""The interval grows with the sweep's age, so the number of parts with its logarithm: 140 a doubling."""
+
+EMPTY_PART = "empty.parquet"
+"""A part without rows in every table, so that readers find a schema before the first row exists."""
+
+
+class ParquetSink:
+    """Writes a sweep's tables. One a sweep, in the driver; trials write only below `incoming`.
+
+    Args:
+        paths: of the sweep; the caller holds its lease.
+        schemas: of every table, see `sweeper.core.schemas.table_schemas`.
+        configurations: all of them, by index; `None` for each that a searcher chooses, which the journal has.
+        replicates: of each configuration.
+        sweep_seed: the replicates' seeds follow from it.
+        common_seeds: replicate r has the same seed in every configuration.
+        clock: seconds, for the time between flushes.
+        arrivals: brings the trials' tables here where they put them into a store.
+
+    Opening creates the tables, without rows, when there are none, and removes what an earlier driver left
+    unfinished. An existing sweep is taken up by `rebuild`.
+
+    Raises:
+        SweeperError: the folder cannot be written to.
+    """
+
+    def __init__(
+        self,
+        paths: SweepPaths,
+        schemas: Mapping[str, pa.Schema],
+        configurations: Sequence[Mapping[str, Any] | None],
+        *,
+        replicates: int,
+        sweep_seed: int,
+        common_seeds: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        arrivals: Arrivals | None = None,
+    ) -> None:
+        self._paths, self._schemas, self._clock, self._arrivals = paths, schemas, clock, arrivals
+        self._trials = TrialsTable(
+            paths.name,
+            schemas["trials"],
+            configurations,
+            replicates=replicates,
+            sweep_seed=sweep_seed,
+            common_seeds=common_seeds,
+        )
+        self._configurations = len(configurations)
+        self._generations = Generations(paths)
+        self._begin()
+        self._last_flush, self._interval = clock(), SHORTEST_INTERVAL
+        self._guarded(self._open)
+
+    @property
+    def incoming(self) -> Path:
+        """The folder that trials' processes write their tables below, see `trainables.worker.trial_tables`."""
+        return self._generations.incoming
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about files that could not be read: a sentence, or none."""
+        damaged = self._generations.damaged
+        if not damaged:
+            return []
+        names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
+        return [f"damaged files of tables were set aside in {damaged[0].parent.parent}: {names}"]
+
+    def append(self, record: Record) -> None:
+        """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""
+        self._state.apply(record)
+        self._changed = True
+        for table, rows in self._rows.project(record).items():
+            self._buffers[table].add(record.sequence, rows)
+            if table == "evaluations":
+                self._large.expect(rows)
+
+    def flush_if_due(self) -> None:
+        """Flush when enough time has passed since the last flush; costs nothing otherwise."""
+        if self._changed and self._clock() - self._last_flush >= self._interval:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make every record taken in visible. Raises SweeperError when the folder cannot be written to."""
+        began = self._clock()
+        self._guarded(self._flush)
+        self._last_flush = self._clock()
+        age = (self._state.updated_at or 0.0) - (self._state.started_at or 0.0)
+        self._interval = max(SHORTEST_INTERVAL, (self._last_flush - began) / SHARE_OF_TIME, age * GROWTH)
+
+    def rebuild(self, records: Iterable[Record]) -> None:
+        """Make the tables again from the whole journal, as a new generation, and publish it by one rename.
+
+        Rows come from the records alone. Files that trials wrote are carried over when their evaluation is journaled
+        and they are sound; damaged ones are kept aside, in `generations/damaged`, with a warning. Parts that readers
+        know keep their names and rows.
+
+        Args:
+            records: every record of the journal, in order.
+        """
+        self._guarded(lambda: self._rebuild(records))
+
+    def close(self) -> None:
+        """Flush; once every trial has ended, remove what trials left behind without its ever being journaled."""
+        self.flush()
+        self._guarded(lambda: self._large.publish(self._current(), everything=True))
+        if all(trial.status in ENDED for trial in self._state.trials.values()):
+            self._large.clear_incoming()
+
+    def _begin(self) -> None:
+        self._state = SweepState(self._configurations)
+        self._rows = JournalRows()
+        self._buffers = {table: PartBuffer(table, self._schemas[table]) for table in SCALAR_TABLES}
+        self._large = LargeTables(self._generations, self._arrivals)
+        self._changed = False
+
+    def _open(self) -> None:
+        self._generations.clean()
+        if self._generations.current is None:
+            generation = self._generations.create()
+            self._write_fixed_parts(generation)
+            self._generations.publish(generation)
+
+    def _flush(self) -> None:
+        generation = self._current()
+        self._large.publish(generation)
+        for buffer in self._buffers.values():
+            buffer.write(generation)
+        self._write_trials(generation)
+        self._changed = False
+
+    def _rebuild(self, records: Iterable[Record]) -> None:
+        before = self._current()
+        generation = self._generations.create()
+        self._begin()
+        parts = {table: RebuiltParts(buffer, before, generation) for table, buffer in self._buffers.items()}
+        for record in records:
+            self._state.apply(record)
+            for table, rows in self._rows.project(record).items():
+                parts[table].add(record.sequence, rows)
+                if table == "evaluations":
+                    self._large.expect(rows)
+        for rebuilt in parts.values():
+            rebuilt.finish()
+        self._large.carry_over(before, generation)
+        self._write_fixed_parts(generation)
+        self._generations.publish(generation)
+        self._large.publish(generation)
+
+    def _write_fixed_parts(self, generation: Path) -> None:
+        for table, schema in self._schemas.items():
+            if table != "trials":
+                write_parquet(generation / table / EMPTY_PART, schema, [])
+        self._write_trials(generation)
+
+    def _write_trials(self, generation: Path) -> None:
+        batch = self._trials.batch(self._state)
+        write_parquet(generation / "trials" / "trials.parquet", batch.schema, [batch])
+
+    def _current(self) -> Path:
+        generation = self._generations.current
+        if generation is None:
+            raise FileNotFoundError(2, "the link to the tables is missing", str(self._paths.tables))
+        return generation
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            raise SweeperError(
+                f"the tables in {self._paths.tables} cannot be written: {error.strerror or error}",
+                f"free space or make the folder writable, then run `sweeper resume {self._paths.name}`; "
+                "the journal has every result and the tables are made again from it",
+            ) from error

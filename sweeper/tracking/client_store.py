@@ -1,0 +1,230 @@
+"""Writing runs through MLflow's public client: any store, and the only way to a server.
+
+A call that fails may have been carried out all the same. So after a failure the store is asked again what it holds,
+and where a creation turns out to have happened twice, the younger run is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.tracking.diagrams import DIAGRAM_TAG
+from sweeper.tracking.runs import GENERATION_TAG, SWEEP_RUN, RunUpdate
+
+SEQUENCE_TAG = "journal_sequence"
+"""The tag with the newest journal record that a run holds."""
+
+PARENT_TAG = "mlflow.parentRunId"
+"""MLflow's own tag that makes a run a child of another."""
+
+DESCRIPTION_TAG = "mlflow.note.content"
+"""MLflow's own tag with the description that its pages show."""
+
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""What makes MLflow's page of an experiment open on its runs, and not ask what kind it is."""
+
+BATCH_ENTITIES = 1000
+"""MLflow takes this many metrics, params and tags together in one batch."""
+
+TEXTS_A_BATCH = 100
+"""MLflow takes this many params, and as many tags, in one batch."""
+
+SERVER_ANSWERS_WITHIN = 3.0
+"""Seconds in which a healthy server has answered: twenty times what its largest request takes, 0.15 s."""
+
+DATABASE_ANSWERS_WITHIN = 20.0
+"""The same for a database that is written to directly: creating its tables, or a bulk write, takes seconds."""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run of the sweep that a store holds already, by MLflow's own words for its parts."""
+
+    run_id: str
+    status: str
+    active: bool
+    start_time: int
+    tags: Mapping[str, str]
+
+    @property
+    def place(self) -> int:
+        """The configuration's index, or `SWEEP_RUN`."""
+        configuration = self.tags["configuration"]
+        return SWEEP_RUN if configuration == "sweep" else int(configuration)
+
+    @property
+    def generation(self) -> str:
+        """The generation of the journal that the run was made from."""
+        return self.tags.get(GENERATION_TAG, "")
+
+    @property
+    def sequence(self) -> int:
+        """The newest journal record that the run holds."""
+        return int(self.tags.get(SEQUENCE_TAG, -1))
+
+
+class ClientStore:
+    """The runs of one sweep in a tracking store, by place."""
+
+    def __init__(self, uri: str, experiment: str, artifact_location: str | None, description: str = "") -> None:
+        """Take note; nothing is sent before `prepare` and `connect`.
+
+        Args:
+            uri: of the tracking store.
+            experiment: its name; created when missing, restored when deleted.
+            artifact_location: of a new experiment; `None` leaves it to the server.
+            description: of a new experiment, in Markdown.
+        """
+        self._uri, self._experiment, self._artifact_location = uri, experiment, artifact_location
+        self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN
+        self.answered: Callable[[], None] = lambda: None
+        self._description = description
+        self._sweep_id = self._generation = ""
+        self._run_ids: dict[int, str] = {}
+        self._statuses: dict[int, str] = {}
+        self._tags: dict[str, str] = {}
+        self.drawn: dict[int, str] = {}
+        """Place → the epoch of the diagram that its run has, as `DIAGRAM_TAG` says."""
+
+    def prepare(self) -> None:
+        """Open the store, which creates it where it is a file, and the experiment."""
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=self._uri)
+        self._experiment_id = self._open_experiment()
+
+    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
+        """Find the runs of sweep `sweep_id`; return the newest record that each place's run holds.
+
+        Runs of another generation of its journal are deleted, as MLflow deletes: they can be restored.
+        """
+        self._sweep_id, self._generation, self._run_ids, self._statuses = sweep_id, generation, {}, {}
+        self.drawn = {}
+        known: dict[int, int] = {}
+        for run in sorted(self._find_runs(), key=_preference):
+            if run.place in known or run.generation != generation:
+                if run.active:
+                    self._client.delete_run(run.run_id)
+                continue
+            if not run.active:
+                self._client.restore_run(run.run_id)
+            self._run_ids[run.place], self._statuses[run.place] = run.run_id, run.status
+            known[run.place] = run.sequence
+            if DIAGRAM_TAG in run.tags:
+                self.drawn[run.place] = run.tags[DIAGRAM_TAG]
+            if run.place == SWEEP_RUN:
+                self._tags = dict(run.tags)
+        return known
+
+    def write(self, updates: Iterable[RunUpdate]) -> None:
+        """Send updates, the parent's first when there is one."""
+        for update in updates:
+            run_id = self._run_ids.get(update.place) or self._create(update)
+            # The tag that says what a run holds goes last, so that it never promises too much.
+            if self._statuses[update.place] != update.status:
+                self._set_status(run_id, update)
+            self._log(run_id, update)
+            self.answered()
+
+    def parent_tag(self, key: str) -> str | None:
+        """Return a tag of the parent run, as it was found or set."""
+        return self._tags.get(key)
+
+    def set_parent_tag(self, key: str, value: str) -> None:
+        """Set a tag of the parent run."""
+        self._client.set_tag(self._run_ids[SWEEP_RUN], key, value)
+        self._tags[key] = value
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Attach a file to the parent run, in `folder`."""
+        self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
+
+    def draw(self, files: Mapping[int, tuple[Path, int]]) -> None:
+        """Attach diagrams to trials' runs: place → (file, epoch)."""
+        for place, (path, epoch) in files.items():
+            self._attach(self._run_ids[place], path)
+            self._client.set_tag(self._run_ids[place], DIAGRAM_TAG, str(epoch))
+            self.drawn[place] = str(epoch)
+            self.answered()
+
+    def _attach(self, run_id: str, path: Path) -> None:
+        self._client.log_artifact(run_id, str(path))
+
+    def _open_experiment(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(self._experiment)
+        if found is None:
+            tags = {DESCRIPTION_TAG: self._description, **EXPERIMENT_TAGS}
+            try:
+                return str(self._client.create_experiment(self._experiment, self._artifact_location, tags))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self._client.get_experiment_by_name(self._experiment)
+        if found.lifecycle_stage != "active":
+            self._client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def _find_runs(self) -> list[FoundRun]:
+        from mlflow.entities import ViewType
+
+        runs: list[FoundRun] = []
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment_id],
+                filter_string=f"tags.sweep_id = '{self._sweep_id}'",
+                run_view_type=ViewType.ALL,
+                max_results=1000,
+                page_token=token,
+            )
+            for run in page:
+                info = run.info
+                runs.append(
+                    FoundRun(info.run_id, info.status, info.lifecycle_stage == "active", info.start_time, run.data.tags)
+                )
+            token = page.token
+            if not token:
+                return runs
+
+    def _create(self, update: RunUpdate) -> str:
+        tags = dict(update.identity)
+        if update.place != SWEEP_RUN:
+            tags[PARENT_TAG] = self._run_ids[SWEEP_RUN]
+        run = self._client.create_run(
+            self._experiment_id, start_time=update.start_time, tags=tags, run_name=update.name
+        )
+        self._run_ids[update.place], self._statuses[update.place] = run.info.run_id, run.info.status
+        return str(run.info.run_id)
+
+    def _set_status(self, run_id: str, update: RunUpdate) -> None:
+        if update.end_time is None:
+            self._client.update_run(run_id, status=update.status)
+        else:
+            self._client.set_terminated(run_id, status=update.status, end_time=update.end_time)
+        self._statuses[update.place] = update.status
+
+    def _log(self, run_id: str, update: RunUpdate) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        params = [Param(key, value) for key, value in update.params.items()]
+        tags = [RunTag(key, value) for key, value in {**update.tags, SEQUENCE_TAG: str(update.sequence)}.items()]
+        metrics = [Metric(*point) for point in update.points]
+        for first in range(0, len(params), TEXTS_A_BATCH):
+            self._client.log_batch(run_id, params=params[first : first + TEXTS_A_BATCH])
+        room = BATCH_ENTITIES - min(len(tags), TEXTS_A_BATCH)
+        while len(metrics) > room:
+            self._client.log_batch(run_id, metrics=metrics[:BATCH_ENTITIES])
+            metrics = metrics[BATCH_ENTITIES:]
+        while len(tags) > TEXTS_A_BATCH:
+            self._client.log_batch(run_id, tags=tags[:TEXTS_A_BATCH])
+            tags = tags[TEXTS_A_BATCH:]
+        self._client.log_batch(run_id, metrics=metrics, tags=tags)
+
+
+def _preference(run: FoundRun) -> tuple[bool, int, int]:
+    """Order runs of one place: the one to keep, of several that a repeated creation made, comes first."""
+    return not run.active, -run.sequence, run.start_time

@@ -1,0 +1,162 @@
+"""The reliability diagram of every trial that has ended, for its own run, so that MLflow shows them side by side.
+
+The bins are no part of the journal: they are read from the table `reliability` as its files appear, each file once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pyarrow.parquet as pq
+
+from sweeper.core.ids import SweepPaths, configuration_index
+from sweeper.journal.state import ENDED, SweepState
+
+DIAGRAM = "reliability_diagram.svg"
+
+DIAGRAM_TAG = "reliability_epoch"
+"""A run's tag with the epoch of the evaluation that its diagram shows."""
+
+SPLIT = "test"
+
+_SIDE, _MARGIN = 360, 45
+
+_NAMES = ("lower", "upper", "n", "confidence", "accuracy")
+
+Bins = Sequence[Mapping[str, Any]]
+
+_Row = tuple[float, float, int, float | None, float | None]
+
+
+class Diagrams:
+    """What trials' diagrams are drawn from, gathered file by file."""
+
+    def __init__(self, paths: SweepPaths) -> None:
+        """Begin with nothing read."""
+        self._folder = paths.tables / "reliability"
+        self._read: set[str] = set()
+        self._rows: dict[int, tuple[int, dict[tuple[int, int], _Row]]] = {}
+
+    def gather(self, drawn: Mapping[int, str]) -> None:
+        """Read the files that have appeared since; of each trial the bins of its latest evaluation are kept.
+
+        Args:
+            drawn: configuration → epoch of the diagram that its run has already, which is not needed again.
+        """
+        for path in sorted(self._folder.glob("*.parquet")):
+            if path.name not in self._read:
+                try:
+                    columns = pq.read_table(path, filters=[("split", "=", SPLIT)]).to_pydict()
+                except FileNotFoundError:
+                    continue  # merged or compacted meanwhile: its rows come again under another name
+                except (OSError, ValueError):
+                    self._read.add(path.name)  # damaged: whoever opens the sweep next sets it aside
+                    continue
+                self._read.add(path.name)
+                keys = zip(columns["trial"], columns["epoch"], columns["replicate"], columns["bin"], strict=True)
+                values = zip(*(columns[name] for name in _NAMES), strict=True)
+                for key, row in zip(keys, values, strict=True):
+                    self._take(*key, row, drawn)
+
+    def due(self, state: SweepState) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
+        """Yield (configuration, epoch, merged bins) of ended trials, each once; what was yielded is forgotten."""
+        for index in list(self._rows):
+            epoch, rows = self._rows[index]
+            trial = state.trials[index]
+            if trial.status in ENDED and trial.last_evaluation_epoch == epoch:
+                del self._rows[index]
+                yield (
+                    index,
+                    epoch,
+                    merged([{"bin": place[1], **dict(zip(_NAMES, row, strict=True))} for place, row in rows.items()]),
+                )
+
+    def _take(self, trial: str, epoch: int, replicate: int, number: int, row: _Row, drawn: Mapping[int, str]) -> None:
+        index = configuration_index(trial)
+        if drawn.get(index) == str(epoch):
+            return
+        latest, rows = self._rows.get(index, (0, {}))
+        if epoch > latest:
+            latest, rows = self._rows[index] = epoch, {}
+        if epoch == latest:
+            rows[replicate, number] = row  # files that were merged repeat what single ones held
+
+
+def merged(rows: Bins) -> list[dict[str, Any]]:
+    """Return bins counted together over replicates: `lower upper n confidence accuracy`, in order.
+
+    Args:
+        rows: one a replicate and bin, with `bin` besides.
+    """
+    groups: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["bin"], []).append(row)
+    bins: list[dict[str, Any]] = []
+    for _, group in sorted(groups.items()):
+        n = sum(row["n"] for row in group)
+        bins.append({"lower": group[0]["lower"], "upper": group[0]["upper"], "n": n})
+        for column in ("confidence", "accuracy"):
+            total = math.fsum(row["n"] * row[column] for row in group if row["n"])
+            bins[-1][column] = total / n if n else None
+    return bins
+
+
+def calibration_error(bins: Bins) -> float:
+    """Return the expected calibration error that a diagram shows: Σ n/N · |accuracy − confidence| over its bins."""
+    samples = sum(row["n"] for row in bins)
+    gaps = (row["n"] * abs(row["accuracy"] - row["confidence"]) for row in bins if row["n"])
+    return math.fsum(gaps) / samples if samples else math.nan
+
+
+def said_of(bins: Bins) -> str:
+    """Return what stands below a diagram's title: how many samples of which split, and the error that it shows."""
+    samples = sum(row["n"] for row in bins)
+    return f"{SPLIT} split, {samples:,} predictions of all replicates, ECE {calibration_error(bins):.3f}"
+
+
+def reliability_diagram(bins: Bins, title: str, subtitle: str = "") -> str:
+    """Return a reliability diagram as SVG: accuracy against confidence, a bar a bin, the diagonal dashed.
+
+    The darker a bar, the more of the samples it holds.
+    """
+
+    def x(value: float) -> float:
+        return _MARGIN + value * _SIDE
+
+    def y(value: float) -> float:
+        return _MARGIN + (1 - value) * _SIDE
+
+    most = max((row["n"] for row in bins), default=0)
+    bars = [
+        f'<rect x="{x(row["lower"]):.1f}" y="{y(row["accuracy"]):.1f}" width="{x(row["upper"]) - x(row["lower"]):.1f}" '
+        f'height="{_SIDE * row["accuracy"]:.1f}" fill="#4477aa" fill-opacity="{0.3 + 0.6 * row["n"] / most:.2f}" '
+        f'stroke="white"><title>confidence {row["confidence"]:.3f}, accuracy {row["accuracy"]:.3f}, n {row["n"]}'
+        "</title></rect>"
+        for row in bins
+        if row["n"]
+    ]
+    size = _SIDE + 2 * _MARGIN
+    ticks = [
+        f'<text x="{x(t / 5):.1f}" y="{y(0) + 16:.1f}" text-anchor="middle">{t / 5:g}</text>'
+        f'<text x="{x(0) - 6:.1f}" y="{y(t / 5) + 4:.1f}" text-anchor="end">{t / 5:g}</text>'
+        for t in range(6)
+    ]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{size}" height="{size}" viewBox="0 0 {size} {size}" '
+            'font-family="sans-serif" font-size="11">',
+            f'<rect width="{size}" height="{size}" fill="white"/>',
+            f'<rect x="{x(0)}" y="{y(1)}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#999999"/>',
+            *bars,
+            f'<line x1="{x(0)}" y1="{y(0)}" x2="{x(1)}" y2="{y(1)}" stroke="#333333" stroke-dasharray="5 4"/>',
+            *ticks,
+            f'<text x="{size / 2}" y="{_MARGIN - 26}" text-anchor="middle" font-size="13">{escape(title)}</text>',
+            f'<text x="{size / 2}" y="{_MARGIN - 10}" text-anchor="middle">{escape(subtitle)}</text>',
+            f'<text x="{size / 2}" y="{size - 8}" text-anchor="middle">confidence</text>',
+            f'<text transform="translate(14 {size / 2}) rotate(-90)" text-anchor="middle">accuracy</text>',
+            "</svg>",
+        ]
+    )

@@ -1,0 +1,65 @@
+"""From rows of epochs and evaluations to the points of MLflow's metrics: means over replicates, and their spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.core.schemas import EPOCHS_SCHEMA
+
+_KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
+_EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
+
+
+class Point(NamedTuple):
+    """One value of one metric: `timestamp` in milliseconds, `step` in epochs."""
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+def epoch_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, int]]:
+    """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
+    for (epoch,), group in _grouped(rows, "epoch").items():
+        yield from _mean_and_spread(group, "", epoch)
+
+
+def evaluation_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, int]]:
+    """Yield (metric, value, epoch) of evaluation rows, named after their split except for the Hessian's.
+
+    What the epoch rows measured on the validation split already (`val_nll` …) is not given a second time.
+    """
+    for (epoch, split), group in _grouped(rows, "epoch", "split").items():
+        yield from _mean_and_spread(group, f"{split}_", epoch)
+
+
+def _grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def _mean_and_spread(rows: Sequence[Mapping[str, Any]], prefix: str, epoch: int) -> Iterator[tuple[str, float, int]]:
+    for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
+        before = "" if column.startswith("hessian_") else prefix
+        if not (prefix and before + column in _EPOCH_METRICS):
+            yield from mean_and_spread(rows, (column,), before, epoch)
+
+
+def mean_and_spread(
+    rows: Sequence[Mapping[str, Any]], columns: Iterable[str], prefix: str, epoch: int
+) -> Iterator[tuple[str, float, int]]:
+    """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`."""
+    for column in columns:
+        values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
+        if not values:
+            continue
+        mean = math.fsum(values) / len(values)
+        yield prefix + column, mean, epoch
+        if len(values) > 1:
+            deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+            yield f"{prefix}{column}_std", deviation, epoch

@@ -1,0 +1,245 @@
+"""One sweep's journal on one side, one MLflow store on the other.
+
+The journal is folded and what each run lacks is written. What a store holds already is read from the runs' own tags,
+once, so nothing is remembered anywhere else; after an error everything is read and folded again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.journal.journal import generation, record_names
+from sweeper.journal.tail import JournalTail
+from sweeper.space.configurations import configurations, named_components, varying_columns
+from sweeper.space.models import SweepSpec
+from sweeper.tables.recalibrations import recalibration_parts, state_of_recalibrations
+from sweeper.text.redaction import redact
+from sweeper.tracking.artifacts import artifacts
+from sweeper.tracking.client_store import ClientStore
+from sweeper.tracking.diagrams import DIAGRAM, Diagrams, reliability_diagram, said_of
+from sweeper.tracking.questions import as_markdown, questions
+from sweeper.tracking.recalibrations import recalibration_points
+from sweeper.tracking.runs import RunProjection, RunUpdate, SweepDescription
+from sweeper.tracking.sqlite_store import SqliteStore
+from sweeper.tracking.watchdog import Watchdog
+
+POINTS_A_PASS = 200_000
+"""A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""
+
+DIAGRAMS_A_CALL = 100
+"""Diagrams are attached so many at a time, which bounds the files that lie about."""
+
+ARTIFACTS_TAG = "artifacts_sequence"
+"""The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then."""
+
+ARTIFACT_BYTES_A_SECOND = 1_000_000
+"""A slower upload of an artifact at a sweep's end is left to `sweeper sync`."""
+
+RECALIBRATIONS_TAG = "recalibrations"
+"""The parent's tag with the state of the recalibrations that are logged."""
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # The client would repeat a creation that timed out without looking whether it happened.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+
+
+class Projection:
+    """One sweep's journal on one side, one store on the other."""
+
+    def __init__(self, root: Path, uri: str, watchdog: Watchdog | None = None) -> None:
+        """Take note; nothing is read or sent before `prepare` and `begin`. `watchdog` is told of every call."""
+        for key, value in ENVIRONMENT.items():
+            os.environ.setdefault(key, value)
+        self.paths = paths = SweepPaths(root.resolve())
+        artifacts_at = None if uri.startswith("http") else (paths.root.parent / "mlartifacts" / paths.name).as_uri()
+        kind = SqliteStore if uri.startswith("sqlite:") else ClientStore
+        self._store = kind(uri, paths.name, artifacts_at, _questions(paths))
+        self._watchdog = watchdog
+        if watchdog is not None:
+            self._store.answered = watchdog.heard
+        self.runs = self.points = 0
+        self.ended_at = -1
+        self._abandoned = False
+
+    def prepare(self) -> None:
+        """Open the store: what takes seconds the first time, and can be done before the journal begins."""
+        # Importing it takes seconds, which are not the store's.
+        import mlflow.tracking  # noqa: F401
+
+        with self._asking():
+            self._store.prepare()
+
+    def begin(self) -> bool:
+        """Start at the journal's beginning; `False` while the journal has no record yet."""
+        if not record_names(self.paths.journal):
+            return False
+        spec = SweepSpec.model_validate(yaml.safe_load(self.paths.sweep_file.read_text()))
+        self._mode = spec.objective.mode
+        description = _describe(self.paths, spec)
+        with self._asking():
+            known = self._store.connect(description.identity, description.generation)
+        self._runs = RunProjection(description, known)
+        self._tail = JournalTail(self.paths.journal)
+        self._diagrams = Diagrams(self.paths)
+        return True
+
+    def advance(self, *, abandoned: bool = False) -> None:
+        """Write everything that is in the journal by now."""
+        self._abandoned = abandoned
+        for record in self._tail.read():
+            self._runs.apply(record)
+            if record.kind == "ended":
+                self.ended_at = record.sequence
+            if self._runs.pending_points >= POINTS_A_PASS:
+                self._write(self._runs.take())
+        self._write(self._runs.take(abandoned=abandoned))
+        self._draw()
+
+    def attach(self) -> None:
+        """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there.
+
+        Recalibrations, which are not in the journal, are logged before.
+        """
+        recalibrated = self._log_recalibrations()
+        sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
+        if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            for path, target in artifacts(self.paths, self._runs.state, self._mode, Path(folder)):
+                with self._asking(path.stat().st_size / ARTIFACT_BYTES_A_SECOND):
+                    self._store.log_artifact(path, target)
+        with self._asking():
+            self._store.set_parent_tag(ARTIFACTS_TAG, sequence)
+
+    def _draw(self) -> None:
+        """Attach the reliability diagrams of trials that have ended since."""
+        self._diagrams.gather(self._store.drawn)
+        while drawn := list(islice(self._diagrams.due(self._runs.state), DIAGRAMS_A_CALL)):
+            with tempfile.TemporaryDirectory() as folder:
+                files = {}
+                for index, epoch, bins in drawn:
+                    path = Path(folder) / trial_name(index) / DIAGRAM
+                    path.parent.mkdir()
+                    title = self._runs.name_of(index)
+                    path.write_text(reliability_diagram(bins, title, f"epoch {epoch}, {said_of(bins)}"), "utf-8")
+                    files[index] = path, epoch
+                with self._asking():
+                    self._store.draw(files)
+
+    def _log_recalibrations(self) -> str:
+        """Log the points of all recalibrations where one is new; return what tells this state of them from others."""
+        parts = recalibration_parts(self.paths)
+        state = state_of_recalibrations(parts)
+        if state and self._store.parent_tag(RECALIBRATIONS_TAG) != state:
+            for part in parts:
+                for place, points in recalibration_points(part):
+                    self._runs.add(place, points)
+                if self._runs.pending_points >= POINTS_A_PASS:
+                    self._write(self._runs.take(abandoned=self._abandoned))
+            self._write(self._runs.take(abandoned=self._abandoned))
+            with self._asking():
+                self._store.set_parent_tag(RECALIBRATIONS_TAG, state)
+        return state
+
+    def _write(self, updates: Sequence[RunUpdate]) -> None:
+        if updates:
+            with self._asking():
+                self._store.write(updates)
+            self.runs += len(updates)
+            self.points += sum(len(update.points) for update in updates)
+
+    def _asking(self, more: float = 0.0) -> AbstractContextManager[None]:
+        """Mark a call of the store that may take `more` seconds than others."""
+        return self._watchdog.asking(self._store.answers_within + more) if self._watchdog else nullcontext()
+
+    @contextmanager
+    def alone(self, patience: float) -> Iterator[None]:
+        """Hold the sweep's MLflow lock: two writers at once would create runs twice.
+
+        Raises SweeperError when another process still has it after `patience` seconds.
+        """
+        with (self.paths.root / "mlflow.lock").open("w") as lock:
+            until = time.monotonic() + patience
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        raise SweeperError(
+                            f"another process is filling MLflow with the sweep {self.paths.name!r}",
+                            "it logs everything; run `sweeper sync` again when the sweep has ended",
+                        ) from None
+                    time.sleep(0.1)
+            yield
+
+
+def store_errors() -> tuple[type[Exception], ...]:
+    """Return what a store raises when it is down, slow or broken (requests' exceptions are OSErrors)."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, OSError
+
+
+def sentence(error: Exception) -> str:
+    """Return an error's first line, without secrets."""
+    return redact((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def _questions(paths: SweepPaths) -> str:
+    """Return what to ask MLflow of the sweep, as Markdown."""
+    spec = SweepSpec.model_validate(yaml.safe_load(paths.sweep_file.read_text()))
+    return as_markdown(questions(named_components(spec.space["loss"]), spec.objective.metric, spec.halving.rungs[0]))
+
+
+def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
+    first = paths.journal / record_names(paths.journal)[0]
+    facts: dict[str, Any] = {
+        "dataset": spec.dataset.get("name"),
+        "objective": f"{spec.objective.mode} {spec.objective.metric}",
+        "scheduler": spec.scheduler.name,
+        "max_epochs": spec.scheduler.max_epochs,
+        "replicates": spec.replicates.count,
+        "seed": spec.seed,
+        "version": _from_manifest(paths, "versions", "calibration-sweeper"),
+        "own_code": _from_manifest(paths, "extensions", "digest"),
+        "results": paths.root,
+        "rehearsal": "true" if spec.is_rehearsal else "",
+        "mlflow.note.content": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
+    }
+    return SweepDescription(
+        name=paths.name,
+        # The first record names host, process and time, so sweeps of one name on one server stay apart.
+        identity=hashlib.sha256(first.read_bytes()).hexdigest()[:16],
+        generation=generation(paths.journal),
+        configurations=configurations(spec),
+        varying=varying_columns(spec.space),
+        tags={key: str(value) for key, value in facts.items() if value not in (None, "")},
+    )
+
+
+def _from_manifest(paths: SweepPaths, part: str, key: str) -> str:
+    """Return a fact of the sweep's manifest; nothing where it does not say, or cannot be read."""
+    try:
+        return str(json.loads(paths.manifest.read_text("utf-8"))[part][key] or "")
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

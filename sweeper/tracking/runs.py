@@ -1,0 +1,266 @@
+"""What MLflow should show of a sweep, computed from its journal. Knows nothing of MLflow itself.
+
+One parent run a sweep and one child run a trial. A point's time is its journal record's, so a point that is sent twice
+is the same point; a run is known by its tags, so it is found again by whoever looks next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeper.core.ids import config_hash, flatten_configuration, trial_name
+from sweeper.core.schemas import REHEARSAL
+from sweeper.journal.journal import Record
+from sweeper.journal.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
+from sweeper.tables.rows import JournalRows
+from sweeper.text.labels import describe, in_order
+from sweeper.tracking.points import Point, epoch_points, evaluation_points
+
+GENERATION_TAG = "journal_generation"
+"""The tag that tells runs of a journal some of whose records were set aside from those made before."""
+
+SWEEP_RUN = -1
+"""The place of the parent run, where a child has its configuration's index."""
+
+RUN_STATUS = {
+    "waiting": "SCHEDULED",
+    "running": "RUNNING",
+    "completed": "FINISHED",
+    "early_stopped": "FINISHED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+    "finished": "FINISHED",
+    "stopped": "KILLED",
+}
+"""MLflow's status for a trial's status and for a sweep's outcome."""
+
+LONGEST_TEXT = 5000
+"""Longer tag values are cut: MLflow's servers refuse them."""
+
+LONGEST_NAME = 120
+"""Longer names of runs are cut: MLflow's pages show less of them."""
+
+EVERYWHERE = frozenset({REHEARSAL, "version", "own_code"})
+"""Tags of the parent that its children carry, too."""
+
+
+@dataclass
+class RunUpdate:
+    """What one run still lacks.
+
+    Attributes:
+        place: the configuration's index, or `SWEEP_RUN`.
+        name: the run's name.
+        identity: tags that the run is created with and found by; never changed.
+        start_time, end_time: milliseconds; `end_time` is `None` while it runs.
+        status: MLflow's.
+        params: the varying hyperparameters.
+        tags: everything else that is known, as text.
+        points: metric values to add.
+        sequence: the newest journal record that is in; stored with the run.
+    """
+
+    place: int
+    name: str
+    identity: dict[str, str]
+    start_time: int
+    status: str = "RUNNING"
+    end_time: int | None = None
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    sequence: int = -1
+
+
+@dataclass(frozen=True)
+class SweepDescription:
+    """What the runs say besides the journal.
+
+    Attributes:
+        name: the sweep's, which is also the experiment's.
+        identity: of this sweep among all of its name, on any server.
+        generation: of its journal, see `sweeper.journal.journal.generation`: runs of another hold what is no longer
+            true.
+        configurations: nested values by index; those that a searcher chose are in the journal instead.
+        varying: the hyperparameter columns that become params; the others become tags.
+        tags: of the parent run.
+    """
+
+    name: str
+    identity: str
+    generation: str
+    configurations: Sequence[Mapping[str, Any]]
+    varying: Sequence[str]
+    tags: Mapping[str, str]
+
+
+class RunProjection:
+    """Folds the journal and gives out what each run lacks. Its memory grows with trials, not with records."""
+
+    def __init__(self, description: SweepDescription, known: Mapping[int, int]) -> None:
+        """Begin before the first record.
+
+        Args:
+            description: of the sweep.
+            known: place → newest record that the store's run holds already; its points are not made again.
+        """
+        self.state = SweepState(len(description.configurations))
+        self._description, self._known = description, known
+        self._rows = JournalRows()
+        self._began: dict[int, int] = {}
+        self._changed_at: dict[int, int] = {}
+        self._points: dict[int, list[Point]] = {}
+        self._texts: dict[int, dict[str, str]] = {}
+        self._touched: set[int] = set()
+        self._waiting = 0
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in; records come in order."""
+        milliseconds = round(record.time * 1000)
+        for place in self._places(record):
+            self._began.setdefault(place, milliseconds)
+            self._changed_at[place] = milliseconds
+            if record.sequence > self._known.get(place, -1):
+                self._touched.add(place)
+        self.state.apply(record)
+        rows = self._rows.project(record)
+        if rows and record.body["configuration"] in self._touched:
+            place = record.body["configuration"]
+            measured = [*epoch_points(rows.get("epochs", ())), *evaluation_points(rows.get("evaluations", ()))]
+            points = self._points.setdefault(place, [])
+            points += [Point(key, value, milliseconds, step) for key, value, step in measured]
+            self._waiting += len(measured)
+            self._texts.setdefault(place, {}).update(unavailable_texts(rows.get("evaluations", ())))
+
+    @property
+    def pending_points(self) -> int:
+        """How many points wait to be taken."""
+        return self._waiting
+
+    def add(self, place: int, points: Sequence[Point]) -> None:
+        """Add points that are not in the journal to a run whose trial is; a trial that never began has no run."""
+        if place in self._began:
+            self._points.setdefault(place, []).extend(points)
+            self._waiting += len(points)
+            self._touched.add(place)
+
+    def take(self, *, abandoned: bool = False) -> list[RunUpdate]:
+        """Return what every run lacks, the parent first; afterwards nothing is lacking.
+
+        Args:
+            abandoned: the driver is gone without a word, so what seems to run is interrupted.
+        """
+        if abandoned and self.state.outcome is None:
+            running = (index for index, trial in self.state.trials.items() if trial.status == RUNNING)
+            self._touched |= {SWEEP_RUN, *running}
+        updates = [
+            self._sweep_update(abandoned) if place == SWEEP_RUN else self._trial_update(place, abandoned)
+            for place in sorted(self._touched)
+        ]
+        self._touched.clear()
+        self._points, self._texts, self._waiting = {}, {}, 0
+        return updates
+
+    def _places(self, record: Record) -> list[int]:
+        """Return the runs that a record changes; a trial has one from its start on."""
+        if record.kind == "suggested":
+            return []
+        if "configuration" in record.body:
+            return [record.body["configuration"]]
+        # Drivers that start or end change what was running to interrupted.
+        return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
+
+    def name_of(self, index: int) -> str:
+        """Return the name of a trial's run: the trial, and what tells it from others, for charts' legends."""
+        flat = flatten_configuration(self._configuration(index))
+        return f"{trial_name(index)} {describe(flat, in_order(self._description.varying))}"[:LONGEST_NAME]
+
+    def _configuration(self, index: int) -> Mapping[str, Any]:
+        return self.state.suggested.get(index) or self._description.configurations[index]
+
+    def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
+        trial = self.state.trials[index]
+        status = INTERRUPTED if abandoned and trial.status == RUNNING else trial.status
+        configuration = self._configuration(index)
+        flat = {key: value for key, value in flatten_configuration(configuration).items() if value is not None}
+        varying = self._description.varying
+        tags = {key: _text(value) for key, value in flat.items() if key not in varying}
+        tags |= {key: value for key, value in self._description.tags.items() if key in EVERYWHERE}
+        tags |= {"status": status, **_trial_tags(trial), **self._texts.get(index, {})}
+        return RunUpdate(
+            place=index,
+            name=self.name_of(index),
+            identity={
+                **self._identity(index),
+                "trial": trial_name(index),
+                "config_hash": config_hash(configuration),
+            },
+            start_time=self._began[index],
+            status=RUN_STATUS[status],
+            end_time=None if status in (RUNNING, WAITING) else self._changed_at[index],
+            params={key: _text(value) for key, value in flat.items() if key in varying},
+            tags=tags,
+            points=self._points.get(index, []),
+            sequence=self.state.sequence,
+        )
+
+    def _sweep_update(self, abandoned: bool) -> RunUpdate:
+        outcome = self.state.outcome or (INTERRUPTED if abandoned else RUNNING)
+        counts = self.state.count()
+        ended_at = None if outcome == RUNNING else self._changed_at[SWEEP_RUN]
+        points = [
+            Point(f"trials_{status}", float(counts[status]), ended_at, self.state.attempt)
+            for status in sorted(ENDED)
+            if ended_at is not None and self.state.outcome is not None
+        ]
+        return RunUpdate(
+            place=SWEEP_RUN,
+            name=self._description.name,
+            identity=self._identity("sweep"),
+            start_time=self._began[SWEEP_RUN],
+            status=RUN_STATUS[outcome],
+            end_time=ended_at,
+            tags={**self._description.tags, "status": outcome, "attempt": str(self.state.attempt)},
+            points=points,
+            sequence=self.state.sequence,
+        )
+
+    def _identity(self, configuration: int | str) -> dict[str, str]:
+        return {
+            "sweep": self._description.name,
+            "sweep_id": self._description.identity,
+            "configuration": str(configuration),
+            **({GENERATION_TAG: self._description.generation} if self._description.generation else {}),
+        }
+
+
+def unavailable_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the reasons why something could not be measured, `posthoc_…_unavailable` and `hessian_unavailable`."""
+    return {
+        column: _text(value)
+        for row in rows
+        for column, value in row.items()
+        if column.endswith("_unavailable") and value is not None
+    }
+
+
+def _trial_tags(trial: TrialState) -> dict[str, str]:
+    facts = {
+        "attempt": trial.attempt,
+        "epochs": trial.epochs,
+        "stop_kind": trial.stop_kind,
+        "decision": trial.stop_reason,
+        "stop_rung": trial.stop_rung,
+        "error": trial.error,
+        "device": trial.device,
+        "packing": trial.packing,
+        "reused_from": trial.reused_from,
+        "reused_epochs": trial.reused_epochs,
+    }
+    return {key: _text(value) for key, value in facts.items() if value is not None}
+
+
+def _text(value: Any) -> str:
+    return str(value)[:LONGEST_TEXT]

@@ -1,0 +1,182 @@
+"""The MLflow projection of the journal: a process that follows a running sweep, and `sync` for any other time.
+
+Nothing here can hold up a sweep: the follower is a process of its own at low priority, the driver waits for it no
+longer than it chooses to, and what a dead or slow server kept it from writing is written by `sync`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import select
+import stat
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.core.errors import SweeperError
+from sweeper.journal.journal import record_names
+from sweeper.storage.lease import holder
+from sweeper.text.redaction import redact
+from sweeper.tracking.projection import Projection, sentence, store_errors
+from sweeper.tracking.watchdog import Watchdog
+
+PASS_SECONDS = 2.0
+"""The follower looks at the journal this often, or less often when a pass takes long."""
+
+SHARE_OF_TIME = 0.25
+"""A pass may take this share of the follower's time; at the lowest priority, and never the driver's."""
+
+LONGEST_PAUSE = 30.0
+"""After an error the follower waits 1, 2, 4 … seconds, at most this long."""
+
+SYNC_TRIES = 4
+"""So often `sync` tries to reach the store."""
+
+LAST_TRIES = 2
+"""Once the sweep is over the follower leaves after so many failures in a row, those before the end included."""
+
+_log = logging.getLogger("sweeper.mlflow")
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What a `sync` did: runs written to, points sent, seconds it took, and the store's address without secrets."""
+
+    sweep: str
+    store: str
+    runs: int
+    points: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sweep}: {self.points} points of {self.runs} runs were written to {self.store} "
+            f"in {self.seconds:.1f} s; MLflow has all there is"
+        )
+
+
+def sync(root: Path, uri: str) -> SyncReport:
+    """Make the store equal to a sweep's journal and return what was done. Safe to repeat: points are never doubled.
+
+    Raises SweeperError when the store cannot be reached, the journal is damaged or empty, or a follower is at work.
+    """
+    began = time.monotonic()
+    projection = Projection(root, uri)
+    with projection.alone(patience=2.0):
+        for tried in range(1, SYNC_TRIES + 1):
+            try:
+                projection.prepare()
+                if not projection.begin():
+                    raise SweeperError(f"the sweep {projection.paths.name!r} has no journal yet", "start it first")
+                projection.advance(abandoned=holder(projection.paths.lease) is None)
+                projection.attach()
+                break
+            except store_errors() as error:
+                if tried == SYNC_TRIES:
+                    raise SweeperError(
+                        f"MLflow at {redact(uri)} cannot be filled: {sentence(error)}",
+                        "start the server or correct --tracking-uri, then run `sweeper sync` again; nothing is lost",
+                    ) from error
+                time.sleep(2.0 ** (tried - 1))
+    return SyncReport(projection.paths.name, redact(uri), projection.runs, projection.points, time.monotonic() - began)
+
+
+def follow(root: Path, uri: str, driver: Driver) -> bool:
+    """Follow a sweep until its driver has left; return whether everything was written.
+
+    Args:
+        root: the sweep's folder.
+        uri: of the tracking store.
+        driver: tells whether it is still there.
+    """
+    projection = Projection(root, uri, Watchdog(over=lambda: not driver.wait(0.0)))
+    names = record_names(projection.paths.journal)
+    newest_before = int(names[-1][:10]) if names else -1
+    with projection.alone(patience=60.0):
+        failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
+        while True:
+            leaving = not driver.wait(pause)
+            began = time.monotonic()
+            try:
+                if not ready:
+                    projection.prepare()
+                    ready = True
+                # A request that timed out may have been carried out since: at the end the store is asked once more.
+                begun = (begun and not (leaving and troubled)) or projection.begin()
+                ended = begun and _advance(projection, newest_before)
+                leaving = leaving or (ended and not driver.announces)
+                if leaving:
+                    if ended:
+                        projection.attach()
+                    elif begun:
+                        projection.advance(abandoned=True)
+                    return True
+                failures, pause = 0, max(PASS_SECONDS, (time.monotonic() - began) * (1 / SHARE_OF_TIME - 1))
+            except store_errors() as error:
+                failures, ready, begun, troubled = failures + 1, False, False, True
+                pause = 1.0 if leaving else min(2.0 ** (failures - 1), LONGEST_PAUSE)
+                _log.warning("MLflow at %s: %s (failure %d)", redact(uri), sentence(error), failures)
+                if leaving and failures >= LAST_TRIES:
+                    return False
+
+
+def _advance(projection: Projection, newest_before: int) -> bool:
+    """Write what there is; return whether the sweep has ended since the follower came."""
+    projection.advance()
+    return projection.ended_at > newest_before
+
+
+class Driver:
+    """Whether the driver is still there: its process lives, and it holds the pipe to our standard input open.
+
+    A driver with such a pipe closes it when the tables and the report are complete (`announces`); without one, the
+    follower leaves as soon as the sweep's end is in the journal.
+    """
+
+    def __init__(self, parent: int | None) -> None:
+        """Watch process `parent`, our own parent; `None` watches the pipe alone."""
+        self._parent = parent
+        self.announces = stat.S_ISFIFO(os.fstat(0).st_mode)
+        self._gone = False
+
+    def wait(self, seconds: float) -> bool:
+        """Let `seconds` pass, or less when the driver leaves; return whether it is still there."""
+        if self._gone:
+            time.sleep(seconds)
+            return False
+        if self.announces:
+            readable, _, _ = select.select([0], [], [], seconds)
+            self._gone = bool(readable) and not os.read(0, 1)
+        else:
+            time.sleep(seconds)
+        self._gone = self._gone or (self._parent is not None and os.getppid() != self._parent)
+        return not self._gone
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the follower: `python -m sweeper.tracking.sync FOLDER --follow [--uri URI] [--parent PID]`."""
+    parser = argparse.ArgumentParser(prog="sweeper.tracking.sync", description="Fill MLflow from a sweep's journal.")
+    parser.add_argument("root", type=Path, help="the sweep's results folder")
+    parser.add_argument("--uri", default=None, help="the tracking store; else the environment's MLFLOW_TRACKING_URI")
+    parser.add_argument("--follow", action="store_true", help="go on until the driver has left")
+    parser.add_argument("--parent", type=int, default=None, help="the driver's process id")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    try:
+        if not uri:
+            raise SweeperError("no tracking store was named", "give --uri or set MLFLOW_TRACKING_URI")
+        if options.follow:
+            return 0 if follow(options.root, uri, Driver(options.parent)) else 1
+        _log.info("%s", sync(options.root, uri))
+    except SweeperError as error:
+        _log.error("%s", redact(str(error)))
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""Every judge on tables whose answer is known: where the claim is true, where it is false, and where none can tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper.analysis.claims import CLAIMS
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED
+from tests.sweeper.analysis.claims.constructed_tables import Measure, Row, final_rows
+
+GAMMAS = [0.5, 1, 2, 3, 4, 5, 7, 10]
+FOCAL = [{"loss_name": "cross_entropy"}, *({"loss_name": "focal", "loss_gamma": float(g)} for g in GAMMAS)]
+
+
+def gamma_of(configuration: Mapping[str, Any]) -> float:
+    return float(configuration.get("loss_gamma", 0.0))
+
+
+def curvature_by_gamma(cross_entropy: float, per_weight: float) -> Measure:
+    """λ_max of both Hessians as exp(slope · γ); the training loss's is scaled by the weight 0.5^γ besides."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        gamma, noise = gamma_of(configuration), random.normal(0, 0.1, 2)
+        weight = 0.5**gamma
+        return {
+            "val.hessian_cross_entropy_lambda_max": math.exp(cross_entropy * gamma + noise[0]),
+            "val.hessian_training_lambda_max": weight * math.exp(per_weight * gamma + noise[1]),
+            "val.mean_focal_weight": weight,
+        }
+
+    return measure
+
+
+def family_curvature(brier: float, aurc: float) -> Measure:
+    factors = {"cross_entropy": 1.0, "brier": brier, "aurc": aurc}
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        factor = factors[configuration["loss_name"]]
+        return {"val.hessian_cross_entropy_lambda_max": factor * math.exp(random.normal(0, 0.05))}
+
+    return measure
+
+
+FAMILIES = [{"loss_name": name} for name in ("cross_entropy", "brier", "aurc")]
+TRACES = [{"loss_name": "cross_entropy", "optimizer_lr": lr} for lr in np.logspace(-3, 0, 24)]
+
+
+def ece_by_trace(shape: Any) -> Measure:
+    """ECE as a function of log10 of the trace, which runs from 0 to 3 with the learning rate."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        place = 3 + math.log10(configuration["optimizer_lr"])
+        return {
+            "val.hessian_cross_entropy_trace": 10**place,
+            "test.ece": 10 ** (shape(place) + random.normal(0, 0.02)),
+        }
+
+    return measure
+
+
+WEIGHTS = [1e-5, 1e-4, 1e-3, 3e-3, 1e-2]
+REGULARISED = [
+    {"optimizer_lr": lr, "loss_name": name, **more}
+    for lr in (0.03, 0.1)
+    for name, more in (
+        ("cross_entropy", {}),
+        *(("hessian_trace", {"loss_base": "cross_entropy", "loss_weight": w}) for w in WEIGHTS),
+    )
+]
+
+
+def by_weight(ece: float, trace: float) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        place = math.log10(configuration.get("loss_weight", 1e-6))
+        noise = random.normal(0, 0.01, 2)
+        return {
+            "test.ece": 0.1 * math.exp(ece * place + noise[0]),
+            "val.hessian_cross_entropy_trace": math.exp(trace * place + noise[1]),
+        }
+
+    return measure
+
+
+def posthoc(gain: float) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        temperature = random.uniform(0.02, 0.05)
+        return {
+            "posthoc_temperature_ada_ece": temperature,
+            "posthoc_focal_temperature_ada_ece": temperature - gain + random.normal(0, 0.001),
+        }
+
+    return measure
+
+
+def posterior(after_map: float) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        noise = np.exp(random.normal(0, 0.05, 3))
+        return {
+            "test.kl_to_posterior": 0.1 * noise[0],
+            "test.posthoc_temperature_kl_to_posterior": 0.02 * noise[1],
+            "test.posthoc_focal_map_kl_to_posterior": after_map * noise[2],
+        }
+
+    return measure
+
+
+SELECTIVE = [
+    {"loss_name": "cross_entropy"},
+    *(
+        {"loss_name": "selective_risk", "loss_coverage": k, "loss_nu": v}
+        for k in (0.2, 0.5, 0.8, 0.9)
+        for v in (0.1, 1.0)
+    ),
+]
+
+
+def selective(gain: float) -> Measure:
+    """ECE 0.05 of cross-entropy, and of selective risk lower by `gain` at coverage 0.8 but higher elsewhere."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        best = configuration.get("loss_coverage") == 0.8
+        shift = 0.0 if configuration["loss_name"] == "cross_entropy" else -gain if best else 0.03
+        return {"ece": 0.05 + shift + random.normal(0, 0.001)}
+
+    return measure
+
+
+MISTAKES = [{"loss_name": "cross_entropy"}, {"loss_name": "focal_sample_dependent", "loss_variant": "flsd_53"}]
+
+
+def mistakes(gap: float) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        plain = configuration["loss_name"] == "cross_entropy"
+        return {"test.confidence_wrong": 0.5 + gap * plain + random.normal(0, 0.01), "test.accuracy": 0.9}
+
+    return measure
+
+
+CASES = [
+    ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(-0.2, -0.2), HOLDS),
+    ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(0.2, -0.2), FAILS),
+    ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(-0.2, 0.2), FAILS),
+    ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(0.0, -0.2), UNDECIDED),
+    ("curvature_falls_with_gamma", FOCAL[:5], curvature_by_gamma(-0.2, -0.2), UNDECIDED),
+    ("every_loss_controls_curvature", FAMILIES, family_curvature(0.5, 0.6), HOLDS),
+    ("every_loss_controls_curvature", FAMILIES, family_curvature(0.5, 1.6), FAILS),
+    ("every_loss_controls_curvature", FAMILIES, family_curvature(0.5, 1.0), UNDECIDED),
+    ("ece_smallest_at_intermediate_trace", TRACES, ece_by_trace(lambda t: -2 + 0.5 * (t - 1.5) ** 2), HOLDS),
+    ("ece_smallest_at_intermediate_trace", TRACES, ece_by_trace(lambda t: -2 + 0.4 * t), FAILS),
+    ("ece_smallest_at_intermediate_trace", TRACES, ece_by_trace(lambda t: -1 - 0.4 * t), FAILS),
+    ("ece_smallest_at_intermediate_trace", TRACES[:6], ece_by_trace(lambda t: -2 + 0.5 * (t - 1.5) ** 2), UNDECIDED),
+    ("trace_regularisation_calibrates", REGULARISED, by_weight(-0.2, -0.5), HOLDS),
+    ("trace_regularisation_calibrates", REGULARISED, by_weight(0.2, -0.5), FAILS),
+    ("trace_regularisation_calibrates", REGULARISED, by_weight(0.0, -0.5), UNDECIDED),
+    ("focal_temperature_beats_temperature", FOCAL[:3], posthoc(0.005), HOLDS),
+    ("focal_temperature_beats_temperature", FOCAL[:3], posthoc(-0.005), FAILS),
+    ("focal_temperature_beats_temperature", FOCAL[:3], posthoc(0.0), UNDECIDED),
+    ("focal_map_recovers_posterior", FOCAL[1:4], posterior(0.002), HOLDS),
+    ("focal_map_recovers_posterior", FOCAL[1:4], posterior(0.05), FAILS),
+    ("focal_map_recovers_posterior", FOCAL[1:4], posterior(0.02), UNDECIDED),
+    ("focal_map_recovers_posterior", FOCAL[:1], posterior(0.002), UNDECIDED),
+    ("coverage_and_nu_calibrate", SELECTIVE, selective(0.02), HOLDS),
+    ("coverage_and_nu_calibrate", SELECTIVE, selective(-0.02), FAILS),
+    ("coverage_and_nu_calibrate", SELECTIVE[:1], selective(0.02), UNDECIDED),
+    ("cross_entropy_overconfident_on_mistakes", MISTAKES, mistakes(0.2), HOLDS),
+    ("cross_entropy_overconfident_on_mistakes", MISTAKES, mistakes(-0.2), FAILS),
+    ("cross_entropy_overconfident_on_mistakes", MISTAKES, mistakes(0.0), UNDECIDED),
+    ("cross_entropy_overconfident_on_mistakes", MISTAKES[:1], mistakes(0.2), UNDECIDED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("claim", "configurations", "measure", "verdict"), CASES)
+def test_the_verdict_is_the_tables(claim: str, configurations: Any, measure: Measure, verdict: str) -> None:
+    found = CLAIMS[claim].judge(final_rows(configurations, measure))
+    assert found.verdict == verdict, found.sentence
+    assert found.claim == claim and found.sentence
+    if found.interval is not None:
+        assert found.interval[0] <= found.statistic <= found.interval[1]
+
+
+def test_every_claim_is_tested_in_both_directions_and_states_its_rule() -> None:
+    for name, claim in CLAIMS.items():
+        assert {verdict for case, *_, verdict in CASES if case == name} == {HOLDS, FAILS, UNDECIDED}
+        assert claim.name == name and claim.statement and claim.rule and "olds where" in claim.rule
+
+
+@pytest.mark.parametrize("claim", sorted(CLAIMS))
+def test_a_table_without_what_a_claim_is_about_leaves_it_undecided(claim: str) -> None:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        return {"ece": math.nan}
+
+    for rows in ([], final_rows([{"loss_name": "brier"}], measure)):
+        found = CLAIMS[claim].judge(rows)
+        assert found.verdict == UNDECIDED and found.interval is None and found.sentence
+
+
+@pytest.mark.parametrize("claim", sorted(CLAIMS))
+def test_trials_that_were_stopped_early_say_nothing(claim: str) -> None:
+    _, configurations, measure, _ = next(case for case in CASES if case[0] == claim and case[3] == HOLDS)
+    rows: list[Row] = [{**row, "stage": "rung"} for row in final_rows(configurations, measure)]
+    assert CLAIMS[claim].judge(rows).verdict == UNDECIDED
+
+
+@pytest.mark.parametrize(("claim", "configurations", "measure", "verdict"), CASES)
+def test_the_order_of_rows_says_nothing(claim: str, configurations: Any, measure: Measure, verdict: str) -> None:
+    rows = final_rows(configurations, measure)
+    shuffled = [rows[place] for place in np.random.default_rng(1).permutation(len(rows))]
+    assert CLAIMS[claim].judge(shuffled).to_dict() == CLAIMS[claim].judge(rows).to_dict()
+
+
+def test_where_nothing_is_true_few_verdicts_are_given() -> None:
+    """Of 95 % intervals on pure chance, about one in twenty excludes 0; a rule that finds more is no rule."""
+    given = 0
+    for seed in range(100):
+        rows = final_rows(MISTAKES, mistakes(0.0), replicates=5, seed=seed)
+        given += CLAIMS["cross_entropy_overconfident_on_mistakes"].judge(rows).verdict != UNDECIDED
+    assert given <= 12  # 5 expected; more than 12 has probability 0.1 %
+
+
+def test_architectures_are_not_mixed_into_one_correlation() -> None:
+    """Within each network λ_max falls with γ; between them it rises, because the larger γ went to the sharper one."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        gamma, sharp = gamma_of(configuration), configuration["architecture_name"] == "sharp"
+        value = math.exp(8 * sharp - 0.3 * gamma + random.normal(0, 0.05))
+        return {
+            "val.hessian_cross_entropy_lambda_max": value,
+            "val.hessian_training_lambda_max": value,
+            "val.mean_focal_weight": 1.0,
+        }
+
+    def focal(gammas: list[float], network: str) -> list[dict[str, Any]]:
+        return [{"loss_name": "focal", "loss_gamma": g, "architecture_name": network} for g in gammas]
+
+    rows = final_rows([*focal([1, 2, 3, 4, 5], "flat"), *focal([6, 7, 8, 9, 10], "sharp")], measure)
+    found = CLAIMS["curvature_falls_with_gamma"].judge(rows)
+    assert found.verdict == HOLDS and found.statistic is not None and found.statistic < -0.9

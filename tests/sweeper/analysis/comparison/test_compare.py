@@ -1,0 +1,105 @@
+"""Two sweeps side by side, with tables whose differences are known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from rich.console import Console
+
+from sweeper.analysis.comparison.compare import compare, differences
+from sweeper.analysis.comparison.view import view
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.synthetic_sweep import write_sweep
+
+
+def shift(folder: Path, column: str, by: float, split: str) -> None:
+    """Add `by` to a column of `evaluations` in every file of a sweep."""
+    for part in (folder / "tables" / "evaluations").rglob("*.parquet"):
+        table = pq.read_table(part)
+        values = np.array(table[column].to_pylist(), dtype=float)
+        values[np.array(table["split"].to_pylist()) == split] += by
+        at = table.column_names.index(column)
+        array = pa.array([None if np.isnan(v) else v for v in values], table.schema.field(at).type)
+        pq.write_table(table.set_column(at, table.schema.field(at), array), part)
+
+
+def text_of(first: Path, second: Path) -> str:
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(view(compare(Results(first), Results(second))))
+    return console.export_text()
+
+
+def test_where_nothing_can_be_paired_the_best_of_each_is_told(tmp_path: Path) -> None:
+    first = write_sweep(tmp_path / "first", configurations=12, samples=60)
+    second = write_sweep(tmp_path / "second", space="gamma", configurations=4, samples=60, failures=0)
+    text = text_of(first, second)
+    assert "nothing can be paired" in text
+    for folder in (first, second):
+        board = leaderboard(Results(folder))
+        line = next(line for line in text.splitlines() if line.startswith(f"best of {folder.name}: "))
+        assert board.value(board.finished[0]) in line and board.finished[0]["trial"] in line
+        assert f"the best of {len(board.finished)} finished" in line
+
+
+@pytest.fixture()
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    first = write_sweep(tmp_path / "first", configurations=18, replicates=3, space="gamma", failures=1, samples=60)
+    second = tmp_path / "second"
+    shutil.copytree(first, second, symlinks=True)
+    return first, second
+
+
+def test_a_known_difference_is_found_and_no_other(pair: tuple[Path, Path]) -> None:
+    shift(pair[1], "ece", 0.01, "test")
+    found = compare(Results(pair[0]), Results(pair[1]))
+    assert (found.shared, found.only, found.finished, found.unit) == (18, (0, 0), 17, "configuration")
+    assert found.equal_seeds and not found.asked
+    by_name = {(entry.split, entry.metric): entry for entry in found.metrics}
+    assert by_name["test", "ece"].difference.mean == pytest.approx(0.01)
+    assert by_name["test", "ece"].difference.n == 17
+    assert by_name["test", "ece"].difference.p < 0.01
+    others = [entry.difference for key, entry in by_name.items() if key != ("test", "ece")]
+    assert others and all(entry.mean == 0 and entry.p == 1 for entry in others)
+    assert "test ECE is higher in second: +0.01" in text_of(*pair)
+
+
+def test_what_was_asked_and_what_ran_it(pair: tuple[Path, Path]) -> None:
+    specification = yaml.safe_load((pair[1] / "sweep.yaml").read_text())
+    specification["scheduler"]["max_epochs"] = 81
+    (pair[1] / "sweep.yaml").write_text(yaml.safe_dump(specification))
+    for number, folder in enumerate(pair, 1):
+        made = {"versions": {"torch": str(number)}, "created": f"2026-01-0{number}T00:00:00+00:00"}
+        (folder / "manifest.json").write_text(json.dumps(made))
+    found = compare(Results(pair[0]), Results(pair[1]))
+    assert found.asked == [("scheduler.max_epochs", 27, 81)]
+    assert found.ran_on == [("versions.torch", "1", "2")]
+
+
+def test_other_samples_are_never_compared_in_curvature(pair: tuple[Path, Path]) -> None:
+    shift(pair[1], "hessian_cross_entropy_samples", 10, "val")
+    found = compare(Results(pair[0]), Results(pair[1]))
+    assert not [entry for entry in found.metrics if entry.metric.startswith("hessian")]
+    assert "different numbers of samples" in text_of(*pair)
+
+
+def test_sweeps_without_a_common_configuration(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    other = write_sweep(tmp_path / "other", configurations=4, failures=0, samples=60, seed=5)
+    found = compare(Results(pair[0]), Results(other))
+    assert (found.shared, found.finished, list(found.metrics)) == (0, 0, [])
+    assert "nothing can be paired" in text_of(pair[0], other)
+
+
+def test_differences_of_nested_values() -> None:
+    assert differences({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 5}, "e": {}}) == [
+        ("a.c", 2, 5),
+        ("d", 3, None),
+        ("e", None, {}),
+    ]

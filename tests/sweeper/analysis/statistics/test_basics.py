@@ -1,0 +1,94 @@
+"""Statistics against scipy, numpy and plain references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.analysis.statistics.basics import (
+    bootstrap_interval,
+    correlation,
+    log_log_fit,
+    ranks,
+    spearman,
+    spread,
+    spread_text,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=3, max_size=20), st.integers(0, 10**6))
+def test_spearman_agrees_with_scipy_with_ties(x: list[int], seed: int) -> None:
+    y = np.random.default_rng(seed).integers(0, 5, len(x))
+    np.testing.assert_allclose(ranks(x), scipy.stats.rankdata(x))
+    if len(set(x)) == 1 or len(set(y.tolist())) == 1:
+        assert np.isnan(spearman(x, y))
+    else:
+        np.testing.assert_allclose(spearman(x, y), scipy.stats.spearmanr(x, y).statistic, atol=1e-12)
+
+
+def test_correlation_says_when_it_cannot_tell() -> None:
+    assert correlation([1, 2, 3], [1, 2, 3]) is None
+    assert correlation([1, 1, 1, 1], [1, 2, 3, 4]) is None
+    few = correlation([1, 2, 3, 4], [4, 3, 2, 1])
+    assert few is not None and few.interval is None
+    assert few.rho == pytest.approx(-1) and few.text() == "ρ = −1.00 (n = 4)"
+    perfect = correlation(range(12), range(12))
+    assert perfect is not None and perfect.interval is None
+
+
+def test_the_bootstrap_interval_covers_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for trial in range(120):
+        low, high = bootstrap_interval(rng.normal(size=40), lambda s: float(s.mean()), resamples=300, seed=trial)
+        covered += low <= 0 <= high
+    assert 0.85 <= covered / 120 <= 0.99
+
+
+def test_a_correlations_interval_contains_it() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=30)
+    found = correlation(x, x + rng.normal(size=30))
+    assert found is not None and found.interval is not None
+    assert found.interval[0] < found.rho < found.interval[1] and found.n == 30
+    assert found == correlation(x, x + (np.random.default_rng(1).normal(size=60)[30:]))
+
+
+def test_spread_is_the_sample_standard_deviation() -> None:
+    values = [0.1, 0.2, 0.4]
+    found = spread(values)
+    assert found.mean == pytest.approx(np.mean(values)) and found.deviation == pytest.approx(np.std(values, ddof=1))
+    assert found.n == 3 and found.text() == "0.23 ± 0.15"
+    assert spread([0.5]).deviation is None and spread([0.5]).text() == "0.5"
+    assert np.isnan(spread([]).mean)
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "scale", "text"),
+    [
+        (0.12345, 0.00678, 1, "0.1235 ± 0.0068"),
+        (0.9123, 0.0101, 100, "91.2 ± 1.0"),
+        (1234.5, 67.8, 1, "1234 ± 68"),
+        (0.5, None, 1, "0.5"),
+        (0.5, 0.0, 1, "0.5 ± 0"),
+    ],
+)
+def test_spread_text_rounds_to_the_deviation(mean: float, deviation: float | None, scale: float, text: str) -> None:
+    assert spread_text(mean, deviation, scale=scale) == text
+
+
+def test_the_cubic_fit_finds_a_cubic() -> None:
+    x = np.logspace(0, 3, 9)
+    u = np.log10(x)
+    y = 10 ** (0.1 * u**3 - 0.3 * u**2 + 0.2 * u - 1)
+    fit = log_log_fit(x, y)
+    assert fit is not None and fit.r_squared == pytest.approx(1) and fit.n == 9
+    xs, ys = fit.curve(9)
+    np.testing.assert_allclose(xs, x)
+    np.testing.assert_allclose(ys, y, rtol=1e-6)
+    assert log_log_fit(x[:5], y[:5]) is None
+    assert log_log_fit([2.0] * 8, y[:8]) is None

@@ -1,0 +1,119 @@
+"""Loss families compared: against scipy, against what is known, and paired only where settings agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from sweeper.analysis.statistics.families import (
+    CONFIGURATIONS,
+    REPLICATES,
+    SEEDS,
+    SETTINGS,
+    compare_families,
+    reference_of,
+    unpaired_difference,
+)
+from sweeper.analysis.statistics.paired import holm, paired_difference
+
+VARYING = ("config_loss_name", "config_loss_gamma", "config_optimizer_lr")
+
+
+def row(loss: str, lr: float, judged: float | None, ece: float | None, gamma: float | None = None) -> dict[str, Any]:
+    """One finished configuration."""
+    return {
+        "trial": f"{loss}-{lr}-{gamma}", "loss": loss, "judged": judged, "test_ece": ece,
+        "config_loss_name": loss, "config_loss_gamma": gamma,
+        "config_optimizer_lr": lr,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_unpaired_test_is_scipys(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(0, 1, 6 + 3 * seed), rng.normal(0.8, 2, 9)
+    found = unpaired_difference(a, b)
+    expected = scipy.stats.permutation_test(
+        (b, a), lambda x, y: x.mean() - y.mean(), n_resamples=20_000, rng=np.random.default_rng(1)
+    )
+    assert found.mean == pytest.approx(b.mean() - a.mean())
+    assert found.p == pytest.approx(expected.pvalue, abs=0.02)
+    assert found.interval is not None and found.interval[0] < found.mean < found.interval[1]
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (5, 4), (7, 30)])
+def test_the_interval_of_few_is_welchs(sizes: tuple[int, int]) -> None:
+    rng = np.random.default_rng(8)
+    a, b = rng.normal(0, 1, sizes[0]), rng.normal(1, 3, sizes[1])
+    expected = scipy.stats.ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
+    assert unpaired_difference(a, b).interval == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("sizes", [(4, 5), (30, 25)])
+def test_the_unpaired_interval_covers_the_truth_about_as_often_as_it_says(sizes: tuple[int, int]) -> None:
+    inside = rejected = 0
+    rounds = 60
+    for seed in range(rounds):
+        rng = np.random.default_rng(seed)
+        found = unpaired_difference(rng.normal(0, 1, sizes[0]), rng.normal(0, 2, sizes[1]), seed=seed)
+        assert found.interval is not None
+        inside += found.interval[0] <= 0 <= found.interval[1]
+        rejected += found.p < 0.05
+    assert inside >= 0.85 * rounds and rejected <= 0.17 * rounds
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_grid_is_paired_by_settings_with_what_validation_would_choose(mode: str) -> None:
+    rng = np.random.default_rng(2)
+    rows, chosen, plain = [], [], []
+    for lr in (0.01, 0.03, 0.1, 0.3):
+        plain.append(float(rng.normal()))
+        rows.append(row("cross_entropy", lr, 1.0, plain[-1]))
+        judged, ece = rng.normal(size=3), rng.normal(size=3)
+        rows += [row("focal", lr, float(j), float(e), g) for j, e, g in zip(judged, ece, (1.0, 2.0, 3.0), strict=True)]
+        chosen.append(float(ece[np.argmin(judged) if mode == "min" else np.argmax(judged)]))
+    (found,) = compare_families(rows, VARYING, "test_ece", mode, {})
+    assert (found.unit, found.family, found.sizes) == (SETTINGS, "focal", (4, 4))
+    assert found.difference == paired_difference(plain, chosen)
+
+
+def test_settings_that_differ_are_not_paired_and_many_families_are_corrected() -> None:
+    rng = np.random.default_rng(3)
+    rows = [
+        row(loss, float(rng.uniform()), 1.0, float(rng.normal(shift, 1)))
+        for loss, shift in (("cross_entropy", 0.0), ("focal", 2.0), ("brier", 0.3))
+        for _ in range(9)
+    ]
+    found = compare_families(rows, VARYING, "test_ece", "min", {})
+    assert [item.family for item in found] == ["brier", "focal"] and {item.unit for item in found} == {CONFIGURATIONS}
+    assert [item.corrected for item in found] == holm([item.difference.p for item in found])
+    assert found[1].corrected < 0.05 < found[0].corrected
+
+
+def test_samples_that_do_not_vary_have_no_interval() -> None:
+    found = unpaired_difference([0.9, 0.9], [0.8, 0.8 * (1 + 1e-16)])
+    assert found.interval is None and found.mean == pytest.approx(-0.1)
+
+
+def test_a_lone_configuration_is_compared_by_replicates_with_the_best_of_the_other() -> None:
+    rows = [row("cross_entropy", 0.1, 1.0, 0.2), row("focal", 0.1, 0.5, 0.1, 2.0), row("focal", 0.1, 0.9, 0.3, 3.0)]
+    values = {rows[0]["trial"]: [0.1, 0.3], rows[1]["trial"]: [0.05, 0.15, float("nan")], rows[2]["trial"]: [9.0, 9.0]}
+    each = {trial: {hash((trial, at)): value for at, value in enumerate(mine)} for trial, mine in values.items()}
+    (found,) = compare_families(rows, VARYING, "test_ece", "min", each)
+    assert (found.unit, found.sizes) == (REPLICATES, (2, 2))
+    assert found.difference.mean == pytest.approx(0.1 - 0.2)
+    on_equal_seeds = {trial: dict(enumerate(mine)) for trial, mine in values.items()}
+    (paired,) = compare_families(rows, VARYING, "test_ece", "min", on_equal_seeds)
+    assert (paired.unit, paired.sizes) == (SEEDS, (2, 2))
+    assert paired.difference == paired_difference([0.1, 0.3], [0.05, 0.15])
+
+
+def test_what_cannot_be_compared_is_left_out() -> None:
+    assert compare_families([], VARYING, "test_ece", "min", {}) == []
+    assert compare_families([row("focal", 0.1, 1.0, 0.2)] * 3, VARYING, "test_ece", "min", {}) == []
+    rows = [row("cross_entropy", 0.1, 1.0, 0.2), row("focal", 0.2, None, 0.1), row("focal", 0.3, 1.0, float("nan"))]
+    assert compare_families(rows, VARYING, "test_ece", "min", {}) == []
+    assert reference_of([row("focal", 0.1, 1, 1), row("brier", 0.1, 1, 1), row("focal", 0.2, 1, 1)]) == "focal"

@@ -1,0 +1,68 @@
+"""Paired differences against scipy and against counting by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from sweeper.analysis.statistics.paired import EXACT_PAIRS, holm, p_text, paired_difference, sign_flip_p
+
+NUMBERS = st.floats(-100, 100).map(lambda value: round(value, 3))
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=7))
+def test_the_p_counts_sign_patterns(differences: list[float]) -> None:
+    seen = abs(sum(differences))
+    patterns = list(itertools.product((1, -1), repeat=len(differences)))
+    far = sum(abs(sum(s * d for s, d in zip(p, differences, strict=True))) >= seen - 1e-9 for p in patterns)
+    assert sign_flip_p(differences) == pytest.approx(far / len(patterns))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drawn_signs_agree_with_scipy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    differences = rng.normal(0.2, 1, EXACT_PAIRS + 12)
+    expected = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=9999, rng=np.random.default_rng(seed + 100)
+    ).pvalue
+    assert sign_flip_p(differences) == pytest.approx(expected, abs=0.025)
+
+
+@pytest.mark.parametrize("n", [2, 5, 7])
+def test_few_pairs_get_students_interval(n: int) -> None:
+    rng = np.random.default_rng(n)
+    a, b = rng.normal(size=n), rng.normal(0.5, 1, n)
+    expected = stats.ttest_rel(b, a).confidence_interval(0.95)
+    assert paired_difference(a, b).interval == pytest.approx((expected.low, expected.high))
+
+
+def test_intervals_cover() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for trial in range(200):
+        found = paired_difference(np.zeros(20), rng.normal(0.3, 1, 20), seed=trial)
+        hits += found.interval is not None and found.interval[0] <= 0.3 <= found.interval[1]
+    assert 175 <= hits <= 198
+
+
+def test_ends() -> None:
+    assert paired_difference([], []).p == 1
+    assert paired_difference([1.0], [2.0]).interval is None
+    assert paired_difference([1.0, 2.0], [1.0, 2.0]).p == 1
+    with pytest.raises(ValueError, match="no pairs"):
+        paired_difference([1.0], [])
+    assert (p_text(0.0002), p_text(0.031)) == ("p < 0.001", "p = 0.031")
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_agrees_with_its_definition(ps: list[float]) -> None:
+    m, order = len(ps), np.argsort(ps, kind="stable")
+    expected = [0.0] * m
+    for rank, at in enumerate(order):
+        expected[at] = max(min(1.0, (m - earlier) * ps[order[earlier]]) for earlier in range(rank + 1))
+    assert holm(ps) == pytest.approx(expected)

@@ -1,0 +1,144 @@
+"""The commands as functions: light to import, the same results and sentences as the command line, readable objects."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import typer
+
+import sweeper
+from sweeper.api import commands
+from sweeper.cli.main import app
+from sweeper.results import Results, UnknownSweepError, load, sql
+from sweeper.results.queries import QueryError
+from sweeper.text.display import Shown, as_html, as_text
+from tests.running import SPACE
+from tests.sweeper.synthetic_sweep import write_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+ANOTHER_WAY = {
+    # options of a command that are something else to a function
+    "settings": "set",
+    "no_mlflow": "mlflow",
+    "option": "options",
+}
+NOT_FOR_FUNCTIONS = {
+    "plan": {"as_json", "cluster", "prices"},  # values are attributes; prices concern a cluster's file
+    "status": {"audit", "watch"},
+    "stop": {"address"},
+    "report": {"table", "form"},
+    "claims": {"as_json"},
+    "submit": {"wait"},
+}
+
+
+def test_importing_the_package_imports_nothing_else():
+    program = (
+        "import sys, time; began = time.perf_counter(); import sweeper; took = time.perf_counter() - began\n"
+        "heavy = {'torch', 'ray', 'rich', 'pydantic', 'duckdb', 'pyarrow', 'numpy', 'yaml'} & set(sys.modules)\n"
+        "print(heavy, 'api' in dir(sweeper), set(sweeper.COMMANDS) <= set(dir(sweeper)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set() False True\n", done.stdout + done.stderr
+
+
+def test_a_module_of_a_commands_name_is_both():
+    program = (
+        "import sweeper.planning.plan, sweeper.reporting, sweeper\n"
+        "from sweeper.analysis.comparison.compare import compare as inner\n"
+        "import sweeper.monitoring.status as module\n"
+        "print(module.status_table.__name__, inner.__module__, sweeper.planning.plan.Plan.__name__)\n"
+        "print(all(callable(getattr(sweeper, name)) for name in sweeper.COMMANDS), type(sweeper.results).__name__)\n"
+        "try:\n    sweeper.status('nothing', output='/nowhere')\n"
+        "except sweeper.SweeperError as error:\n    print(error)\n"
+        "try:\n    sweeper.nothing\nexcept AttributeError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["status_table sweeper.analysis.comparison.compare Plan", "True module"], (
+        done.stdout + done.stderr
+    )
+    assert "/nowhere" in lines[2] and lines[-1] == "module 'sweeper' has no attribute 'nothing'"
+
+
+@pytest.mark.parametrize("name", sweeper.COMMANDS)
+def test_a_function_takes_what_its_command_takes(name):
+    listed = typer.main.get_command(app).commands
+    options = {parameter.name for parameter in listed[name].params} - NOT_FOR_FUNCTIONS.get(name, set())
+    wanted = {ANOTHER_WAY.get(option, option) for option in options}
+    taken = set(inspect.signature(getattr(commands, name)).parameters)
+    assert wanted <= taken, wanted - taken
+    assert taken <= wanted, taken - wanted
+
+
+def test_overrides_are_written_as_the_command_line_writes_them():
+    assert commands.overrides({"samples": 3, "space.loss": {"name": "focal", "gamma": 2.5}, "header": None}) == [
+        "samples=3", 'space.loss={"name": "focal", "gamma": 2.5}', "header=null",
+    ]  # fmt: skip
+    assert (
+        commands.overrides(["a=1"]) == ["a=1"]
+        and commands.overrides("a=1") == ["a=1"]
+        and commands.overrides(None) == []
+    )
+
+
+def test_faults_are_raised_with_the_command_lines_sentences(tmp_path):
+    with pytest.raises(sweeper.SweeperError) as caught:
+        commands.run({"dataset": "digits", "space": {"loss": "focl"}}, output=tmp_path, mlflow=False)
+    said = str(caught.value)
+    assert "search space: 4 faults, nothing was started" in said and "did you mean 'focal'?" in said
+    assert not any(tmp_path.iterdir())
+    (tmp_path / "bad.yaml").write_text("dataset: digits\n")
+    with pytest.raises(sweeper.SweeperError) as caught:
+        commands.plan(tmp_path / "bad.yaml")
+    command = [sys.executable, "-m", "sweeper", "plan", str(tmp_path / "bad.yaml")]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert printed.returncode == 2 and printed.stderr == f"error: {caught.value}\n"
+
+
+def test_a_plan_from_values_is_that_of_the_file(tmp_path):
+    import yaml
+
+    values = yaml.safe_load(SPACE)
+    values["space"]["architecture"] = "mlp"
+    planned = commands.plan(values, set={"samples": 4})
+    assert isinstance(planned, Shown) and planned.trials == planned.value.trials == 4
+    assert "samples" in values and values["samples"] == 10, "what was given stays as it is"
+    assert repr(planned).startswith("trials ") and "<pre" in planned._repr_html_()
+
+
+def test_results_are_arrow_pandas_and_polars(tmp_path):
+    root = write_sweep(tmp_path / "one")
+    found = load("one", tmp_path)
+    assert isinstance(found, Results) and "<pre" in found._repr_html_()
+    final = load(root, table="final")
+    assert isinstance(final, pa.Table) and final.num_rows == len(found.pandas()) == len(found.polars()) > 0
+    assert list(final.to_pandas().columns) == list(found.polars().columns) == final.column_names
+    assert sql("one", "select count(*) as n from final", tmp_path).to_pylist() == [{"n": final.num_rows}]
+    with pytest.raises(QueryError, match="there is no table 'finale'"):
+        load(root, table="finale")
+    with pytest.raises(UnknownSweepError, match="did you mean 'one'"):
+        load("onee", tmp_path)
+
+
+def test_what_is_shown_is_the_same_in_text_and_html():
+    from rich.table import Table
+
+    table = Table("a", "b", box=None)
+    table.add_row("1 < 2", "γ")
+    assert as_text(table).split() == ["a", "b", "1", "<", "2", "γ"]
+    assert "1 &lt; 2" in as_html(table) and "γ" in as_html(table)
+
+
+def test_reading_commands_give_objects(tmp_path):
+    write_sweep(tmp_path / "one")
+    write_sweep(tmp_path / "two")
+    compared = commands.compare("one", "two", output=tmp_path)
+    assert compared.names == ("one", "two") and repr(compared).startswith("one and two")
+    rules = commands.claims()
+    assert rules.value == [] and "Tr(H)" in repr(rules)

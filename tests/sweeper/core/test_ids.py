@@ -1,0 +1,103 @@
+"""Names, hashes and seeds are functions of what they name, and names stay inside the results folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.core.ids import (
+    SweepPaths,
+    config_hash,
+    configuration_index,
+    configuration_seed,
+    flatten_configuration,
+    is_sweep_name,
+    replicate_seed,
+    seed_from,
+    trial_name,
+)
+
+SCALARS = st.one_of(st.booleans(), st.integers(-1000, 1000), st.floats(allow_nan=False), st.text(max_size=5))
+CONFIGURATIONS = st.recursive(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), SCALARS, max_size=4),
+    lambda inner: st.dictionaries(st.text("abc", min_size=1, max_size=3), st.one_of(SCALARS, inner), max_size=4),
+    max_leaves=6,
+)
+
+
+@given(st.integers(0, 10**7))
+def test_trial_names_read_back_and_sort_as_their_numbers_do(index):
+    assert configuration_index(trial_name(index)) == index
+    assert len(trial_name(index)) >= 6
+    if index < 99_999:
+        assert trial_name(index) < trial_name(index + 1)
+
+
+@pytest.mark.parametrize("name", ["", "7", "c7", "c0007", "x00007", "c00007 ", "c00007/..", "c-0007", "c00007\n"])
+def test_other_names_are_no_trials(name):
+    with pytest.raises(ValueError, match="trial name"):
+        configuration_index(name)
+
+
+@pytest.mark.parametrize("name", ["a", "quickstart", "quickstart-2", "A.b_c-9", "0", "x" * 100])
+def test_sweep_names(name):
+    assert is_sweep_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "/etc", "-rf", ".hidden", "a b", "a\n", "x" * 101, "sweep\x00", "é"]
+)
+def test_names_that_could_escape_or_confuse_are_refused(name):
+    assert not is_sweep_name(name)
+
+
+def test_paths_lie_below_the_root():
+    paths = SweepPaths(Path("/results/quick"))
+    assert paths.name == "quick"
+    assert paths.trial_checkpoints(7) == Path("/results/quick/checkpoints/c00007")
+    for name in dir(SweepPaths):
+        value = getattr(paths, name)
+        if isinstance(value, Path):
+            assert value == paths.root or paths.root in value.parents, name
+
+
+def test_seeds_are_fixed_for_ever():
+    """Written down once: another value would draw other configurations from every old search space."""
+    assert configuration_seed(0, 0) == 2223197901894683806
+    assert replicate_seed(0, 7, 1) == 710898912964190610
+
+
+def test_seeds_differ_and_fit_every_generator():
+    seeds = {replicate_seed(s, i, r) for s in range(5) for i in range(40) for r in range(5)}
+    seeds |= {configuration_seed(s, i) for s in range(5) for i in range(40)}
+    assert len(seeds) == 5 * 40 * 6
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seed_from("a", 12) != seed_from("a1", 2)
+
+
+@given(CONFIGURATIONS)
+def test_hash_ignores_the_order_of_keys_alone(configuration):
+    def reversed_keys(value):
+        return {k: reversed_keys(value[k]) for k in reversed(value)} if isinstance(value, dict) else value
+
+    assert config_hash(reversed_keys(configuration)) == config_hash(configuration)
+    assert len(config_hash(configuration)) == 16
+    assert config_hash({**configuration, "new": 1}) != config_hash({**configuration, "new": 2})
+
+
+def test_flattened_columns():
+    configuration = {
+        "loss": {"name": "focal", "gamma": 3.0},
+        "optimizer": {"name": "sgd", "milestones": [150, 250]},
+        "flag": True,
+    }
+    assert flatten_configuration(configuration) == {
+        "config_loss_name": "focal",
+        "config_loss_gamma": 3.0,
+        "config_optimizer_name": "sgd",
+        "config_optimizer_milestones": "[150, 250]",
+        "config_flag": True,
+    }

@@ -1,0 +1,189 @@
+"""A budget ends a sweep gently and can be raised; limits and priority say who may start trials."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.execution.amendments import amend
+from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
+from sweeper.execution.peers import SILENCE_SECONDS, TELL_SECONDS, Peers
+from sweeper.journal.journal import Record
+from sweeper.journal.state import ENDED, SweepState
+from sweeper.scheduling.asha import Halving
+from sweeper.space.loading import load_spec
+from sweeper.space.models import Budget
+from sweeper.storage.sweeps import create_sweep, open_sweep
+from tests.running import write_space
+from tests.sweeper.fake_executor import FakeSweep
+
+HALVING = Halving("val_nll", "min", 27, 3, 3)
+
+
+def record(kind, time, **body):
+    return Record(0, kind, time, body)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50)), min_size=1, max_size=6))
+def test_only_the_time_that_drivers_work_counts(attempts):
+    worked, now, expected = WorkingTime(), 1e9, 0
+    for busy, pause in attempts:
+        worked.apply(record("attempt", now))
+        for second in range(1, busy + 1):
+            worked.apply(record("started", now + second))
+        now, expected = now + busy + pause, expected + busy
+    assert worked.seconds(now - attempts[-1][1]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent"),
+    [
+        (Budget(gpu_hours=1), {"gpu_hours": 0.5}),
+        (Budget(wall_hours=1), {"wall_hours": 2.0}),
+        (Budget(cost=4, gpu_hour_price=8), {"cost": 4.0}),
+        (Budget(cost=4, gpu_hour_price=0, cpu_hour_price=0.5), {"cost": 1.0}),
+        (Budget(cost=4), {"cost": 1.5}),
+    ],
+)
+def test_what_has_been_spent(budget, spent):
+    state, worked = SweepState(2), WorkingTime()
+    worked.apply(record("attempt", 0.0))
+    for trial in state.trials.values():
+        trial.wall_seconds = 1800.0
+    watch = BudgetWatch(
+        budget, state, worked, {"cpu": 2, "gpu": 0.5}, {"SWEEPER_GPU_HOUR_PRICE": "3"}, clock=lambda: 7200.0
+    )
+    ((name, value),) = spent.items()
+    assert watch.spent()[name] == pytest.approx(value)
+    assert (watch.reached() is not None) == (value >= getattr(budget, name))
+
+
+def test_a_cost_without_a_price_is_refused():
+    with pytest.raises(SweeperError, match=r"budget.cost = 5.*hour costs"):
+        BudgetWatch(Budget(cost=5), SweepState(1), WorkingTime(), {"cpu": 1, "gpu": 1}, {})
+
+
+class _SpentAt:
+    """A sink that winds the driver down after so many reports, and notes what starts after that."""
+
+    def __init__(self, reports):
+        self.left, self.driver, self.late = reports, None, []
+
+    def append(self, record):
+        if record.kind == "started" and self.driver.winding_down:
+            self.late.append(record.body["configuration"])
+        self.left -= record.kind == "report"
+
+    def flush_if_due(self):
+        if self.left <= 0 and self.driver.winding_down is None:
+            self.driver.winding_down = "the budget is reached: gpu_hours 2 of 2"
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), reports=st.integers(1, 20), slots=st.integers(1, 4))
+def test_a_spent_budget_lets_trials_come_to_a_rung_and_a_larger_one_goes_on(tmp_path_factory, seed, reports, slots):
+    sweep = FakeSweep(SweepPaths(tmp_path_factory.mktemp("budget") / "sweep"), HALVING, 12, slots=slots)
+    rng, sink = np.random.default_rng(seed), _SpentAt(reports)
+    driver = sink.driver = sweep.driver(sink)
+    driver.begin()
+    sweep._drive(driver, rng, trouble=0.0)
+    outcome = driver.finish()
+    stopped_at = {index: trial for index, trial in driver.state.trials.items() if trial.status == "interrupted"}
+    assert outcome == "stopped" or not driver.state.unfinished()
+    assert all(trial.epochs in HALVING.rungs for trial in stopped_at.values())
+    assert all(trial.last_evaluation_epoch == trial.epochs for trial in stopped_at.values())
+    assert len(stopped_at) <= slots
+    if driver.state.unfinished():
+        assert [*sweep.records()][-1].body["reason"] == "the budget is reached: gpu_hours 2 of 2"
+        sweep.run(rng)
+    state = sweep.driver().state
+    assert all(trial.status in ENDED for trial in state.trials.values())
+    rows = [(r.body["configuration"], row["replicate"], row["epoch"])
+            for r in sweep.records() if r.kind == "report" for row in r.body["epochs"]]  # fmt: skip
+    assert len(rows) == len(set(rows))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_no_more_trials_at_once_than_the_limit(tmp_path, limit):
+    sweep = FakeSweep(SweepPaths(tmp_path / "sweep"), HALVING, 10, slots=4)
+    driver = sweep.driver(max_concurrent=limit)
+    driver.begin()
+    given_out = [driver.next_assignment() for _ in range(8)]
+    assert len([each for each in given_out if each is not None]) == limit
+    assert not driver.wants_more or limit > 0
+    for assignment in given_out[:limit]:
+        driver.on_started(assignment)
+    assert not driver.wants_more, "what its own limit holds back needs no room of the cluster"
+    sweep2 = dataclasses.replace(sweep, paths=SweepPaths(tmp_path / "second"))
+    assert sweep2.run(np.random.default_rng(0), max_concurrent=limit).state.count()["waiting"] == 0
+
+
+class _Board(dict):
+    def write(self, name, text):
+        self[name] = text
+
+    def read(self):
+        return dict(self)
+
+    def remove(self, name):
+        self.pop(name, None)
+
+
+def test_a_sweep_starts_nothing_while_one_of_higher_priority_waits(tmp_path):
+    board, now, said = _Board(), [0.0], []
+    drivers, peers = {}, {}
+    for name, priority in (("low", 0), ("high", 5)):
+        drivers[name] = FakeSweep(SweepPaths(tmp_path / name), HALVING, 4).driver()
+        drivers[name].begin()
+        peers[name] = Peers(name, priority, board, said.append, clock=lambda: now[0])
+        peers[name].driver = drivers[name]
+
+    def turn(*names):
+        now[0] += TELL_SECONDS
+        for name in names:
+            peers[name].flush_if_due()
+
+    turn("low")
+    assert drivers["low"].alone and drivers["low"].yields_to is None
+    turn("high", "low")
+    assert drivers["low"].yields_to == "high" and drivers["low"].next_assignment() is None
+    assert said == ["starting no trials while high, of higher priority, has some waiting"]
+    turn("low", "high")
+    assert drivers["high"].yields_to is None
+    first = drivers["high"].next_assignment()
+    assert first is not None and drivers["high"].next_assignment() is None, "beside others, one ahead is enough"
+    drivers["high"].on_started(first)
+    assert drivers["high"].next_assignment() is not None
+    drivers["high"].winding_down = "enough"
+    turn("high", "low")
+    assert drivers["low"].yields_to is None and json.loads(board["high"])["waiting"] is False
+    drivers["high"].winding_down = None
+    turn("high", "low")
+    assert drivers["low"].yields_to == "high"
+    for _ in range(int(SILENCE_SECONDS / TELL_SECONDS) + 1):
+        turn("low")
+    assert drivers["low"].yields_to is None, "a sweep that is silent has no driver any more"
+    peers["high"].leave()
+    assert "high" not in board
+
+
+def test_a_resume_may_change_what_is_spent_and_nothing_that_is_measured(tmp_path):
+    spec = load_spec(write_space(tmp_path), ["budget.gpu_hours=1"])
+    sweep = create_sweep(spec, "small", None, tmp_path / "results", {})
+    changed = amend(sweep, ["budget.gpu_hours=2", "max_concurrent=3"])
+    assert (changed.spec.budget.gpu_hours, changed.spec.max_concurrent) == (2.0, 3)
+    assert open_sweep("small", tmp_path / "results").spec == changed.spec
+    assert changed.configurations[:] == sweep.configurations[:]
+    with pytest.raises(InvalidSearchSpace) as raised:
+        amend(sweep, ["samples=3", "space.loss.name=focal", "budget.gpu_hours=-1"])
+    assert "samples" in str(raised.value) and "space.loss.name" in str(raised.value)
+    with pytest.raises(InvalidSearchSpace, match="gpu_hours"):
+        amend(sweep, ["budget.gpu_hours=-1"])
+    assert amend(sweep, []) is sweep

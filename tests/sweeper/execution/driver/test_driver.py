@@ -1,0 +1,342 @@
+"""Whatever is killed whenever: every configuration ends once, every row is journaled once, every decision stands."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.execution.driver.failures import Failure
+from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.state import ENDED, fold
+from sweeper.scheduling.asha import Halving, audit
+from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
+
+HALVING = Halving("val_nll", "min", 27, 3, 3)
+TO_THE_END = dataclasses.replace(HALVING, stops=False)
+COUNT = 14
+
+
+def _sweep(tmp_path, halving=HALVING, name="sweep", **options):
+    return FakeSweep(SweepPaths(tmp_path / name), halving, options.pop("configurations", COUNT), **options)
+
+
+def _decisions(sweep):
+    return [
+        (r.body["configuration"], r.body["epoch"], r.body["decision"])
+        for r in sweep.records()
+        if r.kind == "report" and r.body["decision"] is not None
+    ]
+
+
+def _endings(sweep):
+    ended = [
+        r.body["configuration"]
+        for r in sweep.records()
+        if (r.kind == "report" and r.body["status"] in ENDED) or (r.kind == "failed" and r.body["final"])
+    ]
+    return collections.Counter(ended)
+
+
+def _check_invariants(sweep):
+    """What must hold of every journal, whatever happened."""
+    records = list(sweep.records())
+    state = fold(records, sweep.configurations)
+    assert _endings(sweep) == dict.fromkeys(range(sweep.configurations), 1)
+    _, differences = audit(sweep.halving, records)
+    assert differences == []
+    for table in ("epochs", "evaluations"):
+        rows = [
+            (r.body["configuration"], row["replicate"], row["epoch"])
+            for r in records
+            if r.kind == "report"
+            for row in r.body[table]
+        ]
+        assert len(rows) == len(set(rows)), table
+        for index, trial in state.trials.items():
+            epochs = sorted(
+                epoch for configuration, replicate, epoch in rows if (configuration, replicate) == (index, 1)
+            )
+            if trial.stop_kind == "crash":
+                continue
+            rungs = [rung for rung in sweep.halving.rungs if rung <= trial.sound_epochs]
+            assert epochs == (list(range(1, trial.epochs + 1)) if table == "epochs" else rungs), (table, index)
+    return state
+
+
+def _expected_best(state, mode="min"):
+    sound = [t for t in state.trials.values() if t.status in ("completed", "early_stopped")]
+    sign = -1 if mode == "min" else 1
+    return max(sound, key=lambda t: (t.status == "completed", sign * t.objective, -t.configuration)).configuration
+
+
+def _kept(sweep):
+    return {path.name for path in sweep.paths.checkpoints.iterdir() if any(path.iterdir())}
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", range(12))
+def test_one_at_a_time_kills_change_no_decision(tmp_path, seed, mode):
+    halving = dataclasses.replace(HALVING, mode=mode)
+    undisturbed = _sweep(tmp_path, halving, "undisturbed")
+    undisturbed.run(np.random.default_rng(seed))
+    disturbed = _sweep(tmp_path, halving, "disturbed")
+    disturbed.run(np.random.default_rng(seed + 100), kills=25, trouble=0.05)
+    assert _decisions(disturbed) == _decisions(undisturbed)
+    for sweep in (undisturbed, disturbed):
+        state = _check_invariants(sweep)
+        assert _kept(sweep) == {trial_name(_expected_best(state, mode))}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_lost_at_the_journals_end_leave_no_gap(tmp_path, seed):
+    """As after a power cut, or where damaged records were set aside: checkpoints are then ahead of the journal."""
+    undisturbed, robbed = _sweep(tmp_path, name="undisturbed"), _sweep(tmp_path, name="robbed")
+    undisturbed.run(np.random.default_rng(seed))
+    rng = np.random.default_rng(seed + 100)
+    for _ in range(6):
+        robbed.run_until_killed(rng)
+        names = record_names(robbed.paths.journal)
+        for name in names[len(names) - int(rng.integers(0, 1 + min(9, len(names)))) :]:
+            (robbed.paths.journal / name).unlink()
+    robbed.run(rng)
+    assert _decisions(robbed) == _decisions(undisturbed)
+    _check_invariants(robbed)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 15))
+def test_several_at_a_time_every_configuration_ends_once(tmp_path_factory, seed, slots, halving, kills):
+    sweep = _sweep(tmp_path_factory.mktemp("sweep"), halving, slots=slots, configurations=16)
+    sweep.run(np.random.default_rng(seed), kills=kills, trouble=0.08)
+    state = _check_invariants(sweep)
+    for trial in state.trials.values():
+        assert (trial.status == "failed") == (
+            fails_at(trial.configuration) is not None and fails_at(trial.configuration) <= trial.epochs
+        )
+    assert _kept(sweep) == {trial_name(_expected_best(state))}
+
+
+def test_the_journal_tells_the_drivers_own_state(tmp_path):
+    sweep = _sweep(tmp_path, slots=3)
+    driver = sweep.run(np.random.default_rng(5), trouble=0.1)
+    assert repr(vars(fold(sweep.records(), COUNT))) == repr(vars(driver.state))
+
+
+def test_a_trial_whose_loss_is_not_a_number_fails_at_once(tmp_path):
+    sweep = _sweep(tmp_path)
+    sweep.run(np.random.default_rng(0))
+    trial = fold(sweep.records(), COUNT).trials[0]
+    assert (trial.status, trial.epochs, trial.stop_rung) == ("failed", 4, None)
+    assert trial.error == "train_loss of replicate 0 is nan in epoch 4"
+    assert trial.stop_kind == "non_finite"
+
+
+def test_crashes_count_until_the_retries_are_spent(tmp_path):
+    sweep = _sweep(tmp_path, configurations=2, retries=2)
+    driver = sweep.driver()
+    driver.begin()
+    for attempt in range(3):
+        assignment = driver.next_assignment()
+        assert assignment == [0], "it is tried again before anything else"
+        driver.on_started(assignment)
+        driver.on_failure(assignment, CRASHED)
+        assert driver.state.trials[0].failures == attempt + 1
+    assert driver.state.trials[0].status == "failed"
+    assert driver.state.trials[0].error == "its process died (after 3 tries)"
+    assert driver.next_assignment() == [1]
+
+
+def test_without_retries_the_first_crash_is_final(tmp_path):
+    driver = _sweep(tmp_path, retries=0).driver()
+    driver.begin()
+    driver.on_failure(driver.next_assignment(), CRASHED)
+    assert driver.state.trials[0].error == "its process died"
+
+
+def test_retries_are_counted_across_drivers(tmp_path):
+    sweep = _sweep(tmp_path, configurations=1, retries=1)
+    for status in ("waiting", "failed"):
+        driver = sweep.driver()
+        driver.begin()
+        driver.on_failure(driver.next_assignment(), CRASHED)
+        assert driver.state.trials[0].status == status
+
+
+def test_preemption_never_counts(tmp_path):
+    driver = _sweep(tmp_path, configurations=1, retries=0).driver()
+    driver.begin()
+    for _ in range(50):
+        driver.on_failure(driver.next_assignment(), PREEMPTION)
+    assert (driver.state.trials[0].status, driver.state.trials[0].failures) == ("waiting", 0)
+
+
+def test_a_death_after_the_last_report_changes_nothing(tmp_path):
+    sweep = _sweep(tmp_path, configurations=1)
+    driver = sweep.driver()
+    driver.begin()
+    assignment = driver.next_assignment()
+    alone(Worker(sweep.paths, HALVING, np.random.default_rng(0), assignment), driver)
+    before = len(list(sweep.records()))
+    driver.on_failure(assignment, CRASHED)
+    assert len(list(sweep.records())) == before
+    assert driver.exhausted and driver.next_assignment() is None
+
+
+def test_a_process_that_ends_without_a_last_report_is_a_failure(tmp_path):
+    driver = _sweep(tmp_path, configurations=1, retries=1).driver()
+    driver.begin()
+    for status in ("waiting", "failed"):
+        assert driver.on_reports(driver.next_assignment(), [], exhausted=True)
+        assert driver.state.trials[0].status == status
+    assert driver.exhausted
+
+
+def test_failed_trials_run_again_when_asked(tmp_path):
+    sweep = _sweep(tmp_path, retries=0)
+    sweep.run(np.random.default_rng(1))
+    failed = [t.configuration for t in fold(sweep.records(), COUNT).trials.values() if t.status == "failed"]
+    assert failed == [0, 5, 11]
+    again = sweep.driver()
+    again.begin()
+    assert again.next_assignment() is None and again.exhausted
+    driver = sweep.run(np.random.default_rng(2), failed_too=True)
+    assert [t.configuration for t in driver.state.trials.values() if t.status == "failed"] == failed
+    assert {i for i, n in _endings(sweep).items() if n == 2} == set(failed), "they failed again, and it shows"
+    assert audit(HALVING, sweep.records())[1] == []
+
+
+def test_a_failed_trial_that_works_the_second_time_is_judged_like_any_other(tmp_path, monkeypatch):
+    sweep = _sweep(tmp_path)
+    sweep.run(np.random.default_rng(1))
+    monkeypatch.setattr("tests.sweeper.fake_executor.fails_at", lambda configuration: None)
+    driver = sweep.run(np.random.default_rng(2), failed_too=True)
+    assert driver.state.count()["failed"] == 0
+    for index in (0, 5, 11):
+        decided = [(e, d["kind"]) for i, e, d in _decisions(sweep) if i == index and d["kind"] != "fail"]
+        assert [e for e, _ in decided] == list(HALVING.rungs)[: len(decided)]
+        assert decided[-1][1] in ("stop", "complete")
+    assert audit(HALVING, sweep.records())[1] == []
+
+
+def test_a_failed_trial_whose_process_dies_before_it_starts_is_not_forgotten(tmp_path):
+    sweep = _sweep(tmp_path, retries=0)
+    sweep.run(np.random.default_rng(1))
+    driver = sweep.driver(failed_too=True)
+    driver.begin()
+    assignment = driver.next_assignment()
+    assert assignment == [0]
+    driver.on_failure(assignment, PREEMPTION)
+    assert driver.next_assignment() == [0]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 16])
+def test_shares_shrink_towards_the_end(tmp_path, slots):
+    driver = _sweep(tmp_path, TO_THE_END, configurations=256, slots=slots).driver()
+    driver.begin()
+    shares = []
+    while (assignment := driver.next_assignment()) is not None:
+        shares.append(assignment)
+    sizes = [len(share) for share in shares]
+    assert [index for share in shares for index in share] == list(range(256))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == min(8, math.ceil(256 / (4 * slots))) and sizes[-slots:] == [1] * slots
+
+
+def test_where_a_scheduler_can_stop_trials_they_come_one_at_a_time(tmp_path):
+    driver = _sweep(tmp_path, configurations=64).driver()
+    assert len(driver.next_assignment()) == 1
+
+
+def test_a_crash_in_a_shared_process_is_pinned_on_the_trial_that_causes_it(tmp_path):
+    """The third of eight kills its process before the others' reports get out; only it may fail for good."""
+    sweep = _sweep(tmp_path, TO_THE_END, configurations=40, retries=1)
+    driver = sweep.driver()
+    driver.begin()
+    rng = np.random.default_rng(0)
+    while (assignment := driver.next_assignment()) is not None:
+        driver.on_started(assignment)
+        if 2 in assignment:
+            driver.on_failure(assignment, CRASHED)
+        else:
+            alone(Worker(sweep.paths, TO_THE_END, rng, assignment), driver)
+    failed = {t.configuration for t in driver.state.trials.values() if t.stop_kind == "crash"}
+    assert failed == {2}
+    assert driver.finish() == "finished"
+
+
+def test_what_a_shared_process_had_reported_before_it_died_stays(tmp_path):
+    sweep = _sweep(tmp_path, TO_THE_END, configurations=64)
+    driver = sweep.driver()
+    driver.begin()
+    assignment = driver.next_assignment()
+    worker = Worker(sweep.paths, TO_THE_END, np.random.default_rng(3), assignment)
+    while driver.state.trials[assignment[0]].status not in ENDED:
+        driver.on_reports(assignment, *worker.step())
+    left = [index for index in assignment if driver.state.trials[index].status not in ENDED]
+    assert 0 < len(left) < len(assignment)
+    driver.on_failure(assignment, CRASHED)
+    assert [driver.next_assignment() for _ in left] == [[index] for index in left]
+
+
+def test_the_stop_marker_is_polled_now_and_then(tmp_path):
+    sweep = _sweep(tmp_path)
+    now = [0.0]
+    driver = sweep.driver(clock=lambda: now[0])
+    driver.begin()
+    assert not driver.should_stop()
+    sweep.paths.stop_marker.touch()
+    assert not driver.should_stop(), "too early to look again"
+    now[0] = 1.0
+    assert driver.should_stop()
+    assert driver.next_assignment() is None and driver.exhausted
+    assert driver.finish() == "stopped"
+    assert list(sweep.records())[-1].body["reason"] == "`sweeper stop` was called"
+
+
+def test_an_unfinished_sweep_that_nobody_stopped_was_interrupted(tmp_path):
+    sweep = _sweep(tmp_path)
+    driver = sweep.driver()
+    driver.begin()
+    assert driver.finish() == "interrupted"
+    assert list(sweep.records())[-1].body["reason"] == f"{COUNT} of {COUNT} trials are unfinished"
+
+
+def test_workers_get_plain_values_and_their_replicates_seeds(tmp_path):
+    driver = _sweep(tmp_path).driver()
+    assert driver.describe([7]) == [[7, "c00007", {"index": 7}, [replicate_seed(0, 7, 0), replicate_seed(0, 7, 1)]]]
+
+
+def test_checkpoints_left_by_a_driver_that_died_before_tidying_are_removed(tmp_path):
+    sweep = _sweep(tmp_path)
+    sweep.run(np.random.default_rng(0))
+    best = _kept(sweep)
+    stopped = fold(sweep.records(), COUNT)
+    other = next(t.configuration for t in stopped.trials.values() if t.status == "early_stopped")
+    folder = sweep.paths.trial_checkpoints(other)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "e00003.pt").write_text("{}")
+    (sweep.paths.checkpoints / "notes").mkdir()
+    sweep.driver().begin()
+    assert _kept(sweep) == best
+    assert (sweep.paths.checkpoints / "notes").is_dir()
+
+
+def test_failures_are_journaled_with_kind_and_sentence(tmp_path):
+    sweep = _sweep(tmp_path)
+    driver = sweep.driver()
+    driver.begin()
+    driver.on_failure(driver.next_assignment(), Failure("out_of_memory", "the node's memory ran out"))
+    body = list(read_journal(sweep.paths.journal))[-1].body
+    expected = {"configuration": 0, "epoch": 0, "kind": "out_of_memory", "reason": "the node's memory ran out"}
+    assert body == {**expected, "attempt": 1, "counts": True, "final": False}
+
+
+def test_objectives_differ_so_that_something_is_stopped():
+    assert len({value_of(index, 3) for index in range(COUNT)}) > 3

@@ -1,0 +1,76 @@
+"""A cluster that cannot be joined or started: one sentence, at once, and a sweep that can be resumed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.running import write_space
+
+SPACE = """
+dataset: {name: digits}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: none, max_epochs: 1}
+samples: 1
+space:
+  loss: {name: cross_entropy}
+  architecture: mlp
+  optimizer: {name: sgd, lr: 0.1}
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "said"),
+    [
+        (["--address", "127.0.0.1:%d"], {}, "no Ray cluster could be joined at 127.0.0.1:"),
+        # A socket's path has to fit into 107 bytes.
+        ([], {"RAY_TMPDIR": "/tmp/none/" + 100 * "x"}, "Ray could not be started on this machine: "),
+    ],
+    ids=["nobody answers", "nowhere to start"],
+)
+def test_a_cluster_out_of_reach(tmp_path: Path, options: list[str], environment: dict[str, str], said: str) -> None:
+    space = write_space(tmp_path, SPACE)
+    named = [option % free_port() if "%d" in option else option for option in options]
+    done = subprocess.run(
+        [sys.executable, "-m", "sweeper", "run", space, "--name", "far", "--no-mlflow", *named],
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1, done.stderr
+    assert said in done.stderr and "sweeper resume" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_cluster_that_is_slow_to_start_is_started_again_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that is busy: the first try starts a process, and gives up on it."""
+    from sweeper.execution.ray import session
+
+    left: list[subprocess.Popen[bytes]] = []
+
+    def init(**options: object) -> None:
+        assert options["address"] == "local"
+        if not left:
+            left.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+            raise Exception("The current node timed out during startup. This could happen …")
+
+    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(session.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(session.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(session.ray, "init", init)
+    with session.ray_session(None, None) as resources:
+        assert resources == {"CPU": 2.0}
+    assert len(left) == 1 and not psutil.pid_exists(left[0].pid)

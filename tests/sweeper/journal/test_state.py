@@ -1,0 +1,150 @@
+"""The state of a sweep is a fold of its journal."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from sweeper.journal.journal import Record
+from sweeper.journal.state import SweepState, fold
+
+
+class Script:
+    """Records in order, with the fields that do not matter here filled in."""
+
+    def __init__(self):
+        self.records = []
+
+    def add(self, kind, **body):
+        self.records.append(Record(len(self.records), kind, 100.0 + len(self.records), body))
+        return self
+
+    def attempt(self, number):
+        return self.add("attempt", attempt=number, host="here", pid=1)
+
+    def started(self, configuration, attempt=1):
+        return self.add("started", configuration=configuration, attempt=attempt)
+
+    def report(
+        self, configuration, epoch, status="running", *, objective=0.5, attempt=1, kind=None, rung=None, rows=()
+    ):
+        kind = kind or {"completed": "complete", "early_stopped": "stop", "failed": "fail"}.get(status)
+        decision = {"rung": rung or epoch, "kind": kind, "reason": f"because of {kind}"} if kind else None
+        return self.add(
+            "report",
+            configuration=configuration,
+            attempt=attempt,
+            epoch=epoch,
+            status=status,
+            objective=objective,
+            device="cpu",
+            wall_seconds=float(epoch),
+            packing="sequential",
+            epochs=[],
+            evaluations=list(rows),
+            decision=decision,
+        )
+
+    def failed(self, configuration, *, counts=True, final=False, attempt=1):
+        body = {"epoch": 3, "kind": "crash", "reason": "its process died", "counts": counts, "final": final}
+        body |= {"configuration": configuration, "attempt": attempt}
+        self.records.append(Record(len(self.records), "failed", 100.0 + len(self.records), body))
+        return self
+
+    def fold(self, configurations=4):
+        return fold(self.records, configurations)
+
+
+def test_an_empty_journal_is_a_sweep_that_waits():
+    state = fold([], 3)
+    assert (state.attempt, state.sequence, state.started_at, state.outcome) == (0, -1, None, None)
+    assert state.count() == {**dict.fromkeys(state.count(), 0), "waiting": 3}
+    assert state.unfinished() == [0, 1, 2]
+
+
+def test_a_trials_way():
+    script = Script().attempt(1).started(2).report(2, 3, kind="continue", rows=[{}]).report(2, 5)
+    trial = script.fold().trials[2]
+    assert (trial.status, trial.epochs, trial.last_evaluation_epoch, trial.wall_seconds) == ("running", 5, 3, 5.0)
+    assert (trial.stop_kind, trial.stop_rung, trial.error) == (None, None, None)
+    trial = script.report(2, 9, "early_stopped", objective=0.7).fold().trials[2]
+    assert (trial.status, trial.stop_kind, trial.stop_rung, trial.objective) == ("early_stopped", "stop", 9, 0.7)
+    assert trial.stop_reason == "because of stop"
+
+
+def test_a_completed_trial_was_not_stopped_at_a_rung():
+    trial = Script().attempt(1).started(0).report(0, 27, "completed").fold().trials[0]
+    assert (trial.status, trial.stop_kind, trial.stop_rung, trial.error) == ("completed", "complete", None, None)
+
+
+def test_a_failed_report_is_an_error():
+    trial = Script().attempt(1).started(0).report(0, 3).report(0, 4, "failed", objective=None).fold().trials[0]
+    assert (trial.status, trial.error, trial.objective) == ("failed", "because of fail", 0.5)
+    assert (trial.epochs, trial.sound_epochs) == (4, 3)
+
+
+def test_an_objective_that_was_not_measured_keeps_the_last():
+    trial = Script().attempt(1).started(0).report(0, 3, objective=0.4).report(0, 5, objective=None).fold().trials[0]
+    assert trial.objective == 0.4
+
+
+def test_failures_count_or_do_not_and_end_a_trial_or_do_not():
+    script = Script().attempt(1).started(1).failed(1).started(1).failed(1, counts=False)
+    trial = script.fold().trials[1]
+    assert (trial.status, trial.failures, trial.error) == ("waiting", 1, "its process died")
+    trial = script.started(1).fold().trials[1]
+    assert (trial.status, trial.error, trial.stop_reason) == ("running", None, None)
+    trial = script.failed(1, final=True).fold().trials[1]
+    assert (trial.status, trial.failures, trial.stop_kind) == ("failed", 2, "crash")
+    assert script.fold().unfinished() == [0, 2, 3]
+    assert script.fold().unfinished(failed_too=True) == [0, 1, 2, 3]
+
+
+def test_a_failed_trial_that_starts_again_has_its_retries_and_its_sound_epochs():
+    script = Script().attempt(1).started(0).report(0, 3).report(0, 4, "failed", objective=None)
+    trial = script.attempt(2).started(0, attempt=2).fold().trials[0]
+    assert (trial.status, trial.epochs, trial.failures, trial.attempt) == ("running", 3, 0, 2)
+
+
+@pytest.mark.parametrize("how", ["attempt", "ended"])
+def test_running_trials_are_interrupted_when_their_driver_is_gone(how):
+    script = Script().attempt(1).started(0).started(1).report(1, 9, "completed")
+    if how == "attempt":
+        script.attempt(2)
+    else:
+        script.add("ended", attempt=1, outcome="interrupted", reason="SIGINT")
+    state = script.fold()
+    assert [t.status for t in state.trials.values()] == ["interrupted", "completed", "waiting", "waiting"]
+    assert state.unfinished() == [0, 2, 3]
+    assert state.outcome == (None if how == "attempt" else "interrupted")
+    assert script.started(0, attempt=2).fold().trials[0].status == "running"
+
+
+def test_starting_does_not_reopen_what_has_ended():
+    trial = Script().attempt(1).started(0).report(0, 9, "completed").started(0).fold().trials[0]
+    assert trial.status == "completed"
+
+
+def test_replicates_that_failed_alone_are_remembered():
+    script = Script().attempt(1).started(0).report(0, 3)
+    script.records[-1].body["replicate_errors"] = {"1": "train_loss is nan"}
+    assert script.fold().trials[0].replicate_errors == {1: "train_loss is nan"}
+
+
+def test_folding_in_two_parts_gives_the_same():
+    script = Script().attempt(1).started(0).report(0, 3).failed(0).started(0).report(0, 9, "completed").started(1)
+    script.add("ended", attempt=1, outcome="stopped", reason="asked")
+    whole = script.fold()
+    for cut in range(len(script.records) + 1):
+        state = fold(script.records[:cut], 4)
+        state = copy.deepcopy(state)
+        for record in script.records[cut:]:
+            state.apply(record)
+        assert vars(state) == vars(whole)
+    assert (whole.started_at, whole.updated_at) == (100.0, 100.0 + len(script.records) - 1)
+
+
+def test_an_unknown_kind_of_record_is_an_error():
+    with pytest.raises(AttributeError, match="moved"):
+        SweepState(1).apply(Record(0, "moved", 0.0, {}))

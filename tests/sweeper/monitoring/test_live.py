@@ -1,0 +1,117 @@
+"""What a sweep's progress shows follows from its state alone."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from sweeper.journal.journal import Record
+from sweeper.journal.state import SweepState, TrialState
+from sweeper.monitoring.live import Progress
+from sweeper.monitoring.snapshot import snapshot
+from sweeper.scheduling.asha import Halving
+
+HALVING = Halving("val_nll", "min", 27, 3, 3)
+
+
+def _state(*trials):
+    state = SweepState(len(trials))
+    for index, fields in enumerate(trials):
+        state.trials[index] = TrialState(index, **fields)
+    return state
+
+
+def _sweep():
+    return _state(
+        {"status": "completed", "epochs": 27, "objective": 0.3},
+        {"status": "early_stopped", "epochs": 3, "stop_rung": 3, "objective": 0.9},
+        {"status": "early_stopped", "epochs": 9, "stop_rung": 9, "objective": 0.5},
+        {"status": "running", "epochs": 4, "objective": 0.2},
+        {"status": "failed", "epochs": 1, "objective": 0.01},
+        {"status": "waiting"},
+    )
+
+
+def test_counts_rungs_and_best():
+    now = snapshot(_sweep(), HALVING, seconds=10, epochs_before=0)
+    assert now.counts == {
+        "waiting": 1, "running": 1, "completed": 1, "early_stopped": 2, "failed": 1, "interrupted": 0,
+    }  # fmt: skip
+    assert now.rungs == {3: (3, 1), 9: (1, 1), 27: (1, 0)}
+    assert now.best.configuration == 3, "a failed trial is never the best"
+    assert now.epochs == 44
+    assert now.share == pytest.approx(4 / 6)
+
+
+def test_the_best_of_a_metric_that_should_be_large():
+    halving = Halving("val_accuracy", "max", 27, 3, 3)
+    assert snapshot(_sweep(), halving, seconds=1, epochs_before=0).best.configuration == 1
+
+
+def test_a_value_that_is_no_number_is_never_the_best():
+    state = _state({"status": "running", "objective": math.nan}, {"status": "running", "objective": 0.4})
+    assert snapshot(state, HALVING, seconds=1, epochs_before=0).best.configuration == 1
+    assert snapshot(_state({"objective": math.nan}), HALVING, seconds=1, epochs_before=0).best is None
+
+
+def test_time_left_supposes_that_trials_end_as_early_as_those_before():
+    state = _state(*[{"status": "completed", "epochs": 10}] * 3, *[{}] * 3)
+    now = snapshot(state, HALVING, seconds=60, epochs_before=0)
+    assert now.epochs_expected == 60
+    assert now.seconds_left == pytest.approx(60)
+
+
+def test_what_earlier_drivers_did_counts_for_no_speed():
+    state = _state(*[{"status": "completed", "epochs": 10}] * 3, {})
+    now = snapshot(state, HALVING, seconds=5, epochs_before=20)
+    assert (now.epochs, now.epochs_expected) == (10, 20)
+    assert now.seconds_left == pytest.approx(5)
+
+
+def test_before_anything_happened_no_time_is_promised():
+    assert snapshot(_state({}, {}), HALVING, seconds=5, epochs_before=0).seconds_left is None
+    assert snapshot(_state(), HALVING, seconds=0, epochs_before=0).share == 1.0
+
+
+def _plain(state, now):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=False, width=200)
+    return Progress(console, state, HALVING, lambda index: f"configuration {index}", clock=lambda: now[0]), stream
+
+
+def test_elsewhere_than_on_a_terminal_a_line_now_and_then():
+    now = [0.0]
+    progress, stream = _plain(_sweep(), now)
+    with progress:
+        progress.stage("running")
+        for second in range(0, 31):
+            now[0] = float(second)
+            progress.flush_if_due()
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "running" and len(lines) == 5
+    assert "1 waiting, 1 running, 1 completed, 2 early stopped, 1 failed" in lines[-1]
+    assert "best val_nll 0.2000 (c00003)" in lines[-1]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_every_failure_is_told_at_once():
+    progress, stream = _plain(_sweep(), [0.0])
+    body = {"configuration": 4, "kind": "crash", "reason": "its process died"}
+    with progress:
+        progress.append(Record(0, "failed", 0.0, body))
+        progress.append(Record(1, "started", 0.0, {"configuration": 4}))
+    assert stream.getvalue() == "c00004 crash: its process died\n"
+
+
+def test_on_a_terminal_a_table_with_rungs_counts_and_the_best():
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120, height=30)
+    progress = Progress(console, _sweep(), HALVING, lambda index: f"configuration {index}", clock=lambda: 7.0)
+    progress.stage("running")
+    console.print(progress._render())
+    text = stream.getvalue()
+    for part in ("rung 3", "rung 9", "rung 27", "passed", "stopped", "1 failed", "configuration 3", "val_nll 0.2000"):
+        assert part in text, part

@@ -1,0 +1,188 @@
+"""What a sweep tells of itself, and that neither it nor another target waits for one that hangs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from sweeper.core.errors import SweeperError
+from sweeper.journal.journal import Record
+from sweeper.journal.state import SweepState
+from sweeper.notifications.notifier import FAILURE_SECONDS, Notifier
+from sweeper.space.loading import load_spec
+from sweeper.space.notify import Target
+from sweeper.storage.sweeps import create_sweep
+from tests.sweeper.journal.test_state import Script
+from tests.sweeper.storage.test_sweeps import SPACE
+
+ALL = frozenset({"end", "failure", "budget"})
+
+
+class Told:
+    """A sweep of six trials, its notifier, and what was sent to whom."""
+
+    def __init__(self, folder, *targets, answer=None):
+        path = folder / "small.yaml"
+        path.write_text(SPACE)
+        self.sweep = create_sweep(load_spec(path), "small", None, folder, {})
+        self.state = SweepState(6)
+        self.now = 0.0
+        self.sent = []
+        self.answer = answer or (lambda target, message: None)
+        self.notifier = Notifier(
+            targets or [Target("webhook 1", ALL, url="http://x")],
+            self.sweep,
+            self.state,
+            "results/small",
+            send=self._send,
+            clock=lambda: self.now,
+        )
+
+    def _send(self, target, message):
+        self.sent.append((target.label, json.loads(message)))
+        return self.answer(target, message)
+
+    def play(self, script):
+        for record in script.records:
+            self.state.apply(record)
+            self.notifier.append(record)
+            self.notifier.flush_if_due()
+
+    def messages(self):
+        assert self.notifier.wait() == []
+        return [message for _, message in self.sent]
+
+
+@pytest.fixture
+def told(tmp_path):
+    return Told(tmp_path)
+
+
+def test_the_end_is_told_with_counts_the_best_trial_and_how_to_go_on(told):
+    told.play(Script().attempt(1).report(0, 9, "completed", objective=0.25).report(1, 1, "early_stopped", rung=1))
+    told.now = 125.0
+    told.notifier.ended("stopped", "`sweeper stop` was called")
+    [message] = told.messages()
+    assert (message["event"], message["outcome"], message["sweep"]) == ("end", "stopped", "small")
+    assert message["reason"] == "`sweeper stop` was called"
+    assert message["trials"]["completed"] == message["trials"]["early_stopped"] == 1
+    assert message["best"]["trial"] == "c00000" and message["best"]["value"] == 0.25
+    assert message["best"]["configuration"] == told.sweep.describe(0)
+    assert message["results"] == "results/small" and message["resume"] == "sweeper resume results/small"
+    assert message["text"].startswith("small stopped after 2 min 5 s: 4 waiting, 1 completed, 1 early stopped; best")
+    assert message["rehearsal"] is False
+
+
+def test_the_first_failure_is_told_at_once_and_later_ones_together(told):
+    told.play(Script().attempt(1).failed(0, final=False))
+    assert told.sent == [], "it is tried again"
+    told.play(Script().attempt(1).failed(0, final=True).failed(1, final=True).failed(2, final=True))
+    told.now = FAILURE_SECONDS
+    told.notifier.flush_if_due()
+    first, second = told.messages()
+    assert first["event"] == second["event"] == "failure"
+    assert first["failures"] == [{"trial": "c00000", "kind": "crash", "reason": "its process died"}]
+    assert [failure["trial"] for failure in second["failures"]] == ["c00001", "c00002"]
+    assert second["text"].endswith("and 1 more") and second["failed"] == 2
+
+
+def test_failures_not_told_yet_come_before_the_end(told):
+    told.play(Script().attempt(1).failed(0, final=True).failed(1, final=True))
+    told.notifier.ended("finished")
+    assert [message["event"] for message in told.messages()] == ["failure", "failure", "end"]
+
+
+def test_a_report_that_fails_is_a_failure_too(told):
+    told.play(Script().attempt(1).report(3, 2, "failed"))
+    [message] = told.messages()
+    assert message["failures"][0]["trial"] == "c00003" and message["failures"][0]["reason"] == "because of fail"
+
+
+def test_a_spent_budget_is_told_once(told):
+    told.notifier.driver = SimpleNamespace(winding_down=None)
+    told.notifier.flush_if_due()
+    told.notifier.driver.winding_down = "the budget is reached: gpu_hours 2 of 2"
+    for _ in range(3):
+        told.notifier.flush_if_due()
+    [message] = told.messages()
+    assert message["event"] == "budget" and message["reason"] == "the budget is reached: gpu_hours 2 of 2"
+
+
+def test_everyone_is_told_of_what_they_asked_for(tmp_path):
+    ends = Target("webhook 1", frozenset({"end"}), url="http://x")
+    fails = Target("command 2", frozenset({"failure"}), command=("true",))
+    told = Told(tmp_path, ends, fails)
+    told.play(Script().attempt(1).failed(0, final=True))
+    told.notifier.ended("finished")
+    told.messages()
+    assert sorted((label, message["event"]) for label, message in told.sent) == [
+        ("command 2", "failure"),
+        ("webhook 1", "end"),
+    ]
+
+
+@pytest.mark.parametrize("on", ["end", "failure"])
+def test_an_error_that_ends_the_sweep_is_told_without_secrets(tmp_path, on):
+    told = Told(tmp_path, Target("webhook 1", frozenset({on}), url="http://x"))
+    with pytest.raises(SweeperError), told.notifier:
+        raise SweeperError("the cluster at http://me:s3cr3t@head is gone", "start it")
+    [message] = told.messages()
+    assert (message["event"], message["outcome"]) == ("failure", "failed")
+    assert message["reason"] == "the cluster at http://***@head is gone" and "s3cr3t" not in json.dumps(message)
+
+
+def test_an_error_after_the_end_was_told_tells_nothing_more(told):
+    with pytest.raises(RuntimeError), told.notifier:
+        told.notifier.ended("finished")
+        raise RuntimeError("while MLflow was waited for")
+    assert [message["event"] for message in told.messages()] == ["end"]
+
+
+def test_one_that_hangs_holds_up_neither_the_sweep_nor_another(tmp_path, caplog):
+    release = threading.Event()
+
+    def answer(target, message):
+        return release.wait(30) and None if target.label == "webhook 1" else None
+
+    hangs, works = (Target(f"webhook {n}", ALL, url="http://x") for n in (1, 2))
+    told = Told(tmp_path, hangs, works, answer=answer)
+    began = time.monotonic()
+    told.play(Script().attempt(1).failed(0, final=True))
+    told.notifier.ended("finished")
+    assert time.monotonic() - began < 0.5
+    with caplog.at_level(logging.WARNING, "sweeper.notifications.notifier"):
+        notes = told.notifier.wait(0.5)
+    assert notes == ["webhook 1 was not told of the failure: it did not come through in time"]
+    assert notes[0] in caplog.text
+    assert [message["event"] for label, message in told.sent if label == "webhook 2"] == ["failure", "end"]
+    release.set()
+
+
+def test_what_a_target_missed_is_noted_and_nothing_a_delivery_raises_stops_a_sweep(tmp_path):
+    def answer(target, message):
+        if json.loads(message)["event"] == "end":
+            raise ValueError("s3cr3t")
+        return "it answered 500"
+
+    told = Told(tmp_path, answer=answer)
+    told.play(Script().attempt(1).failed(0, final=True))
+    told.notifier.ended("finished")
+    assert told.notifier.wait() == [
+        "webhook 1 was not told of the failure: it answered 500",
+        "webhook 1 was not told of the end: ValueError",
+    ]
+    assert told.notifier.wait() == [], "a note is given once"
+
+
+def test_a_sweep_without_targets_does_nothing(tmp_path):
+    told = Told(tmp_path)
+    quiet = Notifier([], told.sweep, told.state, "results/small")
+    with quiet:
+        quiet.append(Record(0, "ended", 0.0, {}))
+        quiet.ended("finished")
+    assert quiet.wait() == []

@@ -1,0 +1,296 @@
+"""The report's page: complete, self-contained, and every number sampled here found again in the tables."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections import defaultdict
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import yaml
+
+from sweeper.reporting import write_report
+from sweeper.reporting.figures import FIGURES
+from sweeper.reporting.markup import PACKED_FROM, Markup, data_script, json_text, tag
+from sweeper.results import Results
+from tests.sweeper.results.test_results import rows_of
+
+
+class Page(HTMLParser):
+    """What a page holds: data scripts by id, text by section, every address that could be loaded."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.data: dict[str, Any] = {}
+        self.addresses: list[tuple[str, str]] = []
+        self.sections: dict[str, str] = defaultdict(str)
+        self.words = ""
+        self.section = ""
+        self.inside = ""
+        self.packed = False
+        self.feed(text)
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        self.addresses += [(name, found[key] or "") for key in ("src", "href", "srcset", "action") if key in found]
+        if name == "section":
+            self.section = found.get("id") or ""
+        if name in ("script", "style"):
+            self.inside = found.get("id") or name
+            self.packed = found.get("type") == "application/gzip"
+
+    def handle_endtag(self, name: str) -> None:
+        if name in ("script", "style"):
+            self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside and self.inside not in ("script", "style"):
+            self.data[self.inside] = json.loads(gzip.decompress(base64.b64decode(data)) if self.packed else data)
+        elif not self.inside:
+            self.sections[self.section] += data.replace("\u00a0", " ") + " "
+
+
+@pytest.fixture(scope="module")
+def text(quickstart_folder: Path) -> str:
+    """The page of the quickstart."""
+    path = write_report(quickstart_folder)
+    assert path == quickstart_folder / "report.html"
+    return path.read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    """The page of the quickstart, parsed."""
+    return Page(text)
+
+
+@pytest.fixture(scope="module")
+def grid(gamma_folder: Path) -> Page:
+    """The page of the grid over γ, parsed."""
+    return Page(write_report(gamma_folder).read_text("utf-8"))
+
+
+def last_validation(folder: Path) -> dict[str, dict[str, Any]]:
+    """Per trial: status, configuration and the means over replicates of the last validation evaluation."""
+    last: dict[tuple, dict] = {}
+    for row in rows_of(folder, "evaluations"):
+        key = (row["trial"], row["replicate"])
+        if row["split"] == "val" and row["epoch"] >= last.get(key, {"epoch": 0})["epoch"]:
+            last[key] = row
+    trials = {row["trial"]: row for row in rows_of(folder, "trials")}
+    grouped = defaultdict(list)
+    for (trial, _), row in last.items():
+        grouped[trial].append(row)
+    names = [name for name in next(iter(last.values())) if name.startswith("hessian_") and "unavail" not in name]
+    return {
+        trial: trials[trial] | {name: float(np.mean([row[name] for row in rows])) for name in ["ece", "nll", *names]}
+        for trial, rows in grouped.items()
+    }
+
+
+def test_nothing_is_loaded_from_anywhere(page: Page, text: str) -> None:
+    for name, address in page.addresses:
+        assert address.startswith(("#", "data:", "tables/")), (name, address)
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "url(" not in style and "@import" not in style
+    assert text.count("plotly.js v") == 1
+
+
+def test_every_part_is_there(page: Page) -> None:
+    figures = [
+        "curvature-against-gamma", "ece-against-gamma", "calibration-against-trace", "reliability", "learning-curves",
+        "parallel-coordinates", "spectral-density",
+    ]  # fmt: skip
+    for key in ["summary", *figures, "trials", "decisions", "failures", "manifest"]:
+        assert page.sections[key].strip(), key
+    for key in figures:
+        assert "SQL of these data" in page.sections[key] and "SELECT" in page.sections[key]
+        assert re.search(r"\d", page.sections[key]) and f"{key}-0" in page.data
+
+
+def test_the_headline_is_the_best_finished_mean_with_its_deviation(page: Page, quickstart_folder: Path) -> None:
+    values = defaultdict(list)
+    status = {row["trial"]: row["status"] for row in rows_of(quickstart_folder, "trials")}
+    for row in rows_of(quickstart_folder, "evaluations"):
+        if row["split"] == "val" and row["epoch"] == 27 and status[row["trial"]] == "completed":
+            values[row["trial"]].append(row["nll"])
+    best = min(values.values(), key=np.mean)
+    stated = re.search(
+        r"configurations: ([\d.]+) ± ([\d.]+) \(mean ± standard deviation, n = 2", page.sections["summary"]
+    )
+    assert stated is not None and f"{len(values)} finished configurations" in page.sections["summary"]
+    assert float(stated[1]) == pytest.approx(np.mean(best), abs=10 ** -len(stated[1].partition(".")[2]))
+    assert float(stated[2]) == pytest.approx(np.std(best, ddof=1), abs=10 ** -len(stated[2].partition(".")[2]))
+
+
+def test_the_counts_are_those_of_the_tables(page: Page, quickstart_folder: Path) -> None:
+    trials = rows_of(quickstart_folder, "trials")
+    trained = sum(row["epochs"] for row in trials)
+    saved = sum(27 - row["epochs"] for row in trials if row["status"] == "early_stopped")
+    counts = page.sections[""]
+    assert f"{trained:,} of the 2,592 of training all in full; early stopping saved {saved:,}" in counts
+    decisions = rows_of(quickstart_folder, "decisions")
+    for rung in (3, 9):
+        kinds = [row["kind"] for row in decisions if row["rung"] == rung]
+        assert f"{kinds.count('stop')} of {len(kinds)} at rung {rung}" in counts
+
+
+def test_curvature_points_are_the_means_of_the_replicates(page: Page, quickstart_folder: Path) -> None:
+    rows = last_validation(quickstart_folder)
+    expected = {
+        (round(row["config_loss_gamma"], 9), round(row["hessian_training_lambda_max"], 6))
+        for row in rows.values()
+        if row["config_loss_name"] == "focal"
+    }
+    drawn = set()
+    for trace in page.data["curvature-against-gamma-0"]["data"]:
+        if trace["marker"]["symbol"].startswith("circle"):
+            drawn |= {(round(x, 9), round(y, 6)) for x, y in zip(trace["x"], trace["y"], strict=True)}
+    assert drawn == expected
+
+
+def test_finished_and_stopped_trials_are_told_apart(page: Page, quickstart_folder: Path) -> None:
+    rows = last_validation(quickstart_folder)
+    for trace in page.data["calibration-against-trace-1"]["data"]:
+        if trace["mode"] == "lines":
+            continue
+        status = trace["meta"]["status"]
+        assert trace["marker"]["symbol"] == {"completed": "circle", "early_stopped": "circle-open"}[status]
+        for label, ece in zip(trace["text"], trace["y"], strict=True):
+            row = rows[re.findall(r"c\d{5}", label)[0]]
+            assert row["status"] == status and row["ece"] == pytest.approx(ece)
+
+
+def test_the_rank_correlations_are_scipys(grid: Page, gamma_folder: Path) -> None:
+    focal = [row for row in last_validation(gamma_folder).values() if row["config_loss_name"] == "focal"]
+    for loss, word in (("training", "training loss’s Hessian"), ("cross_entropy", "cross-entropy’s")):
+        rho = scipy.stats.spearmanr(
+            [row["config_loss_gamma"] for row in focal], [row[f"hessian_{loss}_lambda_max"] for row in focal]
+        ).statistic
+        stated = f"ρ = {rho:.2f}".replace("-", "−")
+        assert re.search(rf"{stated} \([^)]*n = {len(focal)}\) for (the )?{word}", grid.sections["summary"]), stated
+    assert "not part of ρ" in grid.sections["curvature-against-gamma"]
+
+
+def test_another_hessian_sample_size_is_left_out_and_said(quickstart_folder: Path, tmp_path: Path) -> None:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "mixed"
+    (folder / "tables" / "evaluations").mkdir(parents=True)
+    for name in ("trials", "epochs", "decisions", "reliability", "predictions"):
+        (folder / "tables" / name).symlink_to(quickstart_folder.resolve() / "tables" / name)
+    table = Results(quickstart_folder).table("evaluations")
+    at = table.column_names.index("hessian_training_samples")
+    sizes = pc.if_else(pc.equal(table["trial"], "c00000"), 64, table["hessian_training_samples"])
+    pq.write_table(table.set_column(at, table.schema[at].name, sizes), folder / "tables" / "evaluations" / "a.parquet")
+    mixed = Page(write_report(folder).read_text("utf-8"))
+    assert "1 measured on another number of samples are left out" in mixed.sections["calibration-against-trace"]
+    for trace in mixed.data["calibration-against-trace-0"]["data"]:
+        assert not any("c00000" in label for label in trace.get("text", []))
+
+
+def test_densities_are_those_of_the_best_run_and_the_best_cross_entropy_run(
+    page: Page, grid: Page, quickstart_folder: Path
+) -> None:
+    section = page.sections["spectral-density"]
+    trials = re.findall(r"(Best|Best with cross-entropy), (c\d{5}): λ from", section)
+    assert {role for role, _ in trials} == {"Best", "Best with cross-entropy"}
+    rows = [row for row in rows_of(quickstart_folder, "spectra") if row["epoch"] == 27]
+    for panel, loss in enumerate(("training", "cross_entropy")):
+        traces = page.data[f"spectral-density-{panel}"]["data"]
+        assert len(traces) == 4 and len({trace["line"]["color"] for trace in traces}) == 2
+        trial, replicate = re.findall(r"(c\d{5}), replicate (\d)", traces[0]["name"])[0]
+        mine = [r for r in rows if (r["trial"], r["loss"], r["replicate"]) == (trial, loss, int(replicate))]
+        mine = sorted(mine, key=lambda row: row["eigenvalue"])
+        assert traces[0]["x"] == [row["eigenvalue"] for row in mine]
+        top = max(max(trace["y"]) for trace in traces)
+        assert traces[0]["y"] == pytest.approx([max(row["density"], 1e-8 * top) for row in mine])
+    assert "spectral-density" not in grid.sections and "Spectral densities: none was measured" in grid.words + "".join(
+        grid.sections.values()
+    )
+
+
+def test_reliability_after_temperature_has_the_recorded_calibration_error(page: Page, quickstart_folder: Path) -> None:
+    section = page.sections["reliability"]
+    trial = re.findall(r"Best, (c\d{5}): after temperature scaling", section)[0]
+    rows = [r for r in rows_of(quickstart_folder, "evaluations") if r["trial"] == trial and r["epoch"] == 27]
+    rows = [row for row in rows if row["split"] == "test"]
+    expected = np.mean([row["posthoc_temperature_ece"] for row in rows])
+    stated = [float(value) for value in re.findall(r"ECE ([\d.]+) ±", section)]
+    assert stated[0] == pytest.approx(np.mean([row["ece"] for row in rows]), rel=0.05)
+    assert stated[1] == pytest.approx(expected, rel=0.05)
+    bars = page.data["reliability-1"]["data"][0]
+    assert sum(bars["y"]) == pytest.approx(1) and len(bars["y"]) == 15
+
+
+def test_learning_curves_have_the_rungs_and_the_means(page: Page, quickstart_folder: Path) -> None:
+    plot = page.data["learning-curves-0"]
+    assert [line["x0"] for line in plot["layout"]["shapes"]] == [3, 9]
+    values = defaultdict(list)
+    for row in rows_of(quickstart_folder, "epochs"):
+        values[row["trial"], row["epoch"]].append(row["val_nll"])
+    drawn = {}
+    for trace in plot["data"]:
+        for trial, epoch, y in zip(trace["text"], trace["x"], trace["y"], strict=True):
+            if trial is not None:
+                drawn[trial, epoch] = y
+    assert drawn.keys() == values.keys()
+    for key, y in drawn.items():
+        assert y == pytest.approx(np.mean(values[key]))
+
+
+def test_the_tables_hold_every_decision_trial_and_failure(page: Page, quickstart_folder: Path) -> None:
+    decisions = rows_of(quickstart_folder, "decisions")
+    shown = page.data["decisions-rows"]["rows"]
+    assert len(shown) == len(decisions)
+    assert [row[-1] for row in shown] == sorted((row[-1] for row in shown), reverse=True)
+    assert {(row[0], row[2], row[7]) for row in shown} == {(d["trial"], d["epoch"], d["reason"]) for d in decisions}
+    assert len(page.data["trials-rows"]["rows"]) == len(last_validation(quickstart_folder))
+    failed = [row for row in rows_of(quickstart_folder, "trials") if row["status"] == "failed"]
+    assert len(page.data["failures-rows"]["rows"]) == len(failed) > 0
+
+
+def test_only_varying_hyperparameters_are_axes(page: Page) -> None:
+    names = [dimension["label"] for dimension in page.data["parallel-coordinates-0"]["data"][0]["dimensions"]]
+    assert names[:3] == ["status", "loss", "γ"] and "lr" in names and "momentum" not in names
+
+
+def test_a_sweep_without_gamma_or_curvature_says_so(quickstart_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"objective": {"metric": "val_nll", "mode": "min"}}))
+    empty = Page(write_report(folder).read_text("utf-8"))
+    squeezed = empty.sections[""].replace(" ", "")
+    for figure in FIGURES:
+        assert figure.ABSENT.replace("_", "").replace(" ", "") in squeezed
+    assert "No trial has been evaluated yet." in empty.sections["summary"]
+
+
+def test_a_sweep_in_progress(live_folder: Path) -> None:
+    live = Page(write_report(live_folder).read_text("utf-8"))
+    assert "so far" in live.sections["summary"] and "3 running, 3 waiting" in live.sections[""]
+    assert not list(live_folder.glob(".report*"))
+
+
+def test_text_is_escaped_and_data_cannot_end_their_script() -> None:
+    assert tag("p", "<b>", title='"x"') == '<p title="&quot;x&quot;">&lt;b&gt;</p>'
+    assert tag("p", Markup("<b>"), hidden=True, id=None) == "<p hidden><b></p>"
+    script = data_script("x", json_text({"a": "</script><!--", "b": float("nan"), "c": [float("inf"), 1.5]}))
+    assert script.count("<") == 2
+    assert Page(script).data == {"x": {"a": "</script><!--", "b": None, "c": [None, 1.5]}}
+
+
+def test_large_data_are_packed_and_hold_the_same() -> None:
+    values = {"</script>": [at / 7 for at in range(PACKED_FROM // 10)]}
+    script = data_script("x", json_text(values))
+    assert 'type="application/gzip"' in script and len(script) < PACKED_FROM and script.count("<") == 2
+    assert Page(script).data == {"x": values}
+    assert 'type="application/json"' in data_script("x", json_text([0.1]))

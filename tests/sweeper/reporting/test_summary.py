@@ -1,0 +1,104 @@
+"""Leaderboard and summary against plain recomputation."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sweeper.reporting.summary import best_trials_sql, summary
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard, varying_columns
+from sweeper.text.labels import describe
+from tests.sweeper.results.test_results import rows_of
+
+
+def printed(folder: Path, width: int = 100) -> str:
+    """Return the summary as text."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(summary(Results(folder)))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def expected_means(folder: Path) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of the last validation NLL of each trial that ran to the end."""
+    status = {row["trial"]: row["status"] for row in rows_of(folder, "trials")}
+    values = defaultdict(list)
+    for row in rows_of(folder, "evaluations"):
+        if row["split"] == "val" and row["stage"] == "end" and status[row["trial"]] == "completed":
+            values[row["trial"]].append(row["nll"])
+    return {trial: (float(np.mean(v)), float(np.std(v, ddof=1))) for trial, v in values.items()}
+
+
+def test_the_leaderboard_orders_finished_trials_by_the_mean_of_their_replicates(quickstart_folder: Path) -> None:
+    board = leaderboard(Results(quickstart_folder))
+    expected = expected_means(quickstart_folder)
+    order = sorted(expected, key=lambda trial: expected[trial][0])
+    assert [row["trial"] for row in board.finished] == order
+    for row in board.finished:
+        assert (row["judged"], row["judged_sd"]) == pytest.approx(expected[row["trial"]])
+        assert row["replicates"] == 2
+    statuses = [row["status"] for row in board.rows]
+    assert statuses == sorted(statuses, key=lambda status: status != "completed")
+
+
+def test_only_what_varies_is_named(quickstart_folder: Path, gamma_folder: Path) -> None:
+    assert varying_columns(Results(gamma_folder)) == ("config_loss_name", "config_loss_gamma")
+    varying = varying_columns(Results(quickstart_folder))
+    assert "config_optimizer_momentum" not in varying and "config_hash" not in varying
+    row = {"config_loss_name": "focal", "config_loss_gamma": 1.934, "config_optimizer_lr": 0.1, "config_loss_nu": None}
+    columns = ("config_loss_name", "config_loss_gamma", "config_loss_nu", "config_optimizer_lr")
+    assert describe(row, columns) == "focal (γ 1.93) · lr 0.1"
+    assert describe(row, ("config_loss_gamma",)) == "γ 1.93"
+    assert describe(row, ()) == "the only configuration"
+
+
+def test_an_objective_that_only_epochs_hold_is_looked_up(quickstart_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "by_training_loss"
+    folder.mkdir()
+    (folder / "tables").symlink_to(quickstart_folder / "tables")
+    (folder / "sweep.yaml").write_text("objective: {metric: train_loss, mode: max}")
+    board = leaderboard(Results(folder))
+    losses = defaultdict(list)
+    for row in rows_of(quickstart_folder, "epochs"):
+        if row["epoch"] == 27:
+            losses[row["trial"]].append(row["train_loss"])
+    worst = max(losses, key=lambda trial: np.mean(losses[trial]))
+    assert board.best is not None and board.best["trial"] == worst
+    assert board.best["judged"] == pytest.approx(np.mean(losses[worst]))
+
+
+def test_the_summary_fits_a_screen_and_says_what_happened(quickstart_folder: Path) -> None:
+    text = printed(quickstart_folder)
+    expected = expected_means(quickstart_folder)
+    best = min(expected, key=lambda trial: expected[trial][0])
+    assert len(text.splitlines()) <= 20 and all(len(line) <= 100 for line in text.splitlines())
+    stated = re.search(r"configurations: ([\d.]+) ± ([\d.]+) \(mean ± standard deviation, n = 2", text)
+    assert best in text and stated is not None
+    assert (float(stated[1]), float(stated[2])) == pytest.approx(expected[best], rel=0.05)
+    trials = {row["trial"]: row["status"] for row in rows_of(quickstart_folder, "trials")}
+    stopped = sum(status == "early_stopped" for status in trials.values())
+    assert f"48 trials: {len(expected)} finished, {stopped} stopped early" in text
+
+
+def test_the_summary_of_a_sweep_in_progress_and_of_an_empty_one(live_folder: Path, tmp_path: Path) -> None:
+    assert "so far" in printed(live_folder) and "3 waiting" in printed(live_folder)
+    (tmp_path / "sweep.yaml").write_text("objective: {metric: val_nll, mode: min}")
+    assert "No trial has been evaluated yet." in printed(tmp_path)
+    assert Results(tmp_path).sql(best_trials_sql(Results(tmp_path))).num_rows == 0
+
+
+def test_the_query_behind_results_lists_every_evaluated_configuration(quickstart_folder: Path) -> None:
+    results = Results(quickstart_folder)
+    table = results.sql(best_trials_sql(results))
+    assert table["trial"].to_pylist() == [row["trial"] for row in leaderboard(results).rows]
+
+
+def test_the_summary_says_how_replicates_shared_processes(quickstart_folder: Path) -> None:
+    trials = {row["trial"] for row in rows_of(quickstart_folder, "trials") if row["packing"] is not None}
+    assert f"replicates trained sequential in {len(trials)} trials" in printed(quickstart_folder, 160)

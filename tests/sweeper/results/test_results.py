@@ -1,0 +1,161 @@
+"""Reading a sweep: the view `final`, formats, errors, and a generation swapped in the middle."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+from sweeper import results as module
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.results.queries import QueryError
+from sweeper.results import Results, UnknownSweepError, load
+from sweeper.text.tables import format_table
+
+
+def rows_of(folder: Path, table: str) -> list[dict]:
+    """Read a table without the code under test."""
+    return pa.dataset.dataset(folder / "tables" / table, format="parquet").to_table().to_pylist()
+
+
+def test_final_is_each_replicates_last_evaluation_with_its_trial(quickstart_folder: Path) -> None:
+    trials = {(row["trial"], row["replicate"]): row for row in rows_of(quickstart_folder, "trials")}
+    last: dict[tuple, dict] = {}
+    for row in rows_of(quickstart_folder, "evaluations"):
+        key = (row["trial"], row["replicate"], row["split"])
+        if key not in last or row["epoch"] > last[key]["epoch"]:
+            last[key] = row
+    found = Results(quickstart_folder).table("final").to_pylist()
+    assert len(found) == len(last) > 0
+    for row in found:
+        expected = {**trials[row["trial"], row["replicate"]], **last[row["trial"], row["replicate"], row["split"]]}
+        np.testing.assert_equal(row, expected)
+
+
+def test_final_prefers_the_end_to_a_rung_at_the_same_epoch(quickstart_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(quickstart_folder, folder, symlinks=True)
+    part = next((folder / "tables" / "evaluations").glob("*.parquet"))
+    table = pq.read_table(part)
+    ends = table.filter(pa.compute.equal(table["stage"], "end"))
+    assert ends.num_rows
+    again = ends.set_column(4, "stage", pa.array(["rung"] * ends.num_rows))
+    pq.write_table(again, part.with_name("part-9999.parquet"))
+    stages = Results(folder).sql("SELECT DISTINCT stage FROM final WHERE status = 'completed'")
+    assert stages.to_pylist() == [{"stage": "end"}]
+
+
+def test_arrow_pandas_and_polars_agree(quickstart_folder: Path) -> None:
+    results = load(quickstart_folder)
+    arrow = results.table("trials")
+    assert list(results.pandas("trials").columns) == results.polars("trials").columns == arrow.column_names
+    assert len(results.pandas("trials")) == results.polars("trials").height == arrow.num_rows == 96
+    assert results.sql("SELECT count(*) AS n FROM predictions").to_pylist()[0]["n"] > 0
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT 1 AS one", "DESCRIBE final", "SHOW TABLES", "EXPLAIN SELECT 1", "FROM trials"]
+)
+def test_reading_statements_pass(quickstart_folder: Path, query: str) -> None:
+    assert Results(quickstart_folder).sql(query).num_columns
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DROP VIEW trials", "COPY trials TO 'stolen.csv'", "EXPLAIN ANALYZE COPY trials TO 'stolen.csv'", "ATTACH 'x'",
+        "CREATE TABLE t AS SELECT 1", "SELECT 1; SELECT 2", "", "SELEC 1", "SELECT nothing FROM final", "FROM nowhere",
+    ],
+)  # fmt: skip
+def test_refused_statements_give_one_message_and_write_nothing(
+    quickstart_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(QueryError) as caught:
+        Results(quickstart_folder).sql(query)
+    assert "Traceback" not in str(caught.value) and "LINE 1" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_names_offer_the_nearest(quickstart_folder: Path) -> None:
+    with pytest.raises(UnknownSweepError, match="did you mean 'quickstart'"):
+        load("quikstart", quickstart_folder.parent)
+    with pytest.raises(UnknownSweepError, match="no sweeps there yet"):
+        load("anything", quickstart_folder / "journal")
+    with pytest.raises(QueryError, match="did you mean 'evaluations'"):
+        load("quickstart", quickstart_folder.parent).table("evaluation")
+
+
+def test_a_sweep_without_files_has_empty_tables(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "sweep.yaml").write_text("objective: {metric: val_nll, mode: min}")
+    results = load("new", tmp_path)
+    for name in module.VIEWS:
+        assert results.table(name).num_rows == 0
+    assert "status" in results.columns("final")
+
+
+def test_a_generation_swapped_and_removed_in_the_middle_does_not_hurt(quickstart_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "swapped"
+    shutil.copytree(quickstart_folder, folder, symlinks=True)
+    paths = SweepPaths(folder)
+    stop = threading.Event()
+
+    def swap() -> None:
+        number = 1
+        while not stop.is_set():
+            old, number = number, number + 1
+            shutil.copytree(paths.generations / f"{old:04d}", paths.generations / f"{number:04d}")
+            link = folder / "link"
+            link.symlink_to(Path("generations") / f"{number:04d}")
+            link.rename(paths.tables)
+            shutil.rmtree(paths.generations / f"{old:04d}")
+            stop.wait(0.15)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        results = Results(folder)
+        for _ in range(15):
+            assert results.sql("SELECT count(*) AS n FROM trials JOIN epochs USING (trial, replicate)").to_pylist()
+            assert len(results.sql("SELECT DISTINCT trial FROM trials")) == 48
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_snapshot_does_not_see_later_rows(quickstart_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "growing"
+    shutil.copytree(quickstart_folder, folder, symlinks=True)
+    part = next((folder / "tables" / "epochs").glob("*.parquet"))
+    with Results(folder).snapshot() as snapshot:
+        before = snapshot.table("epochs").num_rows
+        shutil.copy(part, part.with_name("part-9999.parquet"))
+        assert snapshot.table("epochs").num_rows == before
+    assert Results(folder).table("epochs").num_rows > before
+
+
+def test_formats_hold_the_same_values() -> None:
+    table = pa.table({"name": ["a", None], "value": [0.25, float("nan")], "count": [1, 2]})
+    assert json.loads(format_table(table, "json")) == [
+        {"name": "a", "value": 0.25, "count": 1},
+        {"name": None, "value": None, "count": 2},
+    ]
+    lines = list(csv.reader(io.StringIO(str(format_table(table, "csv")))))
+    assert lines == [["name", "value", "count"], ["a", "0.25", "1"], ["", "", "2"]]
+    binary = format_table(table, "parquet")
+    assert isinstance(binary, bytes) and pq.read_table(io.BytesIO(binary)).num_rows == 2
+    text = str(format_table(table)).splitlines()
+    assert len(text) == 4 and text[0].split() == ["name", "value", "count"] and text[2].split() == ["a", "0.25", "1"]
+    with pytest.raises(SweeperError, match="unknown format 'xml'"):
+        format_table(table, "xml")

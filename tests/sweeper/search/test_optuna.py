@@ -1,0 +1,216 @@
+"""Optuna asked through Ray Tune: what it is told, and that the journal's fold and a number are all it depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+
+from sweeper.core.ids import config_hash
+from sweeper.search.base import Searcher, audit_suggestions
+from sweeper.space.configurations import configuration, parsed_space
+from sweeper.space.domains.choices import Choice, draw
+from sweeper.space.domains.domains import Interval, Members
+from sweeper.space.searchers import SeededTpe, searcher_for
+from tests.sweeper.searches import Journaled, objective, random_history, searched_spec
+
+SPEC = searched_spec()
+COUNT = 14
+
+
+def _late(journaled: Journaled) -> Searcher:
+    """Return a searcher that hears of everything at once, as that of a driver which takes the sweep up."""
+    searcher = searcher_for(SPEC)
+    for record in journaled.records:
+        searcher.apply(record)
+    return searcher
+
+
+def _suggested(journaled: Journaled) -> dict[int, tuple[Any, Any]]:
+    bodies = [record.body for record in journaled.records if record.kind == "suggested"]
+    return {body["configuration"]: (body["values"], body["choices"]) for body in bodies}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.booleans())
+def test_one_that_hears_of_everything_at_once_suggests_what_one_does_that_was_there(seed, at_once, learned):
+    journaled, late = Journaled(searcher_for(SPEC)), {}
+    rng = np.random.default_rng(seed)
+    if learned:
+        observations = [{"trial": "c00000", "choices": {**CHOICES, "optimizer.lr": 0.05}, "value": 0.7}]
+        journaled.add("learned", {"sweep": "earlier", "observations": observations, "outside": 0})
+    for index in random_history(journaled, rng, COUNT, at_once):
+        suggestion = _late(journaled).suggest(index)
+        late[index] = (suggestion.values, suggestion.choices)
+    assert late == _suggested(journaled)
+    audited = audit_suggestions(lambda: searcher_for(SPEC), journaled.records)
+    assert (audited.checked, audited.differences, audited.unchecked) == (COUNT, [], 0)
+
+
+CHOICES: dict[str, Choice] = {
+    "loss": 1,
+    "loss.one_of[1].gamma": 3.0,
+    "architecture": 1,
+    "optimizer.lr": 0.1,
+    "optimizer.momentum": 0.9,
+}
+
+
+class Plain:
+    """The reference: Optuna's own ask and tell, with the same sampler, and everything told as it happens."""
+
+    def __init__(self) -> None:
+        self.study = optuna.create_study(sampler=SeededTpe(SPEC.seed, startup=4, earlier=0))
+        self.trials: dict[int, optuna.Trial] = {}
+
+    def suggest(self, index: int) -> Any:
+        self.trials[index] = self.study.ask()
+        return draw(parsed_space(SPEC), "", 0, self._Chooser(self.trials[index]))
+
+    class _Chooser:
+        def __init__(self, trial: optuna.Trial) -> None:
+            self.trial = trial
+
+        def member(self, path: str, members: Members) -> int:
+            return int(self.trial.suggest_categorical(path, list(range(len(members.nodes)))))
+
+        def number(self, path: str, interval: Interval) -> Choice:
+            if interval.kind == "quniform":
+                return self.trial.suggest_int(path, 0, interval.steps)
+            if interval.kind == "randint":
+                return self.trial.suggest_int(path, int(interval.low), int(interval.high))
+            return self.trial.suggest_float(path, interval.low, interval.high, log=interval.kind == "loguniform")
+
+    def hear(self, body: dict[str, Any]) -> None:
+        trial, decision = self.trials[body["configuration"]], body.get("decision")
+        if decision is None or decision["kind"] == "fail":
+            self.study.tell(trial, state=TrialState.FAIL)
+            return
+        trial.report(decision["metric"], decision["rung"])
+        if body["status"] == "completed":
+            self.study.tell(trial, decision["metric"])
+        elif body["status"] == "early_stopped":
+            self.study.tell(trial, state=TrialState.PRUNED)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_it_suggests_what_optunas_own_ask_and_tell_does(at_once):
+    journaled = Journaled(searcher_for(SPEC))
+    for _ in random_history(journaled, np.random.default_rng(5), COUNT, at_once):
+        pass
+    plain = Plain()
+    for record in journaled.records:
+        if record.kind == "suggested":
+            assert plain.suggest(record.body["configuration"]) == record.body["values"]
+        else:
+            plain.hear(record.body)
+
+
+def _study(searcher: Searcher) -> optuna.Study:
+    assert searcher._study is not None
+    return searcher._study._ot_study
+
+
+def test_what_it_is_told_of_each_kind_of_ending():
+    journaled = Journaled(searcher_for(SPEC))
+    for index in range(5):
+        journaled.suggest(index)
+    journaled.complete(0, 0.25)
+    journaled.report(1, "running", 3, 0.5)
+    journaled.stop(1, 0.4, rung=9)
+    journaled.add("failed", {"configuration": 2, "final": False})
+    journaled.add("failed", {"configuration": 3, "final": True})
+    journaled.report(4, "failed", 3, None, "fail")
+    for searcher in (journaled.searcher, _late(journaled)):
+        searcher.suggest(5)
+        trials = _study(searcher).get_trials(deepcopy=False)
+        states = [trial.state for trial in trials[:5]]
+        assert states == [
+            TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.FAIL, TrialState.FAIL
+        ]  # fmt: skip
+        assert [trials[0].value, trials[1].value] == [0.25, 0.4]
+        assert trials[1].intermediate_values == {3: 0.5, 9: 0.4}
+
+
+def test_a_failed_trial_that_is_run_again_counts_as_it_ends_then():
+    journaled = Journaled(searcher_for(SPEC))
+    for index in range(2):
+        journaled.suggest(index)
+    journaled.add("failed", {"configuration": 0, "final": True})
+    journaled.complete(1, 0.5)
+    journaled.suggest(2)
+    journaled.complete(0, 0.1)
+    expected = _late(journaled).suggest(3)
+    assert journaled.suggest(3) == expected
+    assert [trial.state for trial in _study(journaled.searcher).trials[:2]] == [TrialState.COMPLETE] * 2
+
+
+def test_learned_trials_count_for_the_start_and_shift_no_seed():
+    searcher = searcher_for(searched_spec(startup=3))
+    first = searcher_for(searched_spec(startup=3)).suggest(0)
+    journaled = Journaled(searcher)
+    observations = [{"trial": f"c{n:05d}", "choices": CHOICES, "value": float(n)} for n in range(2)]
+    journaled.add("learned", {"sweep": "earlier", "observations": observations, "outside": 0})
+    assert journaled.suggest(0) == first, "two are not three: still at random, with the same numbers"
+    assert [trial.value for trial in _study(searcher).trials[:2]] == [0.0, 1.0]
+
+
+def test_random_starts_are_spread_over_branches_and_seeds():
+    suggestions = [searcher_for(searched_spec(seed=seed)).suggest(0).choices for seed in range(30)]
+    assert {choices["loss"] for choices in suggestions} == {0, 1, 2}
+    assert len({choices["optimizer.lr"] for choices in suggestions}) == 30
+
+
+def test_it_finds_better_configurations_than_chance():
+    """On a function that is best in one branch; n = 8 seeds of 40 trials, the last 20 of each."""
+    gains = []
+    for seed in range(8):
+        spec = searched_spec(40, seed=seed, startup=10)
+        journaled = Journaled(searcher_for(spec))
+        for index in range(40):
+            value = objective(journaled.suggest(index).values)
+            journaled.complete(index, value) if index % 2 else journaled.stop(index, value + 1)
+        found = [objective(values) for values, _ in _suggested(journaled).values()][20:]
+        chance = [objective(configuration(spec, index)) for index in range(20, 40)]
+        gains.append(np.mean(chance) - np.mean(found))
+    assert np.mean(gains) > 3 * np.std(gains, ddof=1) / np.sqrt(len(gains))
+
+
+MISLED = "its values are not what its choices lead to"
+
+
+def _sequence(journaled: Journaled, index: int) -> int:
+    found = (r for r in journaled.records if r.kind == "suggested" and r.body["configuration"] == index)
+    return next(found).sequence
+
+
+def test_an_audit_names_what_does_not_follow_from_the_records_before_it():
+    journaled = Journaled(searcher_for(SPEC))
+    for _ in random_history(journaled, np.random.default_rng(1), 8, 2):
+        pass
+
+    def audited(change: dict[str, Any], index: int = 5) -> Any:
+        records = [
+            type(r)(r.sequence, r.kind, r.time, {**r.body, **change})
+            if r.kind == "suggested" and r.body["configuration"] == index
+            else r
+            for r in journaled.records
+        ]
+        return audit_suggestions(lambda: searcher_for(SPEC), records)
+
+    other = audited({"choices": CHOICES})
+    assert (other.checked, len(other.differences), other.unchecked) == (6, 1, 2)
+    assert "suggestion of c00005: journaled {'loss': 1" in other.differences[0]
+    foreign = audited({"searcher": "optuna 4.0.0"})
+    assert (foreign.checked, foreign.differences, foreign.unchecked) == (7, [], 1)
+    other = configuration(SPEC, 3)
+    assert "its values are not what its hash says" in audited({"values": other}).differences[0]
+    forged = audited({"values": other, "config_hash": config_hash(other)})
+    assert forged.differences == [f"record {_sequence(journaled, 5)}: suggestion of c00005: {MISLED}"]
+    twice = audited({"configuration": 4})
+    assert "it is not number 5" in twice.differences[0]

@@ -1,0 +1,251 @@
+"""Configuration i is a function of (space, seed, i) alone; grids are complete; draws stay in their domains."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.core.ids import flatten_configuration
+from sweeper.space.configurations import column_types, configuration, configurations, varying_columns
+from sweeper.space.domains.choices import Uniforms, draw
+from sweeper.space.domains.domains import grid_size, parse, plain
+from sweeper.space.loading import build_spec
+from tests.sweeper.small_registries import MINIMAL, REGISTRIES
+
+
+def _spec(samples=None, seed=0, **parts):
+    space = {**MINIMAL["space"], **parts}
+    return build_spec({**MINIMAL, "space": space, "samples": samples, "seed": seed}, REGISTRIES)
+
+
+CONDITIONAL = {
+    "one_of": [
+        "cross_entropy",
+        {"name": "focal", "gamma": {"uniform": [0.5, 10]}},
+        {"name": "selective_risk", "coverage": {"uniform": [0.1, 0.9]}, "nu": {"loguniform": [0.01, 0.3]}},
+    ]
+}
+
+
+def test_only_the_chosen_branchs_hyperparameters_exist():
+    keys = {
+        "cross_entropy": {"name"},
+        "focal": {"name", "gamma"},
+        "selective_risk": {"name", "coverage", "nu", "score", "normalise"},
+    }
+    drawn = [c["loss"] for c in configurations(_spec(60, loss=CONDITIONAL))]
+    assert {loss["name"] for loss in drawn} == keys.keys()
+    for loss in drawn:
+        assert loss.keys() == keys[loss["name"]]
+
+
+def test_the_same_on_every_machine():
+    loss = configuration(_spec(9, seed=3, loss=CONDITIONAL), 7)["loss"]
+    script = (
+        "import json, sys; from sweeper.space.configurations import configuration;"
+        "from sweeper.space.loading import build_spec; from tests.sweeper.small_registries import REGISTRIES;"
+        "print(json.dumps(configuration(build_spec(json.load(sys.stdin), REGISTRIES), 7)['loss']))"
+    )
+    spec = json.dumps(_spec(9, seed=3, loss=CONDITIONAL).resolved())
+    run = subprocess.run([sys.executable, "-c", script], input=spec, capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout) == loss
+    recorded = _spec(3, loss={"name": "focal", "gamma": {"uniform": [0.5, 10]}})
+    assert [c["loss"]["gamma"] for c in configurations(recorded)] == RECORDED_GAMMAS
+
+
+RECORDED_GAMMAS = [1.9678802260564574, 0.5461197867780595, 8.110491260703554]
+
+
+def test_an_added_key_changes_no_other_draw():
+    optimizer = {"name": "sgd", "lr": {"loguniform": [0.01, 1]}}
+    before = _spec(40, loss=CONDITIONAL, optimizer=optimizer)
+    after = _spec(
+        50,
+        loss=CONDITIONAL,
+        architecture={"choice": ["mlp", "resnet8"]},
+        optimizer={"momentum": {"uniform": [0, 1]}, **optimizer},
+    )
+    for i, configuration_before in enumerate(configurations(before)):
+        again = configuration(after, i)
+        assert again["loss"] == configuration_before["loss"]
+        assert again["optimizer"]["lr"] == configuration_before["optimizer"]["lr"]
+
+
+def test_seed_and_index_change_the_draws():
+    gammas = [
+        configuration(_spec(20, seed=seed, loss={"name": "focal", "gamma": {"uniform": [0, 1]}}), i)["loss"]["gamma"]
+        for seed in range(5)
+        for i in range(20)
+    ]
+    assert len(set(gammas)) == 100
+
+
+def test_sequence_behaviour():
+    drawn = configurations(_spec(5, loss=CONDITIONAL))
+    assert len(drawn) == 5
+    assert drawn[-1] == drawn[4]
+    assert drawn[1:3] == [drawn[1], drawn[2]]
+    with pytest.raises(IndexError, match="configuration 5 of 5"):
+        drawn[5]
+
+
+def test_grid_times_samples():
+    spec = _spec(
+        2,
+        loss={"grid": ["cross_entropy", {"name": "focal", "gamma": {"grid": [1, 2, 3]}}]},
+        architecture={"grid": ["mlp", "resnet8"]},
+        optimizer={"name": "sgd", "lr": {"uniform": [0.1, 1]}},
+    )
+    drawn = list(configurations(spec))
+    points = [(c["loss"]["name"], c["loss"].get("gamma"), c["architecture"]["name"]) for c in drawn]
+    assert len(points) == 16
+    assert points[:8] == points[8:]
+    losses = [("cross_entropy", None), *(("focal", g) for g in (1.0, 2.0, 3.0))]
+    assert set(points) == {(n, g, a) for (n, g), a in itertools.product(losses, ("mlp", "resnet8"))}
+    assert len({c["optimizer"]["lr"] for c in drawn}) == 16
+
+
+def test_samples_default_to_one_beside_a_grid():
+    assert len(configurations(_spec(loss={"name": "focal", "gamma": {"grid": [1, 2, 3]}}))) == 3
+
+
+def _every_point(value):
+    """Enumerate a grid space the naive way."""
+    if isinstance(value, dict) and "grid" in value:
+        return [point for member in value["grid"] for point in _every_point(member)]
+    if isinstance(value, dict):
+        return [
+            dict(zip(value, points, strict=True)) for points in itertools.product(*map(_every_point, value.values()))
+        ]
+    return [value]
+
+
+_GRIDS = st.recursive(
+    st.integers(0, 3),
+    lambda inner: (
+        st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+        | st.lists(inner, min_size=1, max_size=3, unique_by=repr).map(lambda members: {"grid": members})
+    ),
+    max_leaves=8,
+)
+
+
+@given(_GRIDS)
+@settings(max_examples=200, deadline=None)
+def test_grids_are_enumerated_completely(value):
+    faults = []
+    node = parse(value, "", faults)
+    assert faults == []
+    assert plain(node) == value
+    drawn = [draw(node, "", point, Uniforms(lambda path: math.nan)) for point in range(grid_size(node))]
+    assert Counter(map(repr, drawn)) == Counter(map(repr, _every_point(value)))
+
+
+def _draws(domain, n=400):
+    node = parse(domain, "x", faults := [])
+    assert faults == []
+    random = np.random.default_rng(1)
+    return [draw(node, "x", 0, Uniforms(lambda path: random.random())) for _ in range(n)]
+
+
+_ENDS = st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted).filter(lambda ends: ends[0] < ends[1])
+
+
+@given(_ENDS, st.floats(0, 1, exclude_max=True))
+@settings(max_examples=200, deadline=None)
+def test_real_draws_stay_inside(ends, u):
+    def at(domain):
+        return draw(parse(domain, "x", []), "x", 0, Uniforms(lambda path: u))
+
+    assert ends[0] <= at({"uniform": ends}) <= ends[1]
+    low, high = abs(ends[0]) + 1e-9, abs(ends[0]) + 1e-9 + ends[1] - ends[0]
+    if low < high:
+        assert low <= at({"loguniform": [low, high]}) <= high
+
+
+@given(
+    st.integers(-50, 50), st.integers(1, 40), st.sampled_from(["0.1", "0.25", "0.01", "3", "0.7"]), st.integers(0, 99)
+)
+@settings(max_examples=200, deadline=None)
+def test_quniform_has_no_rounding_dust(start, count, step, share):
+    from decimal import Decimal
+
+    values = [float(Decimal(start) * Decimal(step) + k * Decimal(step)) for k in range(count + 1)]
+    domain = {"quniform": [values[0], values[-1], float(step)]}
+    node = parse(domain, "x", faults := [])
+    assert faults == []
+    assert draw(node, "x", 0, Uniforms(lambda path: share / 100)) in values
+
+
+def test_distributions():
+    assert np.mean(_draws({"uniform": [2, 4]})) == pytest.approx(3, abs=0.1)
+    logs = np.log10(_draws({"loguniform": [0.01, 1]}))
+    assert np.mean(logs) == pytest.approx(-1, abs=0.1)
+    assert np.std(logs) == pytest.approx(2 / math.sqrt(12), abs=0.05)
+    for domain, values in [
+        ({"randint": [1, 4]}, [1, 2, 3, 4]),
+        ({"quniform": [0.1, 0.4, 0.1]}, [0.1, 0.2, 0.3, 0.4]),
+        ({"choice": ["a", "b", "c", "d"]}, ["a", "b", "c", "d"]),
+        ({"one_of": [{"k": i} for i in range(4)]}, [{"k": i} for i in range(4)]),
+    ]:
+        counts = Counter(map(repr, _draws(domain, 4000)))
+        assert counts.keys() == set(map(repr, values))  # both ends are drawn
+        assert max(abs(count - 1000) for count in counts.values()) < 150  # 5.5 standard deviations
+
+
+def test_drawn_values_are_plain_python():
+    spec = _spec(
+        8,
+        loss={"name": "selective_risk", "normalise": {"choice": [True, False]}, "score": {"choice": ["msp", "margin"]}},
+        architecture={"name": "mlp", "width": {"randint": [8, 64]}},
+        optimizer={"name": "sgd", "lr": {"quniform": [1, 3, 1]}, "milestones": {"choice": [[1, 2], [3]]}},
+    )
+    types = column_types(spec.space)
+    assert types["config_optimizer_milestones"] is str
+    for drawn in configurations(spec):
+        flat = flatten_configuration(drawn)
+        assert flat.keys() == types.keys()
+        assert all(type(value) is types[column] for column, value in flat.items())
+
+
+def test_column_types_cover_every_branch():
+    spec = _spec(4, loss=CONDITIONAL, architecture={"choice": ["mlp", "resnet8"]})
+    types = column_types(spec.space)
+    assert types["config_loss_gamma"] is float
+    assert types["config_loss_normalise"] is bool
+    assert types["config_loss_score"] is str
+    assert types["config_architecture_width"] is int
+    for drawn in configurations(spec):
+        assert flatten_configuration(drawn).keys() <= types.keys()
+
+
+def test_types_that_differ_between_branches():
+    first, second = {"name": "a", "width": 3, "form": "x"}, {"name": "b", "width": 0.5, "form": 1}
+    types = column_types({"architecture": {"choice": [first, second]}})
+    assert types["config_architecture_width"] is float
+    assert types["config_architecture_form"] is str
+
+
+def test_varying_columns():
+    spec = _spec(4, loss=CONDITIONAL, architecture={"grid": ["mlp", {"name": "mlp", "width": 8}]})
+    assert set(varying_columns(spec.space)) == {
+        "config_loss_name",
+        "config_loss_gamma",
+        "config_loss_coverage",
+        "config_loss_nu",
+        "config_architecture_width",
+    }
+
+
+def test_a_name_shared_by_two_components_does_not_vary_by_itself():
+    members = [{"name": "a", "width": 1}, {"name": "b", "width": 2}]
+    assert varying_columns({"architecture": {"choice": members}}) == ("config_architecture_name",)

@@ -1,0 +1,149 @@
+"""Any bytes as a search space file give a mapping or faults, never another exception."""
+
+from __future__ import annotations
+
+import math
+import string
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.space.file import MAXIMUM_BYTES, parse_document, parse_value, read_document
+
+
+def test_values_and_lines():
+    document = parse_document(b"seed: 3\nspace:\n  loss:\n    one_of:\n      - {name: focal}\n      - name: brier\n")
+    assert document.faults == []
+    assert document.values == {"seed": 3, "space": {"loss": {"one_of": [{"name": "focal"}, {"name": "brier"}]}}}
+    assert document.line_of("space.loss.one_of[1].name") == 6
+    assert document.line_of("space.loss.one_of[1].gamma") == 6  # absent: the nearest part that encloses it
+    assert document.line_of("objective") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("5.0e-4", 0.0005),
+        ("1E5", 1e5),
+        (".5", 0.5),
+        ("-2", -2),
+        ("1_000", 1000),
+        ("no", "no"),
+        ("on", "on"),
+        ("12:30", "12:30"),
+        ("2024-01-01", "2024-01-01"),
+        ("true", True),
+        ("null", None),
+        ("", None),
+        ("'3'", "3"),
+        ("0x10", "0x10"),
+        ("-.inf", -math.inf),
+    ],
+)
+def test_plain_scalars(text, value):
+    found, faults = parse_value(text, "key")
+    assert (found, type(found), faults) == (value, type(value), [])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"# only a comment\n", "empty"),
+        (b"- a\n- b\n", "a list, not a mapping"),
+        (b"42", "a number, not a mapping"),
+        (b"a: [1, 2", "not valid YAML"),
+        (b"a: 1\n---\nb: 2\n", "not valid YAML"),
+        (b"a: 1\na: 2\n", "given twice (first on line 1)"),
+        (b"a: {b: 1, b: 2}\n", "given twice"),
+        (b"? [a, b]\n: 1\n", "a key that is a list or mapping"),
+        (b"\xff\xfe\x00\x01", "not UTF-8 text"),
+        (b"a: \x00", "not valid YAML"),
+        (b"PAR1\x15\x04\x15", "not valid YAML"),
+        (b"a: !!python/object/apply:os.system [ls]", "is not allowed"),
+        (b"a: !!set {b}", "is not allowed"),
+        (b"a: !!int x", "is not a int"),
+        (b"a: &a [*a]", "contains itself"),
+        (b"a: " + b"[" * 5000, "levels deep"),
+        (b"a: [" + b"1," * 60_000 + b"]", "more than 50000 keys and values"),
+        (b"a: " + b"9" * 5000, "of at most 64 bits"),
+        (b"a: 9223372036854775808", "of at most 64 bits"),
+        (b"a: " + b" " * MAXIMUM_BYTES, "larger than"),
+    ],
+)
+def test_faults_of_the_text(content, words):
+    document = parse_document(content)
+    assert words in " ".join(map(str, document.faults)).replace("is not an int", "is not a int")
+
+
+def test_alias_bomb_ends_at_once():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
+    document = parse_document("\n".join(lines).encode())
+    assert [f.rule for f in document.faults] == ["more than 50000 values once aliases are written out"]
+
+
+def test_aliases_are_written_out():
+    document = parse_document(b"a: &x {uniform: [0, 1]}\nb: *x\n")
+    assert document.faults == []
+    assert document.values["b"] == {"uniform": [0, 1]}
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", ".", "nul\0name"])
+def test_unreadable_files(tmp_path, name):
+    document = read_document(tmp_path / name)
+    assert document.values == {}
+    assert "cannot read" in document.faults[0].rule
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes(content):
+    document = parse_document(content)
+    assert isinstance(document.values, dict)
+    assert document.values or document.faults or content.strip() in (b"{}",)
+
+
+_YAML_PIECES = st.lists(
+    st.sampled_from([*"{}[]:,-?&*!|>%@`\"'#\n ~.", "a", "space", "<<", "1e3", "\t", "\n  ", ": ", "- ", "&a ", "*a"]),
+    max_size=60,
+)
+
+
+@given(_YAML_PIECES.map("".join))
+@settings(max_examples=300, deadline=None)
+def test_any_yaml_like_text(text):
+    document = parse_document(text.encode())
+    assert isinstance(document.values, dict)
+
+
+def _is_number(text):
+    """Tell whether a text such as `1e5` reads as a number here: PyYAML takes it for a text and writes it unquoted."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+_TEXTS = st.text(string.printable, max_size=8).filter(lambda text: not _is_number(text))
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | _TEXTS
+_SCALARS |= st.floats(allow_nan=False)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(string.ascii_letters, min_size=1), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(string.ascii_letters, min_size=1), _VALUES, min_size=1, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_what_yaml_writes_is_read_back(values):
+    document = parse_document(yaml.safe_dump(values).encode())
+    assert document.faults == []
+    assert document.values == values

@@ -1,0 +1,335 @@
+"""A search space file gives a spec with every default filled in, or all of its faults at once."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces import locate, packaged_files
+from sweeper.core.errors import InvalidSearchSpace
+from sweeper.space.domains.domains import DOMAINS
+from sweeper.space.loading import build_spec, load_spec
+from tests.sweeper.small_registries import MINIMAL, REGISTRIES
+
+
+def _with(**changes):
+    return {**copy.deepcopy(MINIMAL), **changes}
+
+
+def _space(**parts):
+    return {**copy.deepcopy(MINIMAL["space"]), **parts}
+
+
+def _faults(values):
+    with pytest.raises(InvalidSearchSpace) as caught:
+        build_spec(values, REGISTRIES)
+    return {fault.path: f"{fault.rule} | {fault.remedy}" for fault in caught.value.faults}
+
+
+def test_defaults_are_filled_in():
+    spec = build_spec(MINIMAL, REGISTRIES)
+    assert spec.dataset == {"name": "digits", "image_size": 8}
+    assert spec.space["loss"] == {"name": "focal", "gamma": 3.0}
+    assert spec.space["optimizer"] == {"name": "sgd", "lr": 0.1, "momentum": 0.9, "schedule": "constant"}
+    assert (spec.samples, spec.replicates.count, spec.replicates.packing) == (1, 1, "sequential")
+    assert (spec.objective.metric, spec.objective.mode) == ("val_nll", "min")
+    assert spec.evaluation.curvature == {"samples": None, "lanczos_steps": 32, "losses": ["cross_entropy", "training"]}
+    assert spec.halving.rungs == spec.scheduler.rungs == (1, 3, 9)
+
+
+def test_standard_errors_are_the_default():
+    assert build_spec(_with(evaluation={}), REGISTRIES).evaluation.bootstrap == 100
+    assert build_spec(_with(evaluation={"bootstrap": None}), REGISTRIES).evaluation.bootstrap == 0
+
+
+def test_short_forms():
+    evaluation = {"posthoc": "temperature", "curvature": False, "bootstrap": False}
+    spec = build_spec(
+        _with(replicates=4, scheduler={"name": "fifo", "max_epochs": 5}, evaluation=evaluation), REGISTRIES
+    )
+    assert (spec.replicates.count, spec.scheduler.name, spec.scheduler.rungs) == (4, "none", (5,))
+    assert spec.evaluation.posthoc == [{"name": "temperature", "objective": "nll"}]
+    assert (spec.evaluation.curvature, spec.evaluation.bootstrap) == (False, 0)
+    assert build_spec(_with(scheduler={"name": None, "max_epochs": 5}), REGISTRIES).scheduler.name == "none"
+
+
+def test_numbers_take_their_hyperparameters_type():
+    space = _space(
+        loss={"name": "focal", "gamma": {"choice": [1, 2]}},
+        architecture={"name": "mlp", "width": {"quniform": [16.0, 64, 16]}},
+        optimizer={"name": "sgd", "lr": {"randint": [1, 3]}, "milestones": [3, 6]},
+    )
+    spec = build_spec(_with(space=space, samples=2), REGISTRIES)
+    members = spec.space["loss"]["gamma"]["choice"]
+    assert [type(m) for m in members] == [float, float]
+    assert [type(v) for v in spec.space["architecture"]["width"]["quniform"]] == [int, int, int]
+    assert [type(v) for v in spec.space["optimizer"]["lr"]["randint"]] == [float, float]
+    assert spec.space["optimizer"]["milestones"] == [3.0, 6.0]
+
+
+def test_null_lets_the_component_decide():
+    spec = build_spec(_with(space=_space(optimizer={"name": "sgd", "lr": 0.1, "milestones": None})), REGISTRIES)
+    assert "milestones" not in spec.space["optimizer"]
+
+
+RICH_SPACE = {
+    "loss": {
+        "one_of": [
+            "cross_entropy",
+            {"name": "focal", "gamma": {"uniform": [0.5, 10]}},
+            {"name": "selective_risk", "nu": {"loguniform": [0.01, 0.3]}, "score": {"choice": ["msp", "margin"]}},
+        ]
+    },
+    "architecture": {"grid": ["resnet8", {"name": "mlp", "width": {"grid": [8, 16]}}]},
+    "optimizer": {"name": "sgd", "lr": {"quniform": [0.1, 0.5, 0.1]}, "schedule": "step", "milestones": [3, 6]},
+}
+
+
+def test_the_resolved_file_gives_the_same_spec(tmp_path):
+    spec = build_spec(_with(space=RICH_SPACE, samples=2, header={"question": "why?"}), REGISTRIES)
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(spec.resolved(), sort_keys=False))
+    again = load_spec(file, registries=REGISTRIES)
+    assert again == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_every_fault_at_once_with_nearest_names():
+    values = _with(
+        dataset={"name": "digit"},
+        seed=1.5,
+        retry=3,
+        objective={"metric": "val_nil", "mode": "minimum"},
+        scheduler={"grace_epochs": 30, "max_epochs": 9, "reduction_facto": 3},
+        evaluation={"curvature": {"lanczos_steps": 0, "lanczos_step": 3}, "posthoc": ["temprature"]},
+        resources={"gpu": 1.5},
+        space={
+            "loss": {
+                "one_of": [
+                    {"name": "focal", "gama": {"uniform": [1, 2]}},
+                    {"name": "inverse_focal", "gamma": {"uniform": [1, 5]}},
+                    {"name": "selective_risk", "coverage": {"unifrom": [0.1, 1]}, "nu": {"loguniform": [0, 1]}},
+                ]
+            },
+            "architecture": {"choice": ["mpl", {"name": "mlp", "width": {"uniform": [1, 5]}}]},
+            "optimiser": "sgd",
+            "optimizer": {"name": "sgd", "schedule": "step"},
+        },
+    )
+    expected = {
+        "dataset": "unknown data set 'digit' | did you mean 'digits'?",
+        "seed": "1.5 must be a valid integer",
+        "retry": "did you mean 'retries'?",
+        "objective.metric": "did you mean 'val_nll'?",
+        "objective.mode": "'minimum' must be 'min' or 'max'",
+        "scheduler.grace_epochs": "grace_epochs = 30 is above max_epochs = 9",
+        "scheduler.reduction_facto": "did you mean 'reduction_factor'?",
+        "evaluation.curvature.lanczos_steps": "lanczos_steps = 0 is outside [1, inf): each step is one product",
+        "evaluation.curvature.lanczos_step": "did you mean 'lanczos_steps'?",
+        "evaluation.posthoc[0]": "did you mean 'temperature'?",
+        "resources.gpu": "must be a whole number of cards",
+        "space.loss.one_of[0].gama": "did you mean 'gamma'?",
+        "space.loss.one_of[1].gamma.uniform": "outside [0, 3.5911]: beyond it the gradient changes sign",
+        "space.loss.one_of[2].coverage": "did you mean 'uniform'?",
+        "space.loss.one_of[2].nu.loguniform": "low = 0 must be above 0",
+        "space.architecture.choice[0]": "did you mean 'mlp'?",
+        "space.architecture.choice[1].width": "use randint",
+        "space.optimiser": "did you mean 'optimizer'?",
+        "space.optimizer.lr": "sgd needs lr",
+    }
+    found = _faults(values)
+    assert found.keys() == expected.keys()
+    for path, words in expected.items():
+        assert words in found[path], path
+
+
+@pytest.mark.parametrize(
+    ("loss", "path", "words"),
+    [
+        ({"name": "focal", "gamma": {"uniform": [3, 1]}}, "gamma.uniform", "low = 3 must be below high = 1"),
+        ({"name": "focal", "gamma": {"uniform": [1]}}, "gamma.uniform", "needs a list of 2 numbers"),
+        ({"name": "focal", "gamma": {"uniform": [0, "1"]}}, "gamma.uniform", "needs finite numbers"),
+        ({"name": "focal", "gamma": {"uniform": [0, float("inf")]}}, "gamma.uniform", "needs finite numbers"),
+        ({"name": "focal", "gamma": {"quniform": [0, 1, 0.3]}}, "gamma.quniform", "whole steps"),
+        ({"name": "focal", "gamma": {"quniform": [0, 1, 0]}}, "gamma.quniform", "step = 0 must be above 0"),
+        ({"name": "focal", "gamma": {"quniform": [0, 1, 1e-9]}}, "gamma.quniform", "more than a million"),
+        ({"name": "focal", "gamma": {"randint": [0, 1.5]}}, "gamma.randint", "needs whole numbers"),
+        ({"name": "focal", "gamma": {"choice": []}}, "gamma.choice", "at least one member"),
+        ({"name": "focal", "gamma": {"choice": [1, -1]}}, "gamma.choice[1]", "gamma = -1 is outside [0, inf)"),
+        ({"name": "focal", "gamma": {"grid": [1, 1]}}, "gamma.grid[1]", "stands twice"),
+        ({"grid": ["focal", {"name": "focal", "gamma": 3.0}]}, "grid[1]", "stands twice"),  # 3 is the default
+        ({"name": "focal", "gamma": {"uniform": [0, 1], "grid": [1]}}, "gamma", "only key"),
+        ({"name": "focal", "gamma": {"choice": [{"uniform": [0, -1]}]}}, "gamma.choice[0].uniform", "below high"),
+        ({"name": "focal", "gamma": {"choice": [{"low": 1}]}}, "gamma.choice[0]", "a mapping that is no domain"),
+        ({"name": "focal", "gamma": {}}, "gamma", "a mapping that is no domain"),
+        ({"name": "focal", "gamma": "high"}, "gamma", "must be a number"),
+        ({"name": "focal", "gamma": True}, "gamma", "must be a number"),
+        ({"name": "focal", "gamma": None}, "gamma", "must be a number"),
+        ({"name": "focal", "gamma": [[1]]}, "gamma", "plain values only"),
+        ({"name": {"choice": ["focal"]}}, "name", "a name is plain text"),
+        ({"gamma": 3}, "", "the loss has no name"),
+        ({"one_off": ["focal"]}, "", "did you mean 'one_of'?"),
+        ({"uniform": [0, 1]}, "", "the domain uniform does not name a loss"),
+        ({"one_of": [{"name": "focal", "gamma": {"grid": [1, 2]}}]}, "one_of[0]", "a grid inside one_of"),
+        ({"one_of": [3]}, "one_of[0]", "one_of chooses among mappings"),
+        (None, "", "None does not name a loss"),
+        ([], "", "[] does not name a loss"),
+    ],
+)
+def test_faults_of_a_loss(loss, path, words):
+    found = _faults(_with(space=_space(loss=loss), samples=2))
+    place = ".".join(part for part in ("space.loss", path) if part)
+    assert any(words in text and at == place for at, text in found.items()), found
+
+
+def test_rules_over_several_hyperparameters_see_every_member():
+    optimizer = {"name": "sgd", "lr": {"uniform": [0.1, 1]}, "schedule": {"choice": ["cosine", "step"]}}
+    assert (
+        "schedule = step needs milestones"
+        in _faults(_with(space=_space(optimizer=optimizer), samples=2))["space.optimizer.schedule.choice[1]"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "words"),
+    [
+        ({"samples": 0}, "samples", "greater than or equal to 1"),
+        ({"samples": "48"}, "samples", "valid integer"),
+        ({"samples": True}, "samples", "valid integer"),
+        ({"replicates": 0}, "replicates.count", "greater than or equal to 1"),
+        ({"replicates": {"count": 2, "packing": "fusd"}}, "replicates.packing", "'auto', 'fused'"),
+        (
+            {"scheduler": {"max_epochs": 9, "reduction_factor": 1}},
+            "scheduler.reduction_factor",
+            "greater than or equal to 2",
+        ),
+        ({"scheduler": {"name": "hyperband", "max_epochs": 9}}, "scheduler.name", "'asha' or 'none'"),
+        ({"scheduler": "asha"}, "scheduler.max_epochs", "missing"),
+        ({"seed": -1}, "seed", "greater than or equal to 0"),
+        ({"resources": {"cpu": 0}}, "resources.cpu", "greater than 0"),
+        ({"resources": {"gpu": "all"}}, "resources.gpu", "must be auto or a number"),
+        ({"resources": 3}, "resources", "mapping"),
+        ({"dataset": {"grid": ["digits"]}}, "dataset", "the same for the whole sweep"),
+        (
+            {"dataset": {"name": "digits", "image_size": {"choice": [8]}}},
+            "dataset.image_size",
+            "the same for the whole sweep",
+        ),
+        ({"dataset": {"name": "digits", "image_size": 4}}, "dataset.image_size", "outside [8, inf)"),
+        ({"evaluation": {"posthoc": ["temperature", {"name": "temperature"}]}}, "evaluation.posthoc[1]", "given twice"),
+        ({"evaluation": {"posthoc": 3}}, "evaluation.posthoc", "list"),
+        ({"evaluation": {"curvature": "yes"}}, "evaluation.curvature", ""),
+        ({"evaluation": {"bins": 0}}, "evaluation.bins", "greater than or equal to 1"),
+        ({"space": []}, "space", ""),
+        ({"space": {"loss": "focal", "optimizer": {"name": "sgd", "lr": 1}}}, "space.architecture", "no architecture"),
+        ({"space": _space(loss={"name": "focal", "gamma": {"uniform": [0, 1]}})}, "samples", "how many configurations"),
+        (
+            {"space": _space(loss={"name": "focal", "gamma": {"grid": list(range(1001))}}), "samples": 1000},
+            "samples",
+            "more than 1000000",
+        ),
+    ],
+)
+def test_faults_outside_the_loss(changes, path, words):
+    assert words in _faults(_with(**changes))[path]
+
+
+def test_faults_carry_lines_in_the_files_order(tmp_path):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(
+        "dataset: digit\nscheduler: {max_epochs: 9}\nspace:\n  loss:\n    name: focal\n    gama: 3\n"
+        "  architecture: mlp\n  optimizer:\n    name: sgd\n"
+    )
+    with pytest.raises(InvalidSearchSpace) as caught:
+        load_spec(file, ["seed=-1"], REGISTRIES)
+    assert [(f.line, f.path) for f in caught.value.faults] == [
+        (1, "dataset"),
+        (6, "space.loss.gama"),
+        (8, "space.optimizer.lr"),
+        (None, "seed"),
+    ]
+    text = str(caught.value)
+    assert text.startswith(f"{file}: 4 faults, nothing was started\n  line 1: dataset: unknown data set 'digit'")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text
+
+
+def test_overrides_are_checked_like_the_file(tmp_path):
+    file = tmp_path / "space.yaml"
+    file.write_text(yaml.safe_dump(MINIMAL))
+    assert load_spec(file, ["space.loss.gamma=1"], REGISTRIES).space["loss"]["gamma"] == 1.0
+    with pytest.raises(InvalidSearchSpace, match=r"space\.loss\.gama: focal takes no hyperparameter 'gama'"):
+        load_spec(file, ["space.loss.gama=1"], REGISTRIES)
+
+
+def test_a_missing_file_is_a_fault():
+    with pytest.raises(InvalidSearchSpace, match=r"cannot read 'nowhere\.yaml'"):
+        load_spec("nowhere.yaml", registries=REGISTRIES)
+    with pytest.raises(InvalidSearchSpace, match=r"`sweeper spaces` lists; did you mean 'quickstart'\?"):
+        load_spec("quickstrat", registries=REGISTRIES)
+
+
+_LEAVES = st.sampled_from([0, 1, 2.5, -1, "focal", "mlp", "sgd", "name", True, None, float("nan"), 2**62, "", "digits"])
+_KEYS = st.sampled_from(
+    [
+        "name",
+        "gamma",
+        "loss",
+        "architecture",
+        "optimizer",
+        "space",
+        "lr",
+        "max_epochs",
+        "count",
+        "curvature",
+        "posthoc",
+        *DOMAINS,
+    ]
+)
+_TREES = st.recursive(
+    _LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=3), max_leaves=10
+)
+_TOP = st.sampled_from([*build_spec(MINIMAL, REGISTRIES).resolved(), "header"])
+
+
+@given(st.dictionaries(_TOP, _TREES, max_size=4))
+@settings(max_examples=400, deadline=None)
+def test_any_values_give_a_spec_or_faults(changes):
+    try:
+        spec = build_spec(_with(**changes), REGISTRIES)
+    except InvalidSearchSpace as error:
+        assert error.faults
+    else:
+        assert build_spec(spec.resolved(), REGISTRIES) == spec
+
+
+@given(st.dictionaries(st.sampled_from(["loss", "architecture", "optimizer"]), _TREES, min_size=1))
+@settings(max_examples=400, deadline=None)
+def test_any_space_gives_a_spec_or_faults(changes):
+    try:
+        spec = build_spec(_with(space=_space(**changes), samples=2), REGISTRIES)
+    except InvalidSearchSpace as error:
+        assert error.faults
+    else:
+        assert build_spec(spec.resolved(), REGISTRIES) == spec
+
+
+def test_shipped_files_are_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert locate("quickstart") == locate("quickstart.yaml") == packaged_files()["quickstart"]
+    (tmp_path / "quickstart.yaml").write_text("")
+    assert locate("quickstart.yaml").name == str(locate("quickstart.yaml"))  # one's own file comes first
+
+
+@pytest.mark.parametrize("name", sorted(packaged_files()))
+def test_shipped_files_are_valid(name):
+    spec = load_spec(name)
+    assert build_spec(spec.resolved()) == spec
+    header = spec.header
+    assert all((header.question, header.source, header.expected, header.cost))
+    assert re.match(rf"sweeper (run|submit) search_spaces/{name}\.yaml( --|, then |$)", header.command), header.command

@@ -1,0 +1,115 @@
+"""Who may be told of a sweep, and that nothing written down can hold a webhook's secret."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import yaml
+
+from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.space.loading import build_spec, load_spec
+from sweeper.space.models import Notification
+from sweeper.space.notify import option_notifications, resolve_targets
+from tests.sweeper.storage.test_sweeps import SPACE
+
+
+def _spec(notify):
+    return build_spec({**yaml.safe_load(SPACE), "notify": notify})
+
+
+def _faults(notify):
+    with pytest.raises(InvalidSearchSpace) as caught:
+        _spec(notify)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "entries"),
+    [
+        ("${HOOK}", [{"webhook": "${HOOK}"}]),
+        ("http://127.0.0.1:8080/hook", [{"webhook": "http://127.0.0.1:8080/hook"}]),
+        ("notify-send 'a sweep'", [{"command": ["notify-send", "a sweep"]}]),
+        (["${HOOK}", {"command": ["true"], "on": ["budget"]}], [{"webhook": "${HOOK}"}, {"command": ["true"]}]),
+        ({"webhook": "https://example.org/${HOOK}/v1"}, [{"webhook": "https://example.org/${HOOK}/v1"}]),
+        (None, []),
+    ],
+)
+def test_short_and_long_forms(written, entries):
+    found = [entry.model_dump(exclude_none=True, exclude={"on"}) for entry in _spec(written).notify]
+    assert found == entries
+
+
+def test_a_sweep_that_tells_nobody_is_written_down_as_before():
+    assert "notify" not in _spec([]).resolved()
+    kept = _spec(["${HOOK}"])
+    assert build_spec(kept.resolved()) == kept
+
+
+SECRETS = [
+    "https://hooks.slack.com/services/T024BE7LH/B024BE7LH/s3cr3tT0ken",
+    "https://discord.com/api/webhooks/112233445566778899/abcDEF",
+    "https://bot:s3cr3t@example.org/hook",
+    "https://example.org/hook?key=s3cr3t",
+    "https://example.org/hook#s3cr3t",
+    "https://example.org/averylongwordthatmaybeakey/s3cr3t",
+]
+
+
+@pytest.mark.parametrize("address", SECRETS)
+def test_an_address_that_may_hold_a_secret_is_refused_and_never_repeated(address):
+    for message in (_faults([{"webhook": address}]), _faults(address)):
+        assert "may hold a secret" in message and "${NAME}" in message and "s3cr3t" not in message.lower()
+    with pytest.raises(SweeperError) as caught:
+        option_notifications([address])
+    assert "s3cr3t" not in str(caught.value).lower()
+
+
+def test_every_fault_is_told_at_once_without_its_value():
+    message = _faults(
+        [
+            {"webhook": "ftp://s3cr3t/x"},
+            {"command": ["curl", "--token", "s3cr3t"]},
+            {"command": ["curl", "${HOOK}"]},
+            {"command": []},
+            {"webhook": "${HOOK}", "command": ["true"]},
+            {},
+            {"webhook": ["s3cr3t"]},
+            {"webhook": "${HOOK}", "on": ["ends"]},
+            {"webhok": "${HOOK}"},
+        ]
+    )
+    assert "s3cr3t" not in message
+    for part in (
+        "notify[0].webhook: is no http:// or https:// address",
+        "notify[1].command: holds a secret",
+        "notify[2].command: runs without a shell",
+        "notify[3].command: names no program",
+        "notify[4]: names neither or both",
+        "notify[5]: names neither or both",
+        "notify[6].webhook",
+        "notify[7].on[0]",
+        "notify[8].webhok: unknown key",
+    ):
+        assert part in message, (part, message)
+
+
+def test_the_environment_gives_addresses_and_what_is_missing_is_told_before_anything_starts(tmp_path):
+    wanted = [Notification(webhook="https://example.org/${HOOK}"), Notification(command=[sys.executable, "-V"])]
+    targets = resolve_targets(wanted, {"HOOK": "s3cr3t"})
+    assert [target.url for target in targets] == ["https://example.org/s3cr3t", ""]
+    assert "s3cr3t" not in repr(targets) and targets[0].label == "webhook 1 (example.org)"
+    wanted += [Notification(command=["no-such-program-here"]), Notification(webhook="${OTHER}")]
+    with pytest.raises(SweeperError) as caught:
+        resolve_targets(wanted, {"OTHER": "not an address: s3cr3t"})
+    message = str(caught.value)
+    for part in ("needs HOOK in the driver's environment", "'no-such-program-here'", "${OTHER} is no http"):
+        assert part in message
+    assert "s3cr3t" not in message
+
+
+def test_the_override_of_a_resume_takes_notifications_away(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SPACE + 'notify: "${HOOK}"\n')
+    assert len(load_spec(path).notify) == 1
+    assert load_spec(path, ["notify=[]"]).notify == []

@@ -1,0 +1,360 @@
+"""Components of a user's own on their way from a search space to a sweep: faults, trials, copies, lists."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import search_spaces
+from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.core.ids import SweepPaths
+from sweeper.core.schemas import evaluation_columns
+from sweeper.execution.reuse import choose_sources
+from sweeper.journal.journal import Journal
+from sweeper.planning.doctor import checks
+from sweeper.planning.lane_notes import lane_notes
+from sweeper.planning.preparation import dataset_facts, prepare_dataset
+from sweeper.remote.submission import Request, submit
+from sweeper.space import catalogue
+from sweeper.space.configurations import configurations
+from sweeper.space.loading import load_spec
+from sweeper.space.user_code import code_of, keep, look_beside, manifest_part, take_up_kept
+from sweeper.storage.sweeps import create_sweep, open_sweep
+from sweeper.tracking.projection import _describe
+from trainables.extensions.installed import look_again
+from trainables.training.lanes.packing import chosen_packing
+from trainables.training.loop import Replicate
+
+EXAMPLES = Path(search_spaces.__file__).parent / "examples"
+
+BAD = """
+import torch
+from torch import nn
+from trainables.datasets import load_dataset
+from trainables.losses import Loss
+
+def raises(logits, targets, a: float = 1.0):
+    return [1][5]
+
+def detached(logits, targets):
+    return logits.detach().sum(1)
+
+def flat(logits, targets):
+    return logits.sum() * 0
+
+def untyped(logits, targets, a, b=None):
+    return logits.sum(1)
+
+class Forgets(Loss):
+    stateful = True
+    def __init__(self): self.n = 0
+    def values(self, logits, targets):
+        self.n += 1
+        return nn.functional.cross_entropy(logits, targets, reduction="none")
+    def state_dict(self): return {"n": self.n}
+
+class Pickled(Forgets):
+    def state_dict(self): return {"n": Forgets}
+
+class Liar(Loss):
+    def values(self, logits, targets):
+        return nn.functional.cross_entropy(logits, targets, reduction="none") * logits.max()
+
+class Narrow(nn.Module):
+    def __init__(self, input_shape, classes):
+        super().__init__()
+        self.linear = nn.Linear(64, classes + 1)
+    def forward(self, inputs): return self.linear(inputs.flatten(1))
+
+def mapping(probabilities, targets): return {}
+def undefined(probabilities, targets): return float("nan")
+def unchanged(logits, targets): return lambda values: values
+
+def short(): return load_dataset("digits").test
+def floats():
+    from dataclasses import replace
+    data = load_dataset("digits")
+    return replace(data, val=replace(data.val, targets=data.val.targets.float()))
+"""
+
+SPACE = {
+    "dataset": "digits",
+    "scheduler": {"max_epochs": 2},
+    "samples": 60,
+    "space": {"loss": "cross_entropy", "architecture": "mlp", "optimizer": {"name": "sgd", "lr": 0.1}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with the bad examples, looked in; forgotten afterwards."""
+    (tmp_path / "bad.py").write_text(BAD)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    monkeypatch.undo()
+    look_beside(None)
+
+
+def _space(folder: Path, **changes) -> Path:
+    values = {**SPACE, **{key: value for key, value in changes.items() if key != "space"}}
+    values["space"] = {**SPACE["space"], **changes.get("space", {})}
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def _faults(call) -> str:
+    with pytest.raises(InvalidSearchSpace) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_every_name_that_cannot_be_used_is_told_with_its_line_at_once(folder):
+    losses = ["bad:Lair", "bad:untyped", {"name": "bad:raises", "aa": 1}, {"name": "bad:raises", "a": "x"}, "nowhere:X"]
+    evaluation = {"metrics": ["ece", "bad:mapping", "bad:mapping"], "posthoc": ["bad:none"]}
+    said = _faults(lambda: load_spec(_space(folder, space={"loss": {"one_of": losses}}, evaluation=evaluation)))
+    for words in ("8 faults, nothing was started", "bad has no 'Lair'", "did you mean 'Liar'?", "the type of b is not",
+                  "takes no hyperparameter 'aa'", "a = 'x' must be a number", "there is no module 'nowhere'",
+                  "every evaluation measures it: leave it out", "bad:mapping is given twice",
+                  "bad has no 'none'"):  # fmt: skip
+        assert words in said, said
+    assert said.count("line ") == 8
+
+
+def test_a_metric_may_not_fill_anothers_column_and_may_be_the_objective(folder):
+    (folder / "fine.py").write_text("def seed(p, t): return 0.0\ndef gap(p, t): return 0.5\n")
+    said = _faults(lambda: load_spec(_space(folder, evaluation={"metrics": ["fine:seed"]})))
+    assert "'seed' would fill the column seed" in said
+    spec = load_spec(
+        _space(folder, evaluation={"metrics": ["fine:gap"], "posthoc": "temperature"}, objective={"metric": "val_gap"})
+    )
+    columns = evaluation_columns(["temperature"], [m["name"] for m in spec.evaluation.metrics])
+    assert {"gap", "metrics_unavailable", "posthoc_temperature_gap"} < set(columns)
+    assert "unknown metric 'val_gap'" in _faults(lambda: load_spec(_space(folder, objective={"metric": "val_gap"})))
+
+
+def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
+    losses = [f"bad:{name}" for name in ("raises", "detached", "flat", "Forgets", "Pickled", "Liar")]
+    space = _space(
+        folder,
+        space={"loss": {"choice": losses}, "architecture": {"choice": ["mlp", "bad:Narrow"]}},
+        evaluation={"metrics": ["bad:mapping", "bad:undefined"], "posthoc": ["bad:unchanged"]},
+    )
+    said = _faults(lambda: prepare_dataset(load_spec(space)))
+    for words in (
+        "bad.py:8: IndexError: list index out of range", "bad:detached: its value does not depend on the logits",
+        "bad:flat: its gradient is zero everywhere", "bad:Forgets: its state 'n' is another after load_state_dict",
+        "bad:Pickled: its state_dict cannot be read from a checkpoint",
+        "bad:Liar: a sample's value depends on the others",
+        "bad:Narrow: it gives shape (2, 11) for 2 samples", "bad:mapping: TypeError", "bad:undefined: it gives nan",
+        "bad:unchanged: its probabilities from",
+    ):  # fmt: skip
+        assert words in said, said
+    assert "10 faults" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("short", "bad:short gives a Split, which must be a trainables.datasets.DataSet"),
+        ("floats", "bad:floats has targets of torch.float32 of shape (359,) in val"),
+        ("mapping", "the type of probabilities is not known"),
+    ],
+)
+def test_a_data_set_is_looked_at_before_anything_trains_on_it(folder, name, said):
+    assert said in _faults(lambda: prepare_dataset(load_spec(_space(folder, dataset=f"bad:{name}"))))
+
+
+def test_the_examples_are_short_and_pass(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = load_spec("examples/own_components")
+    dataset = prepare_dataset(spec)
+    assert len(dataset.train) == 720 and lane_notes(spec, dataset) == []
+    code = code_of(spec)
+    assert code is not None and len(code.components) == 5
+    for name in zipfile.ZipFile(io.BytesIO(code.archive)).namelist():
+        assert len((EXAMPLES / name).read_text().splitlines()) <= 40, name
+    look_beside(None)
+
+
+LANES = '''
+import torch
+from torch import nn
+from torch.nn import functional
+from trainables.losses import Loss
+
+def looks(logits, targets):
+    values = functional.cross_entropy(logits, targets, reduction="none")
+    return values.mean() * (2 if values.mean().item() > 1 else 1)
+
+class Counts(Loss):
+    """Keeps a running mean that lanes do not see."""
+    batch_coupled = stateful = True
+    def __init__(self): self.mean = torch.zeros(())
+    def value(self, logits, targets):
+        value = functional.cross_entropy(logits, targets)
+        if not torch._C._functorch.is_batchedtensor(value):
+            self.mean = 0.5 * self.mean + value.detach()
+        return value / (1 + self.mean)
+    def state_dict(self): return {"mean": self.mean}
+    def restore(self, state): self.mean = torch.as_tensor(state["mean"])
+
+class Asks(nn.Module):
+    """Chooses its way by what it sees."""
+    def __init__(self, input_shape, classes):
+        super().__init__()
+        self.ways = nn.ModuleList(nn.Linear(64, classes) for _ in range(2))
+    def forward(self, inputs):
+        flat = inputs.flatten(1)
+        return self.ways[int(flat.mean() > 0.3)](flat)
+
+def fine(logits, targets, power: float = 1.0):
+    return functional.cross_entropy(logits, targets, reduction="none") ** power
+'''
+
+
+def test_a_loss_that_lanes_would_train_wrongly_trains_one_after_the_other(folder):
+    (folder / "lanes.py").write_text(LANES)
+    losses = {"grid": ["lanes:looks", "lanes:Counts", "lanes:fine", "focal"]}
+    fused = {"count": 2, "packing": "fused"}
+    spec = load_spec(_space(folder, space={"loss": losses}, samples=1, replicates=fused))
+    dataset = prepare_dataset(spec)
+    notes = lane_notes(spec, dataset)
+    assert len(notes) == 2, notes
+    assert notes[0].startswith(
+        "lanes:looks on mlp is trained one replicate after the other, not as lanes: it cannot be"
+    )
+    assert notes[1].startswith("lanes:Counts on mlp is trained one") and " alone " in notes[1]
+    found = {}
+    for values in configurations(spec):
+
+        def build(seed, data, values=values):
+            return Replicate(values, seed=seed, dataset=data, max_epochs=2)
+
+        found[values["loss"]["name"]] = chosen_packing("fused", build, values, (1, 2), dataset, "cpu")
+    assert found == {
+        "lanes:looks": "sequential", "lanes:Counts": "sequential", "lanes:fine": "fused", "focal": "fused",
+    }  # fmt: skip
+
+
+def test_a_network_that_lanes_cannot_share_trains_one_after_the_other(folder):
+    (folder / "lanes.py").write_text(LANES)
+    space = {"architecture": {"grid": ["lanes:Asks", "mlp"]}}
+    spec = load_spec(_space(folder, space=space, samples=1, replicates={"count": 2, "packing": "auto"}))
+    notes = lane_notes(spec, prepare_dataset(spec))
+    assert len(notes) == 1
+    assert notes[0].startswith("cross_entropy on lanes:Asks is trained one replicate after the other, not as lanes: it")
+
+
+def test_a_loss_of_ones_own_goes_on_from_a_checkpoint_as_if_never_interrupted(folder):
+    (folder / "lanes.py").write_text(LANES)
+    spec = load_spec(_space(folder, space={"loss": "lanes:Counts"}, samples=1))
+    dataset, values = prepare_dataset(spec), configurations(spec)[0]
+
+    def replicate():
+        return Replicate(values, seed=3, dataset=dataset, max_epochs=2)
+
+    def timeless(row):
+        return {key: value for key, value in row.items() if key != "seconds"}
+
+    first = replicate()
+    first.train_epoch()
+    held = io.BytesIO()
+    torch.save(first.state_dict(), held)
+    held.seek(0)
+    second = replicate()
+    second.load_state_dict(torch.load(held, weights_only=True))
+    assert timeless(second.train_epoch()) == timeless(first.train_epoch())
+    assert second.loss.state_dict()["mean"] == first.loss.state_dict()["mean"] > 0
+
+
+def _begun(folder: Path, name: str) -> tuple:
+    spec = load_spec(_space(folder, space={"loss": "mine:loss"}, samples=1))
+    code, facts = code_of(spec), dataset_facts(prepare_dataset(spec))
+    manifest = {"dataset": {**spec.dataset, **facts}, **manifest_part(code)}
+    sweep = create_sweep(spec, name, name, folder / "results", manifest)
+    keep(code, sweep.paths)
+    return spec, code, facts, sweep
+
+
+def test_a_sweep_is_opened_without_its_code_and_taken_up_with_its_own_copy(folder):
+    (folder / "mine.py").write_text("def loss(logits, targets, scale: float = 1.0): return scale * logits.sum(1)\n")
+    _, code, _, sweep = _begun(folder, "first")
+    (folder / "mine.py").write_text("raise SystemExit('imported')\n")
+    look_beside(None)
+    opened = open_sweep("first", folder / "results")
+    assert opened.configurations[0]["loss"] == {"name": "mine:loss", "scale": 1.0}
+    assert SweepPaths(sweep.paths.root).extensions.read_bytes() == code.archive
+    take_up_kept(opened.paths)
+    prepare_dataset(opened.spec)
+    Journal(sweep.paths.journal).append("attempt", {"attempt": 1})
+    assert _describe(opened.paths, opened.spec).tags["own_code"] == code.digest
+
+
+def test_another_sweeps_trials_are_taken_over_only_where_the_code_is_the_same(folder):
+    (folder / "mine.py").write_text("def loss(logits, targets): return logits.sum(1)\n")
+    spec, code, facts, _ = _begun(folder, "first")
+    with pytest.raises(SweeperError, match="its code, or a package under it, was another"):  # it has no attempt yet
+        choose_sources(spec, facts, folder / "results", code.digest, every=False, named=["first"])
+    (folder / "mine.py").write_text("def loss(logits, targets): return 2 * logits.sum(1)\n")
+    changed = code_of(load_spec(_space(folder, space={"loss": "mine:loss"}, samples=1)))
+    with pytest.raises(SweeperError, match="the code of its own components differs"):
+        choose_sources(spec, facts, folder / "results", changed.digest, every=False, named=["first"])
+
+
+class _Jobs:
+    def submit(self, name, command, metadata, folder, modules):
+        self.files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        return f"{name}.1"
+
+
+def test_a_submitted_sweep_takes_its_code_along(folder):
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("")
+    (folder / "package" / "losses.py").write_text("import beside\ndef loss(logits, targets): return logits.sum(1)\n")
+    (folder / "beside.py").write_text("")
+    jobs = _Jobs()
+    space = _space(folder, space={"loss": "package.losses:loss"})
+    assert submit(jobs, str(space), None, lambda name: False, Request("s3://bucket/x", no_mlflow=True))[0] == "own"
+    assert jobs.files == ["beside.py", "package/__init__.py", "package/losses.py", "space.yaml"]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package that is installed for this test, as pip would write it."""
+    described = tmp_path / "site" / "acme-2.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 2.0\n")
+    points = "[calibration_sweeper.losses]\ntempered = acme:tempered\nfocal = acme:tempered\nlost = acme:lost\n"
+    (described / "entry_points.txt").write_text(points + "[calibration_sweeper.metrics]\nworst = acme:worst\n")
+    (tmp_path / "site" / "acme.py").write_text(
+        'def tempered(logits, targets, power: float = 0.5):\n    """A power."""\n    return logits.sum(1) ** power\n'
+        "def worst(probabilities, targets): return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    look_beside(None)
+    yield tmp_path
+    monkeypatch.undo()
+    look_beside(None)
+    look_again()
+
+
+def test_what_a_package_adds_is_listed_with_where_it_comes_from_and_checked_by_doctor(installed):
+    losses = {entry.name: entry for entry in catalogue.list_components("losses")}
+    assert (losses["tempered"].summary, losses["tempered"].source) == ("A power.", "acme 2.0, acme:tempered")
+    assert losses["lost"].summary.startswith("cannot be used: acme:lost: acme has no 'lost'")
+    assert losses["focal"].source != "acme 2.0", "the project's own name is not taken away"
+    assert [h.default for h in losses["tempered"].hyperparameters] == ["0.5"]
+    assert "worst" in {entry.name for entry in catalogue.list_components("metrics")}
+    (check,) = [check for check in checks() if check.subject == "added by packages"]
+    assert not check.ok and "loss lost: acme:lost" in check.finding and "hides it" in check.finding
+    spec = load_spec(_space(installed, space={"loss": "tempered"}, evaluation={"metrics": "worst"}))
+    code = code_of(spec)
+    assert code.components["tempered"] == {"kind": "loss", "package": "acme 2.0"}
+    names = zipfile.ZipFile(io.BytesIO(code.archive)).namelist()
+    assert names == ["acme-2.0.dist-info/METADATA", "acme-2.0.dist-info/entry_points.txt", "acme.py"]

@@ -1,0 +1,137 @@
+"""A sweep's name is claimed once, its space is written down whole, and opening it gives the same sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sweeper.core.errors import SweeperError
+from sweeper.space.loading import load_spec
+from sweeper.storage.sweeps import create_sweep, find_sweep, list_sweeps, open_sweep
+
+SPACE = """
+dataset: {name: digits}
+scheduler: {name: asha, max_epochs: 9, grace_epochs: 1}
+samples: 6
+replicates: 2
+seed: 5
+space:
+  loss:
+    one_of:
+      - {name: cross_entropy}
+      - {name: focal, gamma: {uniform: [0.5, 10]}}
+  architecture: mlp
+  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, batch_size: 64}
+evaluation: {curvature: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    path = tmp_path_factory.mktemp("space") / "small.yaml"
+    path.write_text(SPACE)
+    return load_spec(path)
+
+
+def _create(spec, output, name=None, stem="small"):
+    return create_sweep(spec, stem, name, output, {"seed": 5})
+
+
+def test_an_opened_sweep_is_the_one_that_was_created(spec, tmp_path):
+    created = _create(spec, tmp_path)
+    opened = open_sweep("small", tmp_path)
+    assert opened.spec == created.spec == spec
+    assert list(opened.configurations) == list(created.configurations)
+    assert opened.paths == created.paths and opened.name == "small"
+    assert json.loads(opened.paths.manifest.read_text()) == {"seed": 5}
+    assert sorted(os.listdir(created.paths.root)) == ["manifest.json", "sweep.yaml"]
+
+
+def test_a_taken_stem_gets_a_number(spec, tmp_path):
+    assert [_create(spec, tmp_path).name for _ in range(3)] == ["small", "small-2", "small-3"]
+
+
+def test_an_explicit_name_that_is_taken_offers_resume(spec, tmp_path):
+    _create(spec, tmp_path, "mine")
+    with pytest.raises(SweeperError, match=r"'mine' is taken(.|\n)*sweeper resume mine"):
+        _create(spec, tmp_path, "mine")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/tmp/x", ".hidden", "-x", "x" * 101, "a b"])
+def test_a_name_cannot_escape_the_output_folder(spec, tmp_path, name):
+    with pytest.raises(SweeperError, match="cannot be a sweep's name"):
+        _create(spec, tmp_path / "out", name)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [("my space", "my-space"), ("γ sweep", "sweep"), ("_draft", "draft"), ("..", "sweep"), ("x" * 150, "x" * 90)],
+)
+def test_any_files_stem_gives_a_name(spec, tmp_path, stem, name):
+    assert [_create(spec, tmp_path, stem=stem).name for _ in range(2)] == [name, f"{name}-2"]
+
+
+def test_names_are_claimed_once_by_many_at_a_time(spec, tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        names = list(pool.map(lambda _: _create(spec, tmp_path).name, range(8)))
+    assert len(set(names)) == 8
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file"])
+def test_an_output_that_is_a_file_is_a_clear_error(spec, tmp_path, kind):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(SweeperError, match="output"):
+        _create(spec, tmp_path / "out" / ("" if kind == "file" else "deeper"))
+
+
+def test_a_sweep_is_found_by_name_and_by_path(spec, tmp_path, monkeypatch):
+    root = _create(spec, tmp_path / "results").paths.root
+    monkeypatch.chdir(tmp_path)
+    for name in ("small", str(root), "results/small"):
+        assert find_sweep(name, tmp_path / "results").root == root
+
+
+def test_a_sweep_that_is_not_there_names_the_nearest(spec, tmp_path):
+    _create(spec, tmp_path)
+    with pytest.raises(SweeperError, match=r"no sweep 'smal'(.|\n)*did you mean 'small'"):
+        open_sweep("smal", tmp_path)
+    with pytest.raises(SweeperError, match="sweeper run"):
+        open_sweep("any", tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    "content", [b"dataset: {name: [", b"\xff\xfe\x00", b"", b"- a list", b"dataset: {name: digits}"]
+)
+def test_a_damaged_space_is_a_clear_error(spec, tmp_path, content):
+    sweep = _create(spec, tmp_path)
+    sweep.paths.sweep_file.write_bytes(content)
+    with pytest.raises(SweeperError, match=r"sweep\.yaml"):
+        open_sweep("small", tmp_path)
+
+
+def test_sweeps_are_listed_newest_first(spec, tmp_path):
+    for age, name in enumerate(("c", "a", "b")):
+        sweep = _create(spec, tmp_path, name)
+        os.utime(sweep.paths.sweep_file, (100 + age, 100 + age))
+    (tmp_path / "not a sweep").mkdir()
+    assert list_sweeps(tmp_path) == ["b", "a", "c"]
+    assert list_sweeps(tmp_path / "none") == []
+
+
+def test_a_configuration_is_the_same_in_every_process(spec, tmp_path):
+    sweep = _create(spec, tmp_path)
+    program = (
+        "import sys, json; from pathlib import Path; from sweeper.storage.sweeps import open_sweep\n"
+        "print(json.dumps(list(open_sweep('small', Path(sys.argv[1])).configurations)))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "77"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert json.loads(done.stdout) == list(sweep.configurations), done.stderr

@@ -1,0 +1,59 @@
+"""`sweeper ui` ends every process that MLflow's server has started, by whatever signal it is asked to go."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.errors import SweeperError
+from sweeper.tracking.server import serve
+from tests.faults.processes import below
+from tests.mlflow_stores import free_port
+from tests.running import started
+
+
+def test_no_process_of_the_server_outlives_the_command(tmp_path: Path) -> None:
+    number = random.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    print(f"ended by {number.name}")
+    port = free_port()
+    with started("ui", "--port", str(port), "--output", str(tmp_path), cwd=tmp_path) as process:
+        until = time.monotonic() + 200
+        while not answers(port):
+            assert process.poll() is None and time.monotonic() < until, (tmp_path / "driver.err").read_text()
+            time.sleep(0.1)
+        servers = below(process.pid, "")
+        assert len(servers) > 1, "the server has processes of its own"
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    assert not [pid for pid in servers if alive(pid)]
+    assert not answers(port)
+
+
+def test_a_server_is_not_started_for_a_server_or_on_a_port_that_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(SweeperError, match="is a server already"):
+        serve("http://127.0.0.1:5000", 5001)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(SweeperError, match="is taken"):
+            serve(f"sqlite:///{tmp_path / 'mlflow.db'}", taken.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has asked after does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

@@ -1,0 +1,363 @@
+"""The MLflow projection against real stores: complete and never doubled, whatever is killed."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.entities import ViewType
+from mlflow.tracking import MlflowClient
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import config_hash, trial_name
+from sweeper.journal.journal import read_journal, record_names, set_aside_damaged
+from sweeper.journal.state import fold
+from sweeper.tracking import sync as projection
+from sweeper.tracking.client_store import ClientStore
+from sweeper.tracking.follower import MlflowFollower
+from sweeper.tracking.runs import RUN_STATUS
+from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    made = Server(f"sqlite:///{folder / 'served.db'}", folder)
+    made.start()
+    yield made
+    if made.process.poll() is None:
+        made.signal(signal.SIGKILL)
+
+
+def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
+    """Compare every run, tag, parameter and point in the store with the journal's."""
+    records = list(read_journal(sweep.paths.journal))
+    state = fold(records, sweep.count)
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(sweep.paths.name)
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    children = {int(r.data.tags["configuration"]): r for r in runs if r.data.tags["configuration"] != "sweep"}
+    (parent,) = (r for r in runs if r.data.tags["configuration"] == "sweep")
+    started = {r.body["configuration"] for r in records if "configuration" in r.body}
+    assert len(runs) == len(children) + 1
+    assert children.keys() == started
+    points = expected_points(records)
+    for index, run in children.items():
+        trial = state.trials[index]
+        status = "interrupted" if abandoned and trial.status == "running" else trial.status
+        tags = run.data.tags
+        assert (run.info.status, tags["status"]) == (RUN_STATUS[status], status)
+        assert tags["mlflow.parentRunId"] == parent.info.run_id
+        assert tags["trial"] == trial_name(index) == run.info.run_name.partition(" ")[0]
+        assert tags["config_hash"] == config_hash(sweep.configurations[index])
+        assert (tags["attempt"], tags.get("decision")) == (str(trial.attempt), trial.stop_reason)
+        assert tags["config_optimizer_momentum"] == "0.9"
+        loss = sweep.configurations[index]["loss"]
+        lr = sweep.configurations[index]["optimizer"]["lr"]
+        wanted = {"config_loss_name": loss["name"], "config_optimizer_lr": str(lr)}
+        wanted |= {"config_loss_gamma": str(loss["gamma"])} if "gamma" in loss else {}
+        assert run.data.params == wanted
+        assert (run.info.end_time is None) == (status in ("running", "waiting"))
+        metrics = points.get(index, {})
+        assert run.data.metrics.keys() == metrics.keys()
+        for name in sorted(metrics)[:: 1 if len(metrics) < 8 else 3]:
+            history = client.get_metric_history(run.info.run_id, name)
+            found = [(m.step, m.timestamp, rounded(m.value)) for m in history]
+            assert len(found) == len(set(found))
+            assert set(found) == metrics[name], (index, name)
+            newest = max(metrics[name])
+            assert rounded(run.data.metrics[name]) == newest[2]
+
+
+def drive(sweep: Any, steps: int, sink: Any = None) -> None:
+    """Journal some more of the sweep, as a driver that then dies, or ends when nothing is left."""
+    journal = sweep.journal()
+    for kind, body in sweep.events(sink.incoming if sink else None, steps):
+        record = journal.append(kind, body)
+        if sink:
+            sink.append(record)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of an empty store: SQLite in bulk, SQLite through the client, a real server."""
+    if request.param == "server":
+        return str(request.getfixturevalue("server").uri)
+    if request.param == "client":
+        monkeypatch.setattr("sweeper.tracking.projection.SqliteStore", ClientStore)
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.mark.parametrize(
+    ("store", "seed"), [("sqlite", 0), ("sqlite", 1), ("client", 0), ("server", 1)], indirect=["store"]
+)
+def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_nothing(
+    seed: int, store: str, random_sweep: Any, request: pytest.FixtureRequest
+) -> None:
+    sweep = random_sweep(seed, name=f"contract-{request.node.callspec.params['store']}", count=4, replicates=1 + seed)
+    sweep.write_spec()
+    while len(sweep.ended) < sweep.count:
+        drive(sweep, steps=5)
+        projection.sync(sweep.root, store)
+        assert_complete(sweep, store, abandoned=True)
+    again = projection.sync(sweep.root, store)
+    assert (again.runs, again.points) == (0, 0)
+    assert_complete(sweep, store)
+
+
+def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: Any, tmp_path: Path) -> None:
+    sweep = random_sweep(2, count=3)
+    sweep.write_spec()
+    sink = sweep.sink()
+    drive(sweep, 10_000, sink)
+    sink.close()
+    sweep.paths.report.write_text("<html></html>")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    projection.sync(sweep.root, uri)
+    client = MlflowClient(uri)
+    (parent,) = client.search_runs(
+        [client.get_experiment_by_name(sweep.paths.name).experiment_id], "tags.configuration = 'sweep'"
+    )
+    assert parent.info.status == "FINISHED"
+    paths = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert paths == {"tables", "report.html", "reliability_diagram.svg"}
+    children = client.search_runs([parent.info.experiment_id], "tags.trial LIKE 'c%'")
+    assert len(children) == 3
+    for child in children:
+        assert [item.path for item in client.list_artifacts(child.info.run_id)] == ["reliability_diagram.svg"]
+    tables = {item.path for item in client.list_artifacts(parent.info.run_id, "tables")}
+    assert {"tables/trials.parquet", "tables/evaluations.parquet"} <= tables
+    diagram = Path(client.download_artifacts(parent.info.run_id, "reliability_diagram.svg", str(tmp_path)))
+    assert diagram.read_text().count("<rect") == 2 + 1
+
+
+def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: Any, tmp_path: Path) -> None:
+    sweep = random_sweep(3, count=5)
+    sweep.write_spec()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with MlflowFollower(sweep.paths, uri) as follower:
+        drive(sweep, 6)
+        until = time.monotonic() + 60
+        while not (tmp_path / "mlflow.db").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        drive(sweep, 10_000)
+        assert follower.wait(60) == []
+    assert_complete(sweep, uri)
+    with MlflowFollower(sweep.paths, uri) as follower:
+        assert follower.wait(60) == []
+    assert_complete(sweep, uri)
+
+
+DRIVER = """
+import os, sys, time
+from pathlib import Path
+from sweeper.core.ids import SweepPaths
+from sweeper.tracking.follower import MlflowFollower
+with MlflowFollower(SweepPaths(Path(sys.argv[1])), sys.argv[2]) as follower:
+    print(follower._process.pid, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_sweep: Any, tmp_path: Path) -> None:
+    sweep = random_sweep(4, count=4)
+    sweep.write_spec()
+    drive(sweep, 5)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    command = [sys.executable, "-c", DRIVER, str(sweep.root), uri]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        pid = int(driver.stdout.readline())
+        driver.kill()
+    until = time.monotonic() + 60
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert_complete(sweep, uri, abandoned=True)
+    drive(sweep, 10_000)
+    projection.sync(sweep.root, uri)
+    assert_complete(sweep, uri)
+
+
+def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
+    server: Server, random_sweep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    sweep = random_sweep(5, name="restarted", count=6)
+    sweep.write_spec()
+    with MlflowFollower(sweep.paths, server.uri) as follower:
+        drive(sweep, 6)
+        wait_for_run(server.uri, sweep.paths.name)
+        server.signal(signal.SIGSTOP)
+        drive(sweep, 4)
+        time.sleep(3)
+        server.signal(signal.SIGCONT)
+        server.signal(signal.SIGKILL)
+        drive(sweep, 10_000)
+        notes = follower.wait(0.1)
+    assert notes
+    with pytest.raises(SweeperError, match="cannot be filled"), monkeypatch.context() as patch:
+        patch.setattr(projection, "SYNC_TRIES", 1)
+        projection.sync(sweep.root, server.uri)
+    server.start()
+    projection.sync(sweep.root, server.uri)
+    assert_complete(sweep, server.uri)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_store_that_hangs_or_refuses_is_not_waited_for(
+    random_sweep: Any, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    """A server that takes connections and never answers one; none at all."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "600")
+    sweep = random_sweep(13, count=2)
+    sweep.write_spec()
+    drive(sweep, 10_000)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen()
+        with MlflowFollower(sweep.paths, f"http://127.0.0.1:{silent.getsockname()[1]}") as follower:
+            (note,) = follower.wait(200)
+    said = sweep.paths.mlflow_log.read_text()
+    assert "see mlflow.log" in note and f"`sweeper sync {sweep.paths.name}`" in note
+    assert ("the store has not answered for" in said) == listens, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_server_that_is_gone_is_not_waited_for(
+    random_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    """The process that fills MLflow leaves by itself, long before a request's time is up or the driver's patience."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "600")
+    server = Server(f"sqlite:///{tmp_path / 'served.db'}", tmp_path)
+    server.start()
+    try:
+        sweep = random_sweep(11, name="gone", count=4)
+        sweep.write_spec()
+        with MlflowFollower(sweep.paths, server.uri) as follower:
+            drive(sweep, 2)
+            wait_for_run(server.uri, sweep.paths.name)
+            server.signal(how)
+            drive(sweep, 10_000)
+            (note,) = follower.wait(120)
+        assert "see mlflow.log" in note and f"`sweeper sync {sweep.paths.name}`" in note
+    finally:
+        server.signal(signal.SIGKILL)
+
+
+def wait_for_run(uri: str, name: str) -> None:
+    client, until = MlflowClient(uri), time.monotonic() + 60
+    while time.monotonic() < until:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is not None and client.search_runs([experiment.experiment_id]):
+            return
+        time.sleep(0.2)
+    raise TimeoutError("the follower logged nothing")
+
+
+def test_runs_that_were_created_twice_or_deleted_come_down_to_one(random_sweep: Any, tmp_path: Path) -> None:
+    sweep = random_sweep(6, count=3)
+    sweep.write_spec()
+    drive(sweep, 10_000)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    projection.sync(sweep.root, uri)
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(sweep.paths.name).experiment_id
+    first, second, *_ = client.search_runs([experiment], "tags.trial LIKE 'c%'")
+    identity = ("sweep", "sweep_id", "configuration", "trial", "config_hash")
+    client.create_run(experiment, tags={key: first.data.tags[key] for key in identity})
+    client.delete_run(second.info.run_id)
+    projection.sync(sweep.root, uri)
+    assert_complete(sweep, uri)
+    assert len(client.search_runs([experiment], run_view_type=ViewType.DELETED_ONLY)) == 1
+
+
+@pytest.mark.parametrize("store", ["sqlite", "client"], indirect=True)
+def test_after_records_were_set_aside_only_what_was_measured_since_is_shown(store: str, random_sweep: Any) -> None:
+    sweep = random_sweep(12, count=4)
+    sweep.write_spec()
+    drive(sweep, 3)
+    again, kept = copy.deepcopy(sweep), len(record_names(sweep.paths.journal))
+    for _ in range(2):
+        sweep = copy.deepcopy(again)
+        sweep.time += 1000 * (1 + len(list(sweep.paths.journal.glob("*.damaged"))))
+        drive(sweep, 10_000)
+        projection.sync(sweep.root, store)
+        assert_complete(sweep, store)
+        victim = sweep.paths.journal / record_names(sweep.paths.journal)[kept]
+        victim.write_bytes(victim.read_bytes()[:-1])
+        assert set_aside_damaged(sweep.paths.journal)
+    drive(again, 10_000)
+    projection.sync(again.root, store)
+    assert_complete(again, store)
+    assert projection.sync(again.root, store).points == 0
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name(again.paths.name).experiment_id
+    deleted = client.search_runs([experiment], run_view_type=ViewType.DELETED_ONLY)
+    assert len(deleted) == 2 * len(client.search_runs([experiment]))
+
+
+def test_sweeps_of_one_name_stay_apart_on_one_server(random_sweep: Any, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    sweeps = [random_sweep(7, name=f"{place}/same", count=2) for place in ("here", "there")]
+    for sweep in sweeps:
+        sweep.time += 17 * len(str(sweep.root))
+        sweep.write_spec()
+        drive(sweep, 10_000)
+        projection.sync(sweep.root, uri)
+    client = MlflowClient(uri)
+    runs = client.search_runs([client.get_experiment_by_name(sweeps[0].paths.name).experiment_id])
+    assert len(runs) == 6
+    assert len({run.data.tags["sweep_id"] for run in runs}) == 2
+
+
+def test_a_second_writer_and_an_empty_journal_are_refused_with_a_sentence(random_sweep: Any, tmp_path: Path) -> None:
+    sweep = random_sweep(8, count=2)
+    sweep.write_spec()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with pytest.raises(SweeperError, match="has no journal yet"):
+        projection.sync(sweep.root, uri)
+    with (
+        projection.Projection(sweep.root, uri).alone(0),
+        pytest.raises(SweeperError, match="another process is filling MLflow"),
+    ):
+        projection.sync(sweep.root, uri)
+
+
+def test_passwords_in_addresses_are_never_shown(random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = random_sweep(9, count=2)
+    sweep.write_spec()
+    drive(sweep, 3)
+    monkeypatch.setattr(projection, "SYNC_TRIES", 1)
+    with pytest.raises(SweeperError) as caught:
+        projection.sync(sweep.root, f"http://someone:hunter2@127.0.0.1:{free_port()}")
+    assert "hunter2" not in str(caught.value)
+    assert "***@127.0.0.1" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_postgresql_backed_server_equals_the_journal(
+    random_sweep: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("postgresql")
+    with postgresql() as backend:
+        served = Server(backend, folder)
+        served.start()
+        try:
+            sweep = random_sweep(10, name="postgresql", count=6)
+            sweep.write_spec()
+            while len(sweep.ended) < sweep.count:
+                drive(sweep, steps=7)
+                projection.sync(sweep.root, served.uri)
+            assert_complete(sweep, served.uri)
+        finally:
+            served.signal(signal.SIGKILL)

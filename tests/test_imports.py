@@ -1,0 +1,184 @@
+"""Imports point one way: no folder reaches itself again through others, heavy packages stay where they belong.
+
+Every import counts, those inside functions too; only what type checkers alone see is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("sweeper", "trainables", "search_spaces")
+FILES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+RAY_FOLDERS = ("sweeper/execution/ray", "sweeper/remote/cluster.py", "sweeper/search/optuna.py")
+RAY_FILES = {"trainables/worker/trainable.py"}
+SLOW = {
+    "torchvision",
+    "timm",
+    "scipy",
+    "sklearn",
+    "ray",
+    "mlflow",
+    "pandas",
+    "duckdb",
+    "plotly",
+    "matplotlib",
+    "optuna",
+}
+
+
+def module_name(path: Path, root: Path = ROOT) -> str:
+    """Return the dotted name of a file; a package's is that of its folder."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def folder_name(path: Path, root: Path = ROOT) -> str:
+    """Return the dotted name of the folder a file lies in."""
+    return ".".join(path.relative_to(root).parts[:-1])
+
+
+def imported(path: Path, *, in_functions: bool = True) -> list[tuple[str, str | None]]:
+    """Return what a file imports as (module, name taken from it); what only type checkers see is left out."""
+    waiting, found = list(ast.parse(path.read_text()).body), []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting += node.orelse
+            continue
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and not in_functions:
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found += [(node.module or "", alias.name) for alias in node.names]
+        waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def packages(path: Path, *, in_functions: bool = True) -> set[str]:
+    """Return the top-level packages that a file imports."""
+    return {module.partition(".")[0] for module, _ in imported(path, in_functions=in_functions)}
+
+
+def folder_graph(files: list[Path], root: Path = ROOT) -> dict[str, set[str]]:
+    """Return folder → the folders of ours that its files import from."""
+    folders = {module_name(path, root): folder_name(path, root) for path in files}
+    graph: dict[str, set[str]] = defaultdict(set)
+    for path in files:
+        here = folder_name(path, root)
+        for module, name in imported(path):
+            target = f"{module}.{name}" if f"{module}.{name}" in folders else module
+            if target in folders and folders[target] != here:
+                graph[here].add(folders[target])
+    return graph
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Return the folders of one cycle, the first of them again at the end; nothing where there is none."""
+    done: set[str] = set()
+
+    def visit(folder: str, path: list[str]) -> list[str]:
+        if folder in path:
+            return [*path[path.index(folder) :], folder]
+        if folder in done:
+            return []
+        for other in sorted(graph.get(folder, ())):
+            if found := visit(other, [*path, folder]):
+                return found
+        done.add(folder)
+        return []
+
+    return next((found for folder in sorted(graph) if (found := visit(folder, []))), [])
+
+
+def test_the_graph_of_folders_has_no_cycle():
+    graph = folder_graph(FILES)
+    assert len(graph) > 30, "there are folders to look at"
+    assert cycle_in(graph) == []
+
+
+def test_a_planted_cycle_is_found(tmp_path):
+    for name, text in {
+        "sweeper/low/base.py": "def f():\n    from sweeper.high.top import g\n",
+        "sweeper/middle/between.py": "from sweeper.low import base\n",
+        "sweeper/high/top.py": "import sweeper.middle.between\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = cycle_in(folder_graph(sorted(tmp_path.rglob("*.py")), tmp_path))
+    assert set(found) == {"sweeper.low", "sweeper.middle", "sweeper.high"} and found[0] == found[-1]
+
+
+def test_what_type_checkers_alone_see_closes_no_cycle(tmp_path):
+    for name, text in {
+        "sweeper/low/base.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sweeper.high.top\n",
+        "sweeper/high/top.py": "import sweeper.low.base\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cycle_in(folder_graph(sorted(tmp_path.rglob("*.py")), tmp_path)) == []
+
+
+def test_packages_import_one_way():
+    for path in FILES:
+        top = path.relative_to(ROOT).parts[0]
+        forbidden = {"sweeper": {"tests"}, "trainables": {"tests", "sweeper", "search_spaces", "mlflow"}}
+        assert not packages(path) & forbidden.get(top, {"tests", "sweeper"}), path
+
+
+def test_only_the_commands_import_commands():
+    for path in FILES:
+        if folder_name(path) != "sweeper.cli" and path.stem != "__main__":
+            assert not any(module.startswith("sweeper.cli") for module, _ in imported(path)), path
+
+
+def test_only_the_commands_print():
+    for path in FILES:
+        if folder_name(path) not in ("sweeper.cli", "search_spaces.examples"):
+            calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+            assert not any(isinstance(call, ast.Name) and call.id == "print" for call in calls), path
+
+
+def test_what_runs_without_the_packages_imports_none_of_them():
+    alone = [*(ROOT / "search_spaces").glob("*.py"), *(ROOT / "deploy").rglob("*.py")]
+    assert len(alone) > 4
+    for path in alone:
+        assert not packages(path) & {"sweeper", "trainables"}, path
+
+
+def test_ray_and_mlflow_stay_where_they_belong():
+    for path in FILES:
+        name, found = path.relative_to(ROOT).as_posix(), packages(path)
+        assert "ray" not in found or name.startswith(RAY_FOLDERS) or name in RAY_FILES, path
+        assert "mlflow" not in found or name.startswith("sweeper/tracking/"), path
+
+
+def test_trainables_import_nothing_slow_at_the_top():
+    for path in FILES:
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("trainables/"):
+            assert packages(path, in_functions=False) & SLOW <= ({"ray"} if name in RAY_FILES else set()), path
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("trainables.worker.trial, trainables.models, trainables.datasets; trainables.datasets.load_dataset('digits')",
+         SLOW),
+        ("sweeper.journal.journal, sweeper.journal.state, sweeper.scheduling.asha, sweeper.core.ids, "
+         "sweeper.storage.lease", {"torch", "ray"}),
+    ],
+    ids=["a worker that is about to train", "a reader of journals"],
+)  # fmt: skip
+def test_what_must_start_fast_loads_nothing_slow(modules, absent):
+    program = f"import sys, {modules}\nprint(sorted({absent!r} & {{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stdout + done.stderr

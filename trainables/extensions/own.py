@@ -1,0 +1,61 @@
+"""From what an import path stands for to a `Component` of its kind, as the project's own are.
+
+Each family of components (losses, networks, data sets, metrics, post-hoc methods) says in its file `own.py` how it
+adapts a stranger's function or class; what is alike for all of them is here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainables.extensions.installed import installed_names, provenance
+from trainables.extensions.targets import import_target
+from trainables.registry import Component
+
+Adapter = Callable[[Any, str, str], Component]
+"""Makes a component of (target, import path, name). Raises ExtensionError for a target of another kind."""
+
+
+@dataclass(frozen=True)
+class OwnFamily:
+    """The components of one kind that come from users' own code.
+
+    Attributes:
+        group: of their entry points, e.g. `losses`.
+        adapt: makes a component of what an import path stands for.
+    """
+
+    group: str
+    adapt: Adapter
+
+    def names(self) -> Mapping[str, str]:
+        """Return the names that installed packages give, each with its import path. Nothing is imported for that."""
+        return installed_names(self.group)
+
+    def component(self, name: str, path: str) -> Component:
+        """Return the component that `name` stands for.
+
+        Args:
+            name: as a search space writes it.
+            path: its import path.
+
+        Raises:
+            ExtensionError: it cannot be imported, or is nothing that its kind can be made of.
+        """
+        target = import_target(path)
+        origin = ", ".join(part for part in (provenance(self.group, name), path if path != name else "") if part)
+        if isinstance(target, Component):
+            return replace(target, name=name, source=target.source or origin)
+        component = self.adapt(target, path, name)
+        summary = (inspect.getdoc(target) or "").partition("\n")[0]
+        return replace(component, summary=summary, source=origin or "import path")
+
+
+def described(target: Any) -> str:
+    """Return what a target is, for messages: `the class Tilted`, `a function`, `a str`."""
+    if isinstance(target, type):
+        return f"the class {target.__name__}"
+    return "a function" if inspect.isfunction(target) else f"a {type(target).__name__}"

@@ -1,0 +1,26 @@
+"""Metrics of a user's own: functions of probabilities and targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainables.extensions.own import OwnFamily, described
+from trainables.extensions.signature import hyperparameters_of
+from trainables.extensions.targets import told
+from trainables.registry import Component, ExtensionError
+
+
+def _metric(target: Any, path: str, name: str) -> Component:
+    if not callable(target) or isinstance(target, type):
+        raise ExtensionError(f"{path} is {described(target)}; a metric is a function of (probabilities, targets)")
+
+    def measure(probabilities: Any, targets: Any, **options: Any) -> float:
+        try:
+            return float(target(probabilities, targets, **options))
+        except Exception as error:
+            raise ValueError(told(error, path)) from error
+
+    return Component(name, measure, hyperparameters_of(target, path, ["probabilities", "targets"]))
+
+
+OWN_METRICS = OwnFamily("metrics", _metric)
