@@ -22,9 +22,10 @@ from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failu
 from sweeper.execution.driver.in_flight import GivenOut
 from sweeper.execution.driver.larger_shares import on_a_larger_share
 from sweeper.execution.driver.recorder import Recorder, Sink
+from sweeper.journal.decision import Decision
 from sweeper.journal.journal import Journal
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
-from sweeper.scheduling.asha import Decision, Halving, Rungs, decide_on
+from sweeper.scheduling.asha import Halving, Rungs, decide_on
 from sweeper.search.base import Searcher, suggested_body
 from sweeper.storage.mirror import SharedFolder
 from trainables.worker.hang_watchdog import last_reason

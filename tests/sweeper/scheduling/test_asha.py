@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
+from sweeper.journal.decision import Decision
 from sweeper.journal.journal import Record
-from sweeper.scheduling.asha import Decision, Halving, Rung, Rungs, audit, decide, decide_on
+from sweeper.scheduling.asha import Halving, Rung, Rungs, audit, decide, decide_on
 from tests.sweeper.simulated_halving import simulate
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
