@@ -18,7 +18,6 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trainables.extensions.installed import GROUP, entry_points, provenance
 from trainables.extensions.targets import OUR_PACKAGES, import_target, look_first_in, looks_first_in, package_place
@@ -50,7 +49,7 @@ class ExtensionCode:
         return archive_digest(self.archive)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, str | dict[str, dict[str, str]]]:
         """What a manifest says of it."""
         return {"digest": self.digest, "components": self.components}
 

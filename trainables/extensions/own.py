@@ -9,13 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainables.extensions.installed import installed_names, provenance
 from trainables.extensions.targets import import_target
 from trainables.registry import Component
 
-Adapter = Callable[[Any, str, str], Component]
+Adapter = Callable[[object, str, str], Component]
 """Makes a component of (target, import path, name). Raises ExtensionError for a target of another kind."""
 
 
@@ -54,7 +53,7 @@ class OwnFamily:
         return replace(component, summary=summary, source=origin or "import path")
 
 
-def described(target: Any) -> str:
+def described(target: object) -> str:
     """Return what a target is, for messages: `the class Tilted`, `a function`, `a str`."""
     if isinstance(target, type):
         return f"the class {target.__name__}"

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from trainables.extensions.installed import look_again
 from trainables.registry import ExtensionError
@@ -60,7 +60,7 @@ def forget_loaded() -> None:
     look_again()
 
 
-def import_target(path: str) -> Any:
+def import_target(path: str) -> object:
     """Return what an import path such as `my_package.losses:Tilted` stands for.
 
     Raises:
@@ -69,7 +69,7 @@ def import_target(path: str) -> Any:
     module_name, _, names = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *names.split("."))):
         raise ExtensionError(f"{path!r} is no import path; write module.file:Name, e.g. my_losses:Tilted")
-    found: Any = _imported(path, module_name)
+    found: object = _imported(path, module_name)
     for name in names.split("."):
         if not hasattr(found, name):
             known = tuple(key for key in vars(found) if not key.startswith("_")) if hasattr(found, "__dict__") else ()
@@ -86,7 +86,7 @@ def _elsewhere(module_name: str) -> str:
     return "" if place is None or str(place.parent) in _roots else f" (it is the one in {place.parent})"
 
 
-def _imported(path: str, module_name: str) -> Any:
+def _imported(path: str, module_name: str) -> ModuleType:
     for root in _roots:
         if root not in sys.path:
             sys.path.append(root)
