@@ -6,26 +6,27 @@ They take options, or are a user's own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
-from trainables.metrics.binning import calibration_error
+from trainables.metrics.binning import Norm, Scheme, calibration_error
 from trainables.metrics.own import OWN_METRICS
 from trainables.metrics.probabilities import Floats, Integers
-from trainables.registry import Component, Hyperparameter, Registry, column_label
+from trainables.registry import Component, Hyperparameter, HyperparameterValue, Registry, column_label
 
 METRICS = Registry("metric", OWN_METRICS)
 """What `evaluation.metrics` may name."""
 
-Metrics = tuple[tuple[str, Mapping[str, Any]], ...]
+Metrics = tuple[tuple[str, Mapping[str, HyperparameterValue]], ...]
 """Names with their options."""
 
 UNAVAILABLE = "metrics_unavailable"
 """The column that says why one of them is empty."""
 
 
-def further_metric_columns(metrics: Metrics, probabilities: Any, targets: Any, prefix: str = "") -> dict[str, Any]:
+def further_metric_columns(
+    metrics: Metrics, probabilities: Floats, targets: Integers, prefix: str = ""
+) -> dict[str, float | str]:
     """Return the columns of `metrics`: one number each, and the reason where one could not be computed.
 
     Args:
@@ -34,7 +35,7 @@ def further_metric_columns(metrics: Metrics, probabilities: Any, targets: Any, p
         targets: int64 [N].
         prefix: of the columns' names, for probabilities after a post-hoc method.
     """
-    row: dict[str, Any] = {}
+    row: dict[str, float | str] = {}
     reasons = []
     for name, options in metrics:
         column = prefix + column_label(name)
@@ -70,12 +71,12 @@ def binned_error(
     probabilities: Floats,
     targets: Integers,
     bins: int = 15,
-    scheme: str = "equal_width",
-    norm: str = "root_mean_square",
+    scheme: Scheme = "equal_width",
+    norm: Norm = "root_mean_square",
 ) -> float:
     """Return the calibration error of the top confidence with bins and norm of one's choice."""
     correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
-    return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)  # type: ignore[arg-type]
+    return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)
 
 
 _SHARE = "it is the share of samples that are accepted"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.probabilities import Floats, Integers
 from trainables.posthoc.base import PosthocUnavailable, validation_data
@@ -108,7 +109,7 @@ def line_search(
 
 
 def fit_focal_temperature(
-    logits: Any, targets: Any, *, objective: Objective = "ada_ece", search: Search = "grid", bins: int = 15
+    logits: ArrayLike, targets: ArrayLike, *, objective: Objective = "ada_ece", search: Search = "grid", bins: int = 15
 ) -> FocalTemperatureCalibrator:
     """Return Ψ^γ(softmax(z/T)) with γ and T chosen on validation logits [N, K] and targets [N].
 

@@ -8,9 +8,9 @@ selective §5 uses it. Rejected rows lose their argmax: MetaCal may change the a
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import group_sums
 from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
@@ -48,7 +48,7 @@ class MetaCalibrator(Calibrator):
         return found
 
 
-def fit_metacal_mis(logits: Any, targets: Any, *, alpha: float = 0.05, seed: int = 0) -> MetaCalibrator:
+def fit_metacal_mis(logits: ArrayLike, targets: ArrayLike, *, alpha: float = 0.05, seed: int = 0) -> MetaCalibrator:
     """Return MetaCal under a mis-coverage constraint: a right prediction is rejected with probability about `alpha`.
 
     min(⌊n_correct/10⌋, 500) right predictions, drawn with `seed`, give t as the (1 − α) quantile ("higher") of their
@@ -71,7 +71,7 @@ def fit_metacal_mis(logits: Any, targets: Any, *, alpha: float = 0.05, seed: int
     return _scaled("metacal_mis", values, labels, uncertainty, drawn, threshold)
 
 
-def fit_metacal_acc(logits: Any, targets: Any, *, accuracy: float = 0.97, seed: int = 0) -> MetaCalibrator:
+def fit_metacal_acc(logits: ArrayLike, targets: ArrayLike, *, accuracy: float = 0.97, seed: int = 0) -> MetaCalibrator:
     """Return MetaCal under a coverage-accuracy constraint: accepted rows are right with about the target `accuracy`.
 
     min(⌊n/10⌋, 500) samples, drawn with `seed`, give the threshold (`threshold_for_accuracy`); T is fitted on the

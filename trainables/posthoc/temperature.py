@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import Scheme, calibration_error
 from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
@@ -122,8 +123,8 @@ def _root_between(slope: Callable[[float], float], low: float, high: float) -> d
 
 
 def fit_temperature(
-    logits: Any,
-    targets: Any,
+    logits: ArrayLike,
+    targets: ArrayLike,
     *,
     objective: Objective = "nll",
     gamma: float = 3.0,
