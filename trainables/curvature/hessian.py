@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,14 @@ from trainables.curvature.surface import Chunk, Surface
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
+@runtime_checkable
+class Freezable(Protocol):
+    """A loss that treats something as constant: ranks, weights, thresholds, a bandwidth, per-sample γ."""
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
+        """Return the loss with all that fixed at these logits [N, K] and targets [N]."""
+
+
 def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """Return `tensors` as one vector, with zeros for each that is `None`."""
     pieces = (torch.zeros_like(p) if t is None else t for t, p in zip(tensors, like, strict=True))
@@ -24,13 +32,13 @@ def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
 
 def split_like(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return `vector` [P] cut into pieces with the shapes and type of `like`."""
-    pieces = vector.to(like[0].dtype).split([p.numel() for p in like])
+    pieces = torch.split(vector.to(like[0].dtype), [p.numel() for p in like])
     return [piece.view(p.shape) for piece, p in zip(pieces, like, strict=True)]
 
 
 def split_rows(vectors: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return the rows [m, P] cut into columns [m, numel] for each of `like`, in their type."""
-    return vectors.to(like[0].dtype).split([p.numel() for p in like], dim=1)
+    return torch.split(vectors.to(like[0].dtype), [p.numel() for p in like], dim=1)
 
 
 def hessian_vector_product(
@@ -152,7 +160,6 @@ class HessianOperator:
         return total
 
 
-def frozen(loss: Any, logits: Tensor, targets: Tensor) -> LossFunction:
+def frozen(loss: LossFunction, logits: Tensor, targets: Tensor) -> LossFunction:
     """Return `loss` with everything that it treats as constant fixed at `logits`; a plain function as it is."""
-    freeze = getattr(loss, "frozen", None)
-    return loss if freeze is None else freeze(logits, targets)
+    return loss.frozen(logits, targets) if isinstance(loss, Freezable) else loss

@@ -116,7 +116,8 @@ def _unit(vector: Tensor, basis: Tensor, generator: torch.Generator) -> Tensor:
         return vector / norm
     drawn = torch.randn(vector.numel(), generator=generator, dtype=torch.float64).to(vector)
     drawn = _project_out(drawn, basis)
-    return drawn / drawn.norm()
+    direction: Tensor = drawn / drawn.norm()
+    return direction
 
 
 def _ritz(diagonal: list[float], off_diagonal: list[float], remainder: float, basis: Tensor) -> Lanczos:

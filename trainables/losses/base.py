@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from trainables.registry import Registry
+from trainables.registry import HyperparameterValue, Registry
 
 State = dict[str, Tensor | float | int]
 
@@ -29,7 +28,7 @@ class Loss:
         stateful: this instance keeps state between batches or epochs (`state_dict` is not empty).
     """
 
-    name: ClassVar[str] = ""
+    name: str = ""
     batch_coupled: bool = False
     needs_model: bool = False
     stateful: bool = False
@@ -80,18 +79,18 @@ class Loss:
         """Return what has to be saved with the trial so that training resumes as if never interrupted."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore `state_dict`. Raises ValueError when the keys are not this loss's."""
         expected = set(self.state_dict())
         if set(state) != expected:
             raise ValueError(f"{self.name} keeps {sorted(expected)}, but the saved state has {sorted(state)}")
         self.restore(state)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Take over a state whose keys were checked; losses with state override this."""
 
 
-def build_loss(name: str, **hyperparameters: Any) -> Loss:
+def build_loss(name: str, **hyperparameters: HyperparameterValue | Tensor) -> Loss:
     """Build the loss registered as `name`.
 
     Tensor-valued hyperparameters are taken as they are; all others are checked against their ranges.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,10 @@ from trainables.curvature.hessian import hessian_vector_product
 from trainables.losses.base import LOSSES, Loss, State, build_loss
 from trainables.losses.composed_normalisation import ComposedNormalisation
 from trainables.losses.numerics import Number, as_type, is_zero
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, Hyperparameter, HyperparameterValue
 
 Tree = dict[str, Tensor]
+Value = TypeVar("Value")
 PASSED_ON = ("gamma", "alpha", "p0", "smoothing")  # hyperparameters handed to the base loss where given
 
 
@@ -110,9 +111,9 @@ class HessianTrace(Loss):
         own: State = {"generator": self.generator.get_state()}
         return own | {f"base.{key}": value for key, value in self.base.state_dict().items()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Take over the generator's and the base loss's state."""
-        self.generator.set_state(state["generator"].cpu())
+        self.generator.set_state(torch.as_tensor(state["generator"]).cpu())
         self.base.load_state_dict({k.removeprefix("base."): v for k, v in state.items() if k != "generator"})
 
     def _signs(self, like: Tensor) -> Tensor:
@@ -136,9 +137,9 @@ def refusal(name: str) -> str:
     )
 
 
-def check_base(values: Mapping[str, Any]) -> str | None:
+def check_base(values: Mapping[str, object]) -> str | None:
     """Return why the base loss or a hyperparameter handed on to it is refused, or `None`."""
-    name = values.get("base", "cross_entropy")
+    name = str(values.get("base", "cross_entropy"))
     unknown = LOSSES.fault(name)
     if unknown:
         return f"base: {unknown}"
@@ -147,13 +148,17 @@ def check_base(values: Mapping[str, Any]) -> str | None:
     return "; ".join(LOSSES[name].faults(handed_on(values))) or None
 
 
-def handed_on(values: Mapping[str, Any]) -> dict[str, Any]:
+def handed_on(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the hyperparameters among `values` that the base loss gets."""
     return {key: values[key] for key in PASSED_ON if values.get(key) is not None}
 
 
 def build(
-    base: str = "cross_entropy", weight: Number = 1e-2, probes: int = 1, seed: int = 0, **of_base: Any
+    base: str = "cross_entropy",
+    weight: Number = 1e-2,
+    probes: int = 1,
+    seed: int = 0,
+    **of_base: HyperparameterValue | Tensor,
 ) -> HessianTrace:
     """Build the wrapper around the loss registered as `base`, with the hyperparameters handed on to it."""
     return HessianTrace(build_loss(base, **handed_on(of_base)), weight, probes, seed)
