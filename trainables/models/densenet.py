@@ -71,7 +71,8 @@ class DenseNet(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
-        return self.classifier(functional.relu(self.bn(self.blocks(inputs))).mean((2, 3)))
+        logits: Tensor = self.classifier(functional.relu(self.bn(self.blocks(inputs))).mean((2, 3)))
+        return logits
 
 
 def densenet(

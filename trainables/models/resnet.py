@@ -71,8 +71,11 @@ class FourStageResNet(nn.Module):
         """Return the logits."""
         hidden = self.blocks(functional.relu(self.bn1(self.conv1(inputs))))
         if self.pool == 1:
-            return self.classifier(hidden.mean((2, 3)))
-        return self.classifier(torch.flatten(functional.adaptive_avg_pool2d(hidden, self.pool), 1))
+            pooled = hidden.mean((2, 3))
+        else:
+            pooled = torch.flatten(functional.adaptive_avg_pool2d(hidden, self.pool), 1)
+        logits: Tensor = self.classifier(pooled)
+        return logits
 
 
 def resnet(

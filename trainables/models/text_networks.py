@@ -63,7 +63,8 @@ class GlobalPoolingCNN(nn.Module):
         features = functional.max_pool1d(functional.relu(self.conv1(words)), POOL, stride=1)
         features = functional.max_pool1d(functional.relu(self.conv2(features)), POOL, stride=1)
         text = functional.relu(self.conv3(features)).amax(2)
-        return self.classifier(self.dropout(functional.relu(self.hidden(text))))
+        logits: Tensor = self.classifier(self.dropout(functional.relu(self.hidden(text))))
+        return logits
 
 
 class AveragingNetwork(nn.Module):
@@ -80,7 +81,8 @@ class AveragingNetwork(nn.Module):
         """Return the logits of token ids [N, L]; padding counts nothing."""
         present = (inputs != 0).unsqueeze(2).to(self.embedding.weight.dtype)
         mean = (self.embedding(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
-        return self.classifier(torch.relu(self.hidden(mean)))
+        logits: Tensor = self.classifier(torch.relu(self.hidden(mean)))
+        return logits
 
 
 def global_pooling_cnn(

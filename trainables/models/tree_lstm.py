@@ -47,7 +47,8 @@ class TreeLSTM(nn.Module):
             cell = cell.index_copy(0, places, new_cell)
             hidden = hidden.index_copy(0, places, new_hidden)
         roots = (inputs[:, :, HEIGHT] >= 0).sum(1) - 1 + first[::nodes]
-        return self.classifier(self.dropout(hidden[roots]))
+        logits: Tensor = self.classifier(self.dropout(hidden[roots]))
+        return logits
 
     def compose(
         self, left_cell: Tensor, left_hidden: Tensor, right_cell: Tensor, right_hidden: Tensor

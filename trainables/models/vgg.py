@@ -35,7 +35,8 @@ class VGG(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
-        return self.classifier(self.features(inputs).mean((2, 3)))
+        logits: Tensor = self.classifier(self.features(inputs).mean((2, 3)))
+        return logits
 
 
 def vgg19(input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> VGG:

@@ -52,7 +52,7 @@ def vision_transformer(
     register_missing_operators()
     from timm.models.vision_transformer import VisionTransformer
 
-    return VisionTransformer(
+    network: nn.Module = VisionTransformer(
         img_size=(image_height, image_width),
         patch_size=patch_size,
         in_chans=channels,
@@ -63,6 +63,7 @@ def vision_transformer(
         drop_rate=dropout,
         proj_drop_rate=dropout,
     )
+    return network
 
 
 def _variant(name: str, width: int, heads: int) -> Callable[..., nn.Module]:
