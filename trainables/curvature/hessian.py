@@ -49,11 +49,17 @@ def hessian_vector_product(
     training: bool = False,
     batched: bool = False,
 ) -> list[Tensor | None]:
-    """Return H·v, a tensor for each parameter, from gradients that were taken with `create_graph=True`.
+    """Return H·v = ∇(gᵀv) from gradients g that kept their graph (Pearlmutter 1994).
 
-    With `training` the result can itself be differentiated, as the `hessian_trace` regulariser needs
-    (curvature paper, Eq. 33). With `batched` each vector has a leading dimension m, and so has the result: m
-    products in one traversal. A parameter that the gradient does not depend on gets `None`.
+    Args:
+        gradients: g of each parameter, taken with `create_graph=True`; `None` where the loss does not depend on it.
+        parameters: what the gradients were taken with respect to.
+        vectors: v, shaped like the parameters.
+        training: the result can itself be differentiated, as the `hessian_trace` loss needs (curvature Eq. 33).
+        batched: each vector has a leading dimension m, and so has the result: m products in one traversal.
+
+    Returns:
+        A tensor for each parameter, `None` for one that the gradient does not depend on.
     """
     kept = [(g, v) for g, v in zip(gradients, vectors, strict=True) if g is not None and g.requires_grad]
     if not kept:  # the loss is affine in the parameters

@@ -48,7 +48,12 @@ class Loss:
             return self.value(widened(logits), targets)
 
     def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return [N] values whose mean is the loss. Raises TypeError where a loss has no such values."""
+        """Return [N] values whose mean is the loss.
+
+        Raises:
+            TypeError: the loss is a function of the whole batch and has none.
+            ValueError: the shapes do not belong together.
+        """
         check_batch(logits, targets)
         with full_precision(logits):
             return self.values(widened(logits), targets)
@@ -58,7 +63,11 @@ class Loss:
         return self.values(logits, targets).mean()
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the [N] per-sample values of checked logits in float32 or wider."""
+        """Return the [N] per-sample values of checked logits in float32 or wider.
+
+        Raises:
+            TypeError: the loss is a function of the whole batch and has none.
+        """
         raise TypeError(f"{self.name} has no per-sample values: it is a function of the whole batch")
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:

@@ -16,11 +16,11 @@ from trainables.registry import Component, Hyperparameter, HyperparameterValue
 
 Tree = dict[str, Tensor]
 Value = TypeVar("Value")
-PASSED_ON = ("gamma", "alpha", "p0", "smoothing")  # hyperparameters handed to the base loss where given
+BASE_HYPERPARAMETERS = ("gamma", "alpha", "p0", "smoothing")  # passed to the base loss where given
 
 
 class HessianTrace(Loss):
-    """base + τ·Tr(H), with H the Hessian of the mini-batch base loss in all trainable parameters.
+    """base + τ·Tr(H), with H the Hessian of the mini-batch base loss in all trainable parameters (curvature Eq. 33).
 
     Tr(H) is estimated without bias by M Rademacher probes, (1/M) Σ_m v_mᵀ H v_m (Hutchinson), and differentiated
     again. Probes come from a generator of their own, so they change no other random number.
@@ -138,19 +138,19 @@ def refusal(name: str) -> str:
 
 
 def check_base(values: Mapping[str, object]) -> str | None:
-    """Return why the base loss or a hyperparameter handed on to it is refused, or `None`."""
+    """Return why the base loss or one of its hyperparameters is refused, or `None`."""
     name = str(values.get("base", "cross_entropy"))
     unknown = LOSSES.fault(name)
     if unknown:
         return f"base: {unknown}"
     if LOSSES[name].tags & {"batch_coupled", "needs_model"}:
         return refusal(name)
-    return "; ".join(LOSSES[name].faults(handed_on(values))) or None
+    return "; ".join(LOSSES[name].faults(base_hyperparameters(values))) or None
 
 
-def handed_on(values: Mapping[str, Value]) -> dict[str, Value]:
+def base_hyperparameters(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the hyperparameters among `values` that the base loss gets."""
-    return {key: values[key] for key in PASSED_ON if values.get(key) is not None}
+    return {key: values[key] for key in BASE_HYPERPARAMETERS if values.get(key) is not None}
 
 
 def build(
@@ -160,8 +160,8 @@ def build(
     seed: int = 0,
     **of_base: HyperparameterValue | Tensor,
 ) -> HessianTrace:
-    """Build the wrapper around the loss registered as `base`, with the hyperparameters handed on to it."""
-    return HessianTrace(build_loss(base, **handed_on(of_base)), weight, probes, seed)
+    """Build the wrapper around the loss registered as `base`, with those of the hyperparameters that it takes."""
+    return HessianTrace(build_loss(base, **base_hyperparameters(of_base)), weight, probes, seed)
 
 
 LOSSES.register(
@@ -189,8 +189,8 @@ LOSSES.register(
                 "seed", "integer", default=0, minimum=0, reason="seeds are not negative", source="0 by convention"
             ),
             *(
-                Hyperparameter(key, source=f"handed to the base loss, which decides where {key} is not given")
-                for key in PASSED_ON
+                Hyperparameter(key, source=f"passed to the base loss, whose own default holds where {key} is not given")
+                for key in BASE_HYPERPARAMETERS
             ),
         ),
         summary="a base loss plus the trace of its Hessian, by Hutchinson probes and double backward",

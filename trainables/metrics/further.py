@@ -12,6 +12,7 @@ import numpy as np
 from trainables.metrics.binning import Norm, Scheme, calibration_error
 from trainables.metrics.own import OWN_METRICS
 from trainables.metrics.probabilities import Floats, Integers
+from trainables.metrics.selective import risk_at_coverage
 from trainables.registry import Component, Hyperparameter, HyperparameterValue, Registry, column_label
 
 METRICS = Registry("metric", OWN_METRICS)
@@ -54,19 +55,6 @@ def further_metric_names(names: Iterable[str], prefix: str = "") -> tuple[str, .
     return (*labels, f"{prefix}{UNAVAILABLE}") if labels else ()
 
 
-def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: float = 0.8) -> float:
-    """Return the error rate among the share `coverage` of samples [N, K] with the highest confidence.
-
-    Samples whose confidence is that of the last one accepted count with the share of them that is accepted.
-    """
-    confidence = probabilities.max(axis=1)
-    wrong = probabilities.argmax(axis=1) != targets
-    accepted = int(np.ceil(coverage * len(targets)))
-    last = np.sort(confidence)[-accepted]
-    above, tied = confidence > last, confidence == last
-    return float((wrong[above].sum() + wrong[tied].mean() * (accepted - above.sum())) / accepted)
-
-
 def binned_error(
     probabilities: Floats,
     targets: Integers,
@@ -74,7 +62,7 @@ def binned_error(
     scheme: Scheme = "equal_width",
     norm: Norm = "root_mean_square",
 ) -> float:
-    """Return the calibration error of the top confidence with bins and norm of one's choice."""
+    """Return the `calibration_error` of the top confidence of probabilities [N, K] against targets [N]."""
     correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
     return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)
 

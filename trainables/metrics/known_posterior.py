@@ -37,14 +37,18 @@ def true_calibration_error(
 def confidence_to_posterior_distance(posterior: ArrayLike, probabilities: ArrayLike) -> float:
     """Return E|c − η_ŷ|, the mean distance of the confidence from the posterior of the predicted class.
 
-    It is at least the true calibration error: a calibrated model may still mix easy with hard samples.
+    It is at least the true calibration error: a calibrated model may still mix easy with hard samples. Raises
+    UnusablePredictions as `kl_to_posterior`.
     """
     eta, q = _checked(posterior, probabilities)
     return float(np.abs(q.max(axis=1) - _of_prediction(eta, q)).mean())
 
 
 def posterior_metrics(posterior: ArrayLike, probabilities: ArrayLike, bins: int = 100) -> dict[str, float]:
-    """Return `kl_to_posterior`, `true_calibration_error` and `confidence_to_posterior_distance` at once."""
+    """Return `kl_to_posterior`, `true_calibration_error` and `confidence_to_posterior_distance` of η and q [N, K].
+
+    Raises UnusablePredictions as `true_calibration_error`.
+    """
     return {
         "kl_to_posterior": kl_to_posterior(posterior, probabilities),
         "true_calibration_error": true_calibration_error(posterior, probabilities, bins),

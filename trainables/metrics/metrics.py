@@ -55,8 +55,8 @@ def evaluate_probabilities(probabilities: ArrayLike, targets: ArrayLike, bins: i
     `accuracy` and `top5` take the first of tied classes. `nll` and entropies are in nats, `brier` is
     Σ_k (p_k − 1[k=y])² averaged over samples, `ece`/`mce` use right-closed equal-width bins of the top
     confidence, `ada_ece` equal-mass bins, `cw_…` the class-wise versions, `aurc` the 0-1 loss with tied
-    confidences sharing their weight, `e_aurc` its excess over the best ranking of as many errors, `s99` the
-    share of samples with confidence above .99.
+    confidences sharing their weight, `e_aurc` its excess over the best ranking of as many errors (Geifman, Uziel &
+    El-Yaniv 2019), `s99` the share of samples with confidence above .99.
 
     Args:
         probabilities: [N, K], rows on the simplex; float64 is best, float32 ties confidences near 1.

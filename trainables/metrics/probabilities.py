@@ -15,7 +15,7 @@ class UnusablePredictions(ValueError):  # noqa: N818 - says what is the matter, 
 
 
 def log_softmax64(logits: ArrayLike) -> Floats:
-    """Return log softmax of `logits` [..., K] in float64.
+    """Return log softmax, z − log Σ_k exp z_k, of `logits` z [..., K] in float64.
 
     Accepts anything numpy can read, CPU tensors included.
     """
