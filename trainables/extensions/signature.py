@@ -17,12 +17,12 @@ def hyperparameters_of(target: Callable[..., object], path: str, leading: Sequen
     """Return the hyperparameters that `target` takes after its first arguments.
 
     Args:
-        target: a class or function; its `HYPERPARAMETERS` count where it has some.
+        target: a class or function; its `HYPERPARAMETERS`, if any, take precedence.
         path: its import path, for messages.
-        leading: names of the arguments that its kind is called with, which come first by place.
+        leading: names of the positional arguments that its kind is called with.
 
     Raises:
-        ExtensionError: with every argument that cannot be read or called, at once.
+        ExtensionError: names every argument that cannot be read or passed.
     """
     try:
         arguments = list(inspect.signature(target).parameters.values())
@@ -53,7 +53,7 @@ def _hints(target: Callable[..., object]) -> dict[str, object]:
     try:
         return typing.get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]  # a class's own
     except Exception:
-        return {}  # a hint that cannot be resolved; the default tells the type then
+        return {}  # a hint that cannot be resolved; then the default implies the type
 
 
 def _described(argument: inspect.Parameter, hint: object) -> Hyperparameter:

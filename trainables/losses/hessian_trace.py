@@ -91,7 +91,7 @@ class HessianTrace(Loss):
         return [{name: self._signs(p) for name, p in parameters.items()} for _ in range(self.probes)]
 
     def reseed(self, seed: int) -> None:
-        """Start the probes' generator anew."""
+        """Reset the probes' generator to `seed`."""
         self.generator.manual_seed(seed)
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:

@@ -1,4 +1,4 @@
-"""Losses of a user's own: a `Loss`, a function of logits and targets, or a module."""
+"""Users' own losses: a `Loss`, a function of logits and targets, or a module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mean_of(found: object, targets: Tensor) -> Tensor:
 class FunctionLoss(Loss):
     """A function of (logits [N, K], targets [N]) with its hyperparameters, giving [N] values or their mean.
 
-    Whether it is a mean of independent values is tried out, not believed: only then may batches be joined.
+    Whether it is a mean of independent values is tested, not assumed: only then may batches be joined.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class FunctionLoss(Loss):
         return mean_of(self._function(logits, targets, **self._hyperparameters), targets)
 
     def _has_independent_values(self) -> bool:
-        """Tell whether samples have values of their own, the same in whatever batch they are."""
+        """Return whether each sample has a value of its own, the same in every batch."""
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn(6, PROBED_CLASSES, generator=generator, dtype=torch.float64)
         targets = torch.tensor([0, 1, 2, 2, 1, 0])

@@ -1,7 +1,4 @@
-"""Metrics that an evaluation measures where a search space asks for them, beside those of `trainables.metrics`.
-
-They take options, or are a user's own.
-"""
+"""Metrics that an evaluation measures only where a search space asks for them: with options, or users' own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of a user's own: functions of probabilities and targets."""
+"""Users' own metrics: functions of probabilities and targets."""
 
 from __future__ import annotations
 

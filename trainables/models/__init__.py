@@ -1,7 +1,7 @@
 """Architectures by name. Adding one: write a file with `COMPONENTS` and list it here.
 
-They import the registry and torch; timm and torchvision inside the functions that build with them. Neither losses nor
-the training loop.
+They import the registry and torch, and timm and torchvision inside the functions that build with them; neither losses
+nor the training loop.
 """
 
 from __future__ import annotations

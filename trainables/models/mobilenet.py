@@ -86,7 +86,7 @@ def mobilenet_v2(input_shape: tuple[int, ...], classes: int, width: float = 1.0)
     """Build MobileNet-v2 for small images.
 
     Raises:
-        ValueError: the shape is no image of at least 8x8 (three stages halve it).
+        ValueError: the shape is not an image of at least 8x8 (three stages halve it).
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=8, network="mobilenet_v2")
     return MobileNetV2(in_channels, classes, width)

@@ -1,4 +1,4 @@
-"""Networks of a user's own: functions or classes of (input_shape, classes)."""
+"""Users' own networks: functions or classes of (input_shape, classes)."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def preresnet(
         bottleneck: n bottlenecks a stage instead of n basic blocks.
 
     Raises:
-        ValueError: the depth is not 6n+2, or the shape is no image of at least 4x4.
+        ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
     """
     fault = depth_fault({"depth": depth})
     if fault:

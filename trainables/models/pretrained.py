@@ -35,7 +35,7 @@ def timm_network(
         input_shape: (channels, height, width).
         classes: number of classes K.
         model: timm's name.
-        pretrained: load the published weights, from timm's cache or the hub; the head is drawn anew when K differs.
+        pretrained: load the published weights, from timm's cache or the hub; the head is new when K differs.
         weights_file: a local weights file (`.safetensors`, `.pth`) to load instead of the hub's.
 
     Raises:

@@ -100,7 +100,7 @@ def resnet(
         pool: side of the average pooling's output; mukhoti's Tiny-ImageNet network pools to 2x2.
 
     Raises:
-        ValueError: the shape is no image of that size.
+        ValueError: the shape is not an image of that size.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=8 * pool, network=name)
     return FourStageResNet(in_channels, classes, blocks, bottleneck, width, pool)

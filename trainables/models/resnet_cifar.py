@@ -84,7 +84,7 @@ def resnet_cifar(
         shortcut: `identity` (option A, the published CIFAR networks) or `projection` (option B, 1x1 convolutions).
 
     Raises:
-        ValueError: the depth is not 6n+2, or the shape is no image of at least 4x4.
+        ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
     """
     fault = depth_fault({"depth": depth})
     if fault:

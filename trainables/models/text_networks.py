@@ -108,7 +108,7 @@ def global_pooling_cnn(
         dropout: rate before the classifier.
 
     Raises:
-        ValueError: the inputs are no token sequences of that length, or the word vectors do not fit.
+        ValueError: the inputs are not token sequences of that length, or the word vectors do not fit.
     """
     _require_tokens(input_shape, MINIMUM_LENGTH, "global_pooling_cnn")
     embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
@@ -127,7 +127,7 @@ def averaging_network(
     """Build the plain text network: averaged word vectors, one hidden layer of `width` units.
 
     Raises:
-        ValueError: the inputs are no token sequences, or the word vectors do not fit.
+        ValueError: the inputs are not token sequences, or the word vectors do not fit.
     """
     _require_tokens(input_shape, 1, "text_average")
     return AveragingNetwork(token_embedding(vocabulary, dimension, word_vectors, train_embedding), classes, width)

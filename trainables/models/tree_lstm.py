@@ -86,7 +86,7 @@ def tree_lstm(
         output_gate: whether inner nodes have one (Tai et al. Eq. 11); mukhoti's released code leaves it out.
 
     Raises:
-        ValueError: the inputs are no trees, or the word vectors do not fit.
+        ValueError: the inputs are not trees, or the word vectors do not fit.
     """
     if len(input_shape) != 2 or input_shape[1] != 4:
         raise ValueError(

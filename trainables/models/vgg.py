@@ -43,7 +43,7 @@ def vgg19(input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> VGG
     """Build VGG-19 with batch normalisation.
 
     Raises:
-        ValueError: the shape is no image of at least 32x32 (five poolings halve it).
+        ValueError: the shape is not an image of at least 32x32 (five poolings halve it).
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=32, network="vgg19")
     return VGG(in_channels, classes, width)

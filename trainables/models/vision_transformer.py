@@ -41,7 +41,7 @@ def vision_transformer(
         dropout: rate after projections and before the head.
 
     Raises:
-        ValueError: the shape is no image, or its sides are no multiples of the patch size.
+        ValueError: the shape is not an image, or its sides are not multiples of the patch size.
     """
     channels, image_height, image_width = require_image(input_shape, minimum_side=patch_size, network=name)
     if image_height % patch_size or image_width % patch_size:

@@ -31,7 +31,7 @@ def wide_resnet(
         dropout: rate between the two convolutions of a block.
 
     Raises:
-        ValueError: the depth is not 6n+4, or the shape is no image of at least 4x4.
+        ValueError: the depth is not 6n+4, or the shape is not an image of at least 4x4.
     """
     fault = wide_depth_fault({"depth": depth})
     if fault:
@@ -46,7 +46,7 @@ def wide_resnet_26(input_shape: tuple[int, ...], classes: int, width: float = 10
     """Build mukhoti's WRN-26-`width`: (26 - 2) / 6 = 4 post-activation basic blocks a stage, projections.
 
     Raises:
-        ValueError: the shape is no image of at least 4x4.
+        ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wrn_26_10")
     return ThreeStageResNet(in_channels, classes, 4, STEM_CHANNELS, _stage_channels(width), identity_shortcuts=False)

@@ -1,4 +1,4 @@
-"""What every post-hoc method has in common: the calibrator it returns, the error it raises, the checks before it."""
+"""What all post-hoc methods share: the calibrator they return, the error they raise, the checks before fitting."""
 
 from __future__ import annotations
 

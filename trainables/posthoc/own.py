@@ -1,4 +1,4 @@
-"""A user's own post-hoc method as a `Calibrator` whose probabilities are looked at before anything is measured."""
+"""Users' own post-hoc methods as `Calibrator`s whose probabilities are checked before anything is measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainables.registry import Component, ExtensionError, HyperparameterValue
 
 
 class CheckedCalibrator(Calibrator):
-    """What a user's method returned, with its faults said as a calibrator says them."""
+    """What a user's method returned; its faults are raised as a calibrator raises them."""
 
     def __init__(self, inner: object, name: str, path: str, columns: Sequence[str], classes: int) -> None:
         """Take over `inner`, which maps logits to probabilities.

@@ -1,6 +1,6 @@
 """Metrics that need more than predictions and labels: the training loss's γ, or the data's true posterior.
 
-They are columns of every evaluation, empty where what they need is not known.
+They are columns of every evaluation, empty where that is not known.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ def training_gamma(loss: Mapping[str, object]) -> float | None:
 
     Args:
         loss: `name` and hyperparameters, `gamma` or (for `focal_lambert`) `p0` among them.
+
+    Raises:
+        ValueError: `gamma` or `p0` is not a number.
     """
     name = loss.get("name")
     if name == "cross_entropy":
