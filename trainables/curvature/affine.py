@@ -40,10 +40,11 @@ _PROBE_SAMPLES = 3
 
 
 def affine_in_each_parameter(network: nn.Module, inputs: Tensor) -> bool:
-    """Whether the logits of `network` (eval mode, not folded) are piecewise affine in each parameter alone.
+    """Return whether the logits of `network` (eval mode, not folded) are piecewise affine in each parameter alone.
 
-    True only if every operation between parameters and logits is known, every trainable parameter is the weight
-    or bias of a linear, convolution or batch-norm layer, each is used once, and samples do not mix.
+    Looks at the first samples of `inputs` [N, …]. True only if every operation between parameters and logits is known,
+    every trainable parameter is the weight or bias of a linear, convolution or batch-norm layer, each is used once, and
+    samples do not mix.
     """
     example = inputs[:_PROBE_SAMPLES]
     layers, logits = record_layers(network, example)

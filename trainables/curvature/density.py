@@ -29,11 +29,11 @@ class Quadrature:
     weights: Tensor
 
     def moment(self, function: Callable[[Tensor], Tensor]) -> float:
-        """Return the mean of `function` over the spectrum; times the dimension it is Tr f(H)."""
+        """Return the mean of `function` over the spectrum, Σ w_i f(λ_i); times the dimension it is Tr f(H)."""
         return float((self.weights * function(self.nodes)).sum())
 
     def density(self, points: Tensor, width: float) -> Tensor:
-        """Return the density at `points`, each node widened to a Gaussian of standard deviation `width`."""
+        """Return the density at `points` [M], each node widened to a Gaussian of standard deviation `width`."""
         distances = (points[:, None] - self.nodes[None, :]) / width
         return (torch.exp(-(distances**2) / 2) @ self.weights) / (width * math.sqrt(2 * math.pi))
 

@@ -25,7 +25,7 @@ class Freezable(Protocol):
 
 
 def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
-    """Return `tensors` as one vector, with zeros for each that is `None`."""
+    """Return `tensors`, shaped like `like`, as one vector [P], with zeros for each that is `None`."""
     pieces = (torch.zeros_like(p) if t is None else t for t, p in zip(tensors, like, strict=True))
     return torch.cat([piece.reshape(-1) for piece in pieces])
 

@@ -67,7 +67,8 @@ def prepare_surface(
 ) -> Surface:
     """Return the surface of `model` over `settings.samples` evenly spaced samples. Use within `second_order`.
 
-    `basis_rows` vectors of all parameters are to fit in memory beside its graphs.
+    Memory for `basis_rows` vectors of all parameters is left beside its graphs. Raises CurvatureUnavailable when the
+    model cannot be copied or run, or has no trainable parameter.
     """
     chosen = evenly_spaced(len(targets), settings.samples)
     chosen_inputs = inputs[chosen.to(inputs.device)]

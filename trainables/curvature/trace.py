@@ -73,7 +73,7 @@ def hutchinson(
 def hutch_plus_plus(
     products: Products, basis: Tensor, known: float, effort: Effort, generator: torch.Generator
 ) -> TraceEstimate:
-    """Return the trace like `hutchinson`, beside `basis` and beside the range of a few random images (Hutch++).
+    """Return the trace like `hutchinson`, beside `basis` [k, P] and the range of a few random images (Hutch++).
 
     A third of `probes` are multiplied once to find that range and once more for the trace on it, the last third
     are probes of the rest, drawn independently, so that their standard error is honest (Meyer, Musco, Musco &

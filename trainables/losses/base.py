@@ -122,7 +122,7 @@ def check_batch(logits: Tensor, targets: Tensor) -> None:
 
 
 def full_precision(logits: Tensor) -> torch.autocast:
-    """Return a context in which autocast lowers nothing: losses are cheap, their rounding errors are not."""
+    """Return a context in which autocast lowers no precision: losses are cheap, their rounding errors are not."""
     return torch.autocast(device_type=logits.device.type, enabled=False)
 
 

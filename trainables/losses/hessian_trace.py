@@ -24,6 +24,9 @@ class HessianTrace(Loss):
 
     Tr(H) is estimated without bias by M Rademacher probes, (1/M) Σ_m v_mᵀ H v_m (Hutchinson), and differentiated
     again. Probes come from a generator of their own, so they change no other random number.
+
+    Raises:
+        ValueError: the base loss couples samples or takes the model itself.
     """
 
     name = "hessian_trace"

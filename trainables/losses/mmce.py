@@ -30,7 +30,7 @@ class MaximumMeanCalibrationError(Loss):
         self.right = right
 
     def value(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return cross-entropy plus the weighted penalty, a scalar."""
+        """Return cross-entropy plus the weighted penalty, a scalar, for logits [N, K] and targets [N]."""
         penalty = calibration_penalty(logits, self._right(logits, targets), self.variant)
         return functional.cross_entropy(logits, targets) + as_type(self.weight, logits) * penalty
 

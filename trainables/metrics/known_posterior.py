@@ -27,15 +27,16 @@ def true_calibration_error(
 ) -> float:
     """Return the true calibration error E|c − E[η_ŷ | c]| of the top confidence c, ŷ the predicted class.
 
-    E[η_ŷ | c] is a mean over `bins` bins of c: use a large sample, 100 or more a bin. Labels' noise does not enter,
-    so it has far less bias than ECE. Raises UnusablePredictions as `kl_to_posterior`, and for fewer samples than bins.
+    For η and q [N, K]. E[η_ŷ | c] is a mean over `bins` bins of c: use a large sample, 100 or more a bin. Labels' noise
+    does not enter, so it has far less bias than ECE. Raises UnusablePredictions as `kl_to_posterior`, and for fewer
+    samples than bins.
     """
     eta, q = _checked(posterior, probabilities, bins)
     return calibration_error(q.max(axis=1), _of_prediction(eta, q), bins, scheme)
 
 
 def confidence_to_posterior_distance(posterior: ArrayLike, probabilities: ArrayLike) -> float:
-    """Return E|c − η_ŷ|, the mean distance of the confidence from the posterior of the predicted class.
+    """Return E|c − η_ŷ|, the mean distance of the confidence from the predicted class's posterior; η and q [N, K].
 
     It is at least the true calibration error: a calibrated model may still mix easy with hard samples. Raises
     UnusablePredictions as `kl_to_posterior`.

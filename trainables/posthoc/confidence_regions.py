@@ -81,7 +81,7 @@ def region_shares(probabilities: ArrayLike, gamma: float) -> dict[str, float]:
 
 
 def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:
-    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for differences `margin`."""
+    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for s = `margin` of any shape."""
     s = np.asarray(margin, dtype=np.float64)
     flat = s.ravel()
     log_first, log_second = -np.logaddexp(0.0, -flat), -np.logaddexp(0.0, flat)
@@ -91,12 +91,12 @@ def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:
 
 
 def binary_focal_map(margin: ArrayLike, gamma: float) -> Floats:
-    """Return FC_γ(s): the first class's probability after Ψ^γ on (σ(s), 1 − σ(s)), for logit differences `margin`."""
+    """Return FC_γ(s): the first class's probability after Ψ^γ on (σ(s), 1 − σ(s)), for s = `margin` of any shape."""
     return _sigmoid(binary_focal_margin(margin, gamma))
 
 
 def binary_focal_bounds(margin: ArrayLike, gamma: float) -> tuple[Floats, Floats]:
-    """Return the bounds (lower, upper) of `binary_focal_map`, both temperature scalings, for γ ≥ 0.
+    """Return the bounds (lower, upper) of `binary_focal_map`, both temperature scalings, for γ ≥ 0 and any shape of s.
 
     For s ≥ 0: σ((γ+1−½ln(γ+1))·s) ≤ FC_γ(s) ≤ σ((γ+1)·s), the other way round for s < 0 (properness Prop. 3, whose
     print garbles the inequality). Raises PosthocUnavailable for γ < 0.

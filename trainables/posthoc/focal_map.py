@@ -41,7 +41,7 @@ def log_complement(log_probabilities: Floats) -> Floats:
 
 
 def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
-    """Return log φ^γ(v) elementwise from log v and log t, t = 1 − v.
+    """Return log φ^γ(v) elementwise from log v and log t, t = 1 − v, arrays of one shape (posterior Eq. 12).
 
     φ^γ(p_y) is also the factor between the focal loss's and cross-entropy's logit gradients (mukhoti Prop. 1).
     """
@@ -109,8 +109,13 @@ class FocalTemperatureCalibrator(Calibrator):
 def fit_focal_map(logits: ArrayLike, targets: ArrayLike, *, gamma: float | None = None) -> FocalTemperatureCalibrator:
     """Return the calibrator Ψ^γ(softmax(logits)). Nothing is fitted: γ is the training loss's (posterior Thm. 11).
 
-    Raises PosthocUnavailable for unusable validation data (so that a diverged network is told apart), for a
-    missing γ and for γ < −1.
+    Args:
+        logits: [N, K] of the validation data, checked so that a diverged network is recognised.
+        targets: [N] class indices.
+        gamma: γ ≥ −1.
+
+    Raises:
+        PosthocUnavailable: unusable validation data, a missing γ, or γ < −1.
     """
     values, _ = validation_data(logits, targets)
     if gamma is None:

@@ -76,7 +76,10 @@ def full_grid_search(
     gammas: Sequence[float] = GAMMAS,
     temperatures: Floats = TEMPERATURE_GRIDS["properness"],
 ) -> tuple[FocalTemperature, GridValues]:
-    """Return the best cell of γ × T and the whole grid; of ties the first γ listed, then the smallest T."""
+    """Return the best cell of γ × T for logits [N, K], and the whole grid (properness §5.1).
+
+    Of tied cells the first γ listed wins, then the smallest T.
+    """
     grid = focal_grid(logits, targets, np.asarray(gammas, dtype=np.float64), temperatures, bins)
     best = best_temperatures(grid, objective)
     return best[first_smallest(np.array([cell.value for cell in best]))], grid
