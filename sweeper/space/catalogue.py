@@ -1,7 +1,7 @@
 """What can be written in a search space file, as data: shipped files, and components with their hyperparameters.
 
-`sweeper spaces` shows the files; `--losses`, `--architectures`, `--datasets`, `--optimizers`, `--posthoc` and
-`--metrics` show the components of one kind, those of installed packages among them.
+`sweeper spaces` shows the files; `--losses`, `--architectures`, `--datasets`, `--optimizers`, `--posthoc`, `--metrics`,
+`--schedulers` and `--searchers` show the components of one kind, those of installed packages among them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ KINDS = {
     "optimizers": "optimizers",
     "posthoc": "posthoc",
     "metrics": "further_metrics",
+    "schedulers": "schedulers",
+    "searchers": "searchers",
 }
 """What can be listed, and the registry that holds it. Metrics are those beside the ones of every evaluation."""
 

@@ -19,7 +19,7 @@ from sweeper.reporting import write_report
 from sweeper.reporting.figures.importance import chosen
 from sweeper.reporting.summary import searcher_lines
 from sweeper.results import load
-from sweeper.scheduling.asha import audit
+from sweeper.scheduling.audit import audit
 from sweeper.search.base import audit_suggestions
 from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.choices import choices_of

@@ -61,7 +61,7 @@ def test_everything_that_costs_time_is_scaled(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, rehearse=True)
     assert spec.is_rehearsal and spec.rehearsal is None
     assert spec.dataset["name"] == digits_stand_in.NAME and spec.dataset["size"] == 32
-    assert spec.scheduler.max_epochs == EPOCHS and spec.scheduler.rungs == (1, 3, 4)
+    assert spec.scheduler.max_epochs == EPOCHS and spec.schedule.rungs == (1, 3, 4)
     assert spec.replicates.count == REPLICATES and spec.resources.cpu == 1
     assert len(configurations(spec)) <= GRID_POINTS
     assert spec.evaluation.curvature and spec.evaluation.curvature["samples"] == 16
@@ -148,14 +148,14 @@ def test_merging_replaces_what_has_another_name_and_joins_the_rest() -> None:
         "loss": {"grid": [1, 2]},
         "net": {"name": "mlp", "width": 4},
         "list": [1],
-        "scheduler": {"name": "asha", "n": 1},
+        "scheduler": {"name": "asha", "max_epochs": 9, "n": 1},
     }
     changes = {"loss": {"name": "focal"}, "net": {"width": 8}, "list": [2], "scheduler": {"name": "none"}}
     assert merged(base, changes) == {
         "loss": {"name": "focal"},
         "net": {"name": "mlp", "width": 8},
         "list": [2],
-        "scheduler": {"name": "none", "n": 1},
+        "scheduler": {"name": "none", "max_epochs": 9},
     }
     assert merged(base["net"], {"name": "resnet8"}) == {"name": "resnet8"}
 
