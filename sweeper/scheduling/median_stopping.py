@@ -89,8 +89,8 @@ class RunningAverages(RungState):
             reason = f"{count} of the {self._needed} competitors that a comparison at rung {rung} takes"
             return Decision(rung, "continue", reason, metric, None, count)
         median = self._median(rung)
-        before = (score for at, score in self._scores.get(configuration, {}).items() if at < rung)
-        best, cutoff = max(scheduler.score(metric), *before), scheduler.score(median)
+        before = [score for at, score in self._scores.get(configuration, {}).items() if at < rung]
+        best, cutoff = max([*before, scheduler.score(metric)]), scheduler.score(median)
         stops = best < median
         relation = "worse than" if stops else "at least as good as"
         reason = (

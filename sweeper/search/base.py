@@ -74,13 +74,12 @@ class SearchMethod:
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
 
 
-def written_method(written: Mapping[str, Any]) -> SearchMethod:
+def written_method(written: Mapping[str, object]) -> SearchMethod:
     """Return the searcher of a resolved search space; the plain one where this version knows no such searcher."""
+    settings = {key: value for key, value in written.items() if key not in ("name", *SHARED_SETTINGS)}
     try:
-        method: SearchMethod = SEARCHERS.build(
-            **{key: value for key, value in written.items() if key not in SHARED_SETTINGS}
-        )
-    except (TypeError, ValueError):
+        method: SearchMethod = SEARCHERS.build(str(written.get("name")), **settings)
+    except ValueError:
         return SearchMethod()
     return method
 

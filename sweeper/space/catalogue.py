@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -120,7 +119,7 @@ def components_table(kind: str, registries: Registries | None = None) -> Table:
     return table
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a default as a search space file would write it; `auto` where the component decides."""
     if value is None:
         return "auto"

@@ -156,7 +156,7 @@ def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
     return faults
 
 
-def _check_scheduler(given: Mapping[str, Any], registry: Registry, faults: list[Fault]) -> dict[str, Any]:
+def _check_scheduler(given: Mapping[str, object], registry: Registry, faults: list[Fault]) -> dict[str, object]:
     """Return the scheduler with its defaults filled in; what it breaks is added to `faults`."""
     settings = {"name": DEFAULT, **given}
     name = settings["name"]

@@ -38,8 +38,8 @@ class Registries:
     curvature_faults: Callable[[Mapping[str, Any]], list[str]]
     claims: tuple[str, ...] = ()
     further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
-    schedulers: Registry = SCHEDULERS
-    searchers: Registry = SEARCHERS
+    schedulers: Registry = field(default_factory=lambda: SCHEDULERS)
+    searchers: Registry = field(default_factory=lambda: SEARCHERS)
 
     def trusted(self) -> Registries:
         """Return the same for a file that was checked before: users' own names are taken as they are."""
