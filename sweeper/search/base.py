@@ -22,10 +22,11 @@ from sweeper.journal.journal import Record
 from sweeper.journal.state import ENDED, FAILED, RUNNING
 from sweeper.space.domains.choices import Choice
 from sweeper.space.domains.domains import Node
-from trainables.registry import Registry
+from trainables.registry import Hyperparameter, Registry
 
-SHARED_SETTINGS = ("warm_start",)
-"""Settings of a search space's searcher that belong to all which learn; `sweeper.space.models` has them."""
+WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: what a sweep finds is its own")
+"""For searchers that learn: names of earlier sweeps, whose finished trials are told as `learned` records before the
+first suggestion. It is no setting of the `SearchMethod`, which need not know where an observation comes from."""
 
 SAME_NUMBER = 1e-9
 """Two suggestions are one if their numbers differ by less than this share: processors round logarithms differently."""
@@ -76,7 +77,7 @@ class SearchMethod:
 
 def written_method(written: Mapping[str, object]) -> SearchMethod:
     """Return the searcher of a resolved search space; the plain one where this version knows no such searcher."""
-    settings = {key: value for key, value in written.items() if key not in ("name", *SHARED_SETTINGS)}
+    settings = {key: value for key, value in written.items() if key not in ("name", WARM_START.name)}
     try:
         method: SearchMethod = SEARCHERS.build(str(written.get("name")), **settings)
     except ValueError:

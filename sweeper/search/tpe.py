@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
-from sweeper.search.base import SEARCHERS, Searcher, SearchMethod
+from sweeper.search.base import SEARCHERS, WARM_START, Searcher, SearchMethod
 from sweeper.space.domains.domains import Fields, Members, Node, is_random
 from trainables.registry import Component, Hyperparameter
 
@@ -84,8 +84,9 @@ SEARCHERS.register(
                 reason="a model needs an observation to begin with, and no sweep has more trials",
                 source="Optuna's TPESampler, n_startup_trials",
             ),
+            WARM_START,
         ),
-        "chooses from what was observed, with Optuna's TPE; warm_start: [sweep, …] tells it what earlier sweeps found",
+        "chooses from what was observed, with Optuna's TPE; warm_start names earlier sweeps that it learns from",
         "Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization), section 4",
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sweeper.core.errors import Fault
-from sweeper.search.base import SHARED_SETTINGS, Searcher, SearchMethod
+from sweeper.search.base import WARM_START, Searcher, written_method
 from sweeper.space.components import resolve_plain_component
 from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.domains import Node
@@ -27,23 +27,17 @@ def check_searcher(
     given = values.get("searcher")
     if not isinstance(given, dict):
         return nodes
-    given = {"name": SearcherSettings().name} | {key: value for key, value in given.items() if value is not None}
-    shared = {key: given.pop(key) for key in SHARED_SETTINGS if key in given}
-    resolved = resolve_plain_component(given, registry, "searcher", faults)
-    values["searcher"] = {**resolved, **_listed(shared)}
-    if not resolved:
-        return nodes
-    method: SearchMethod = registry.build(**resolved)
-    if not method.learns:
-        rule = "{} is for searchers that learn, and the searcher is {}"
-        faults += [
-            Fault(f"searcher.{key}", rule.format(key, given["name"]), "remove it") for key in shared if shared[key]
-        ]
-    return method.suit(nodes, faults)
-
-
-def _listed(shared: dict[str, Any]) -> dict[str, Any]:
-    return {key: [value] if isinstance(value, str) else value for key, value in shared.items()}
+    named = {"name": SearcherSettings().name}
+    given = named | {key: value for key, value in given.items() if value not in (None, [])}
+    if isinstance(given.get(WARM_START.name), str):
+        given[WARM_START.name] = [given[WARM_START.name]]
+    values["searcher"] = resolve_plain_component(given, registry, "searcher", faults)
+    if values["searcher"]:
+        values["searcher"] = {
+            key: [*value] if isinstance(value, tuple) else value for key, value in values["searcher"].items()
+        }
+        nodes = written_method(values["searcher"]).suit(nodes, faults)
+    return nodes
 
 
 def searcher_for(spec: SweepSpec) -> Searcher:
