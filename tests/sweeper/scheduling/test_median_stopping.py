@@ -12,9 +12,11 @@ from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
 from sweeper.journal.journal import Record
 from sweeper.planning.plan import simulate
+from sweeper.results import load
 from sweeper.scheduling.audit import audit
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
+from tests.running import sweeper
 
 RULE = MedianStopping("val_nll", "min", 12, 2, 3, 2)
 
@@ -140,3 +142,28 @@ def test_a_plan_follows_from_the_rule():
     means = reached.mean(axis=0)
     assert means.shape == (len(RULE.rungs),) and means[0] == 40
     assert all(a >= b for a, b in itertools.pairwise(means)) and means[-1] < 30
+
+
+SPACE = """\
+dataset: digits
+scheduler: {name: median_stopping, max_epochs: 6, grace_epochs: 1, interval_epochs: 2, min_competitors: 2}
+samples: 8
+space:
+  loss: cross_entropy
+  architecture: {name: mlp, width: 16}
+  optimizer: {name: sgd, lr: {loguniform: [0.0001, 0.3]}}
+evaluation: {posthoc: [], curvature: false, bootstrap: 0}
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_on_ray_stops_trials_and_its_decisions_are_recomputed(tmp_path):
+    (tmp_path / "median.yaml").write_text(SPACE)
+    run = sweeper("run", "median.yaml", "--no-mlflow", cwd=tmp_path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    audited = sweeper("status", "median", "--audit", cwd=tmp_path)
+    assert audited.returncode == 0 and "decisions recomputed from the records before them, 0 differ" in audited.stdout
+    rows = load("median", tmp_path / "results").rows("SELECT rung, kind, cutoff FROM decisions")
+    assert {row["rung"] for row in rows} == {1, 3, 5, 6}
+    assert {"stop", "continue", "complete"} == {row["kind"] for row in rows}
+    assert all(row["cutoff"] is not None for row in rows if row["kind"] == "stop")

@@ -19,6 +19,7 @@ from sweeper.space.rehearsal import CONFIGURATIONS, EPOCHS, GRID_POINTS, REPLICA
 from sweeper.space.rehearsal_parts import STAND_INS
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.sweeps import create_sweep
+from tests.sweeper.small_registries import MINIMAL
 from trainables.datasets import DATASETS, digits_stand_in
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
@@ -141,6 +142,12 @@ def test_all_faults_of_a_rehearsal_come_at_once_with_their_lines(tmp_path: Path)
         spec_of(tmp_path, "rehearsal:\n  smaples: 3\n  evaluation: {bins: 0}\n")
     assert [fault.path for fault in caught.value.faults] == ["rehearsal.smaples", "rehearsal.evaluation.bins"]
     assert all(fault.line is not None for fault in caught.value.faults)
+
+
+def test_every_setting_of_a_scheduler_that_counts_epochs_is_scaled() -> None:
+    scheduler = {"name": "median_stopping", "max_epochs": 40, "grace_epochs": 20, "interval_epochs": 10}
+    spec = rehearsal_of(build_spec({**MINIMAL, "scheduler": scheduler}))
+    assert spec.schedule.rungs == (2, 3, EPOCHS)
 
 
 def test_merging_replaces_what_has_another_name_and_joins_the_rest() -> None:
