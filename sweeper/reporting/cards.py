@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from sweeper.reporting.figure_parts.figure import Figure, Panel, colour, symbol
 from sweeper.reporting.markup import Markup, data_script, join, json_text, pretty, tag
@@ -171,12 +170,12 @@ def manifest_section(results: Results) -> Markup:
     )
 
 
-def flat(value: dict[str, Any]) -> list[tuple[str, str]]:
+def flat(value: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return the manifest as readable pairs: nested groups as `name value, name value`."""
     return [(key.replace("_", " "), words(item)) for key, item in value.items() if item not in (None, {}, [])]
 
 
-def words(value: Any) -> str:
+def words(value: object) -> str:
     """Return a nested value as text."""
     if isinstance(value, dict):
         return ", ".join(f"{key.replace('_', ' ')} {words(item)}" for key, item in value.items())
