@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 Value = str | int | float | bool | datetime | None
-"""A cell: what Arrow's scalar types are in Python; None is SQL's NULL."""
+"""A cell: what Arrow's scalar types are in Python; None is SQL's NULL. Lists (logits) are read as Arrow arrays."""
 
 Row = Mapping[str, Value]
 """A row of a table or of a query's answer, by column."""
