@@ -128,7 +128,7 @@ def _per_weight(row: Row) -> float | None:
     return value / weight if value is not None and weight else None
 
 
-def _points(trials: dict[str, list[Row]], read: Reading) -> list[Point]:
+def _points(trials: Mapping[str, list[Row]], read: Reading) -> list[Point]:
     points = []
     for rows in trials.values():
         value, gamma = trial_mean(rows, read), _gamma(rows[0])

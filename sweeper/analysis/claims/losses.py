@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sweeper.analysis.claims.base import Claim, Verdict, decide, rule_of, undecided
 from sweeper.analysis.claims.numbers import (
     Point,
@@ -76,7 +78,7 @@ def judge_mistakes(rows: Rows) -> Verdict:
     )
 
 
-def _calibrated(trials: dict[str, list[Row]], loss: str) -> str | None:
+def _calibrated(trials: Mapping[str, list[Row]], loss: str) -> str | None:
     """Return the trial of `loss` with the smallest mean validation ECE."""
     means = {
         trial: mean
@@ -90,7 +92,7 @@ def _values(rows: Rows, column: str) -> list[float]:
     return [value for row in rows if (value := number(row, column)) is not None]
 
 
-def _selective_points(test: dict[str, list[Row]], key: str) -> list[Point]:
+def _selective_points(test: Mapping[str, list[Row]], key: str) -> list[Point]:
     points = []
     for held in test.values():
         row, ece = held[0], trial_mean(held, "ece")
