@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 
@@ -11,6 +10,7 @@ from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Verdict
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
+from sweeper.text.cells import Row, Value
 from trainables.registry.nearest import did_you_mean
 
 WEIGHTS_SQL = """
@@ -57,9 +57,9 @@ def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[V
     return [CLAIMS[name].judge(rows) for name in chosen]
 
 
-def claim_rows(results: Results, *, weights: bool = True) -> list[dict[str, Any]]:
+def claim_rows(results: Results, *, weights: bool = True) -> Sequence[Row]:
     """Return the rows of `final`; with `weights`, each focal row's `mean_focal_weight` on validation data besides."""
-    rows = results.table("final").to_pylist()
+    rows: list[dict[str, Value]] = results.table("final").to_pylist()
     found = _mean_focal_weights(results) if weights and "config_loss_gamma" in results.columns("final") else {}
     for row in rows:
         plain = 1.0 if row["config_loss_name"] == "cross_entropy" else None
@@ -67,7 +67,7 @@ def claim_rows(results: Results, *, weights: bool = True) -> list[dict[str, Any]
     return rows
 
 
-def _mean_focal_weights(results: Results) -> dict[tuple[str, int], float]:
+def _mean_focal_weights(results: Results) -> dict[tuple[Value, Value], Value]:
     return {(row["trial"], row["replicate"]): row["weight"] for row in results.rows(WEIGHTS_SQL)}
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper.api.finished import FinishedRun, ReportPage, Submitted
 from sweeper.core.errors import SweeperError
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from sweeper.analysis.claims.base import Verdict
     from sweeper.analysis.comparison.compare import Comparison
     from sweeper.analysis.recalibration.recalibrating import Recalibrated
+    from sweeper.monitoring.live import Progress
+    from sweeper.monitoring.notebook import NotebookProgress
     from sweeper.planning.plan import Plan
 
-Settings = Mapping[str, Any] | Sequence[str] | None
+Settings = Mapping[str, object] | Sequence[str] | None
 """Overrides: `{"scheduler.max_epochs": 9}`, or texts as `--set` takes them."""
 
-Space = str | Path | Mapping[str, Any]
+Space = str | Path | Mapping[str, object]
 """A search space: a file, the name of one that ships, or the values of one."""
 
 
@@ -215,7 +217,7 @@ def recalibrate(
     name: str,
     *,
     method: str | Sequence[str] = (),
-    options: Mapping[str, Any] | Sequence[str] = (),
+    options: Mapping[str, object] | Sequence[str] = (),
     bins: int | Sequence[int] = (),
     output: str | Path | None = None,
 ) -> Shown[Recalibrated]:
@@ -302,7 +304,7 @@ def _tracking(uri: str | None, place: str, name: str | None = None) -> str | Non
     return tracking(uri or os.environ.get("MLFLOW_TRACKING_URI"), place, name)
 
 
-def _progress() -> Any:
+def _progress() -> type[NotebookProgress] | type[Progress]:
     from sweeper.monitoring.live import Progress
     from sweeper.monitoring.notebook import NotebookProgress, in_notebook
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -118,5 +118,5 @@ class Submitted:
         self._cluster.stop(self.job)
 
     def __repr__(self) -> str:
-        found: Any = self.sweep
+        found = self.sweep
         return f"{self.name} ({self.job} at {self.address}): {found.state}, results in {found.output}"

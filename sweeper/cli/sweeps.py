@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from sweeper.cli.common import (
 )
 from sweeper.cli.remote import ClusterAddress
 from sweeper.core.errors import SweeperError
+
+if TYPE_CHECKING:
+    from sweeper.space.models import SweepSpec
 
 commands = typer.Typer()
 
@@ -139,7 +142,7 @@ def plan(
         show(planned)
 
 
-def _plan_on_cluster(spec: Any, cluster: Path, prices: Path | None, as_json: bool) -> None:
+def _plan_on_cluster(spec: SweepSpec, cluster: Path, prices: Path | None, as_json: bool) -> None:
     from sweeper.planning.on_cluster import cluster_plan
 
     planned, there = cluster_plan(spec, cluster, prices)

@@ -16,6 +16,9 @@ from sweeper.core.errors import SweeperError
 MACHINE = "sweeper/machine"
 """The annotation of a pod template that names the machine its pods run on, for its price."""
 
+Document = Mapping[str, Any]
+"""A mapping of a YAML file: `read_cluster` turns whatever is missing or of another kind into one message."""
+
 _UNITS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 
 
@@ -77,14 +80,14 @@ def read_cluster(path: Path) -> ClusterFile:
     )
 
 
-def _launcher(document: Mapping[str, Any]) -> ClusterFile:
+def _launcher(document: Document) -> ClusterFile:
     head = document["head_node_type"]
     groups = {name: _node_type(name, node, document) for name, node in document["available_node_types"].items()}
     most = int(document.get("max_workers", 2))  # Ray's own default
     return ClusterFile(groups.pop(head), list(groups.values()), most, float(document.get("idle_timeout_minutes", 5)))
 
 
-def _node_type(name: str, node: Mapping[str, Any], document: Mapping[str, Any]) -> NodeGroup:
+def _node_type(name: str, node: Document, document: Document) -> NodeGroup:
     config, asked = node.get("node_config", {}), node.get("resources", {})
     spot = "InstanceMarketOptions" in config or any(
         part.get("preemptible") or part.get("provisioningModel") == "SPOT" for part in config.get("scheduling", [])
@@ -94,14 +97,14 @@ def _node_type(name: str, node: Mapping[str, Any], document: Mapping[str, Any]) 
     return NodeGroup(name, float(asked.get("CPU", 0)), float(asked.get("GPU", 0)), most, machine, spot)
 
 
-def _kuberay(spec: Mapping[str, Any]) -> ClusterFile:
+def _kuberay(spec: Document) -> ClusterFile:
     workers = [_group(group["groupName"], group, int(group["maxReplicas"])) for group in spec["workerGroupSpecs"]]
     idle = spec.get("autoscalerOptions", {}).get("idleTimeoutSeconds", 60) / 60  # KubeRay's own default
     head = _group("head", spec["headGroupSpec"], 1)
     return ClusterFile(head, workers, sum(group.most for group in workers), idle)
 
 
-def _group(name: str, group: Mapping[str, Any], most: int) -> NodeGroup:
+def _group(name: str, group: Document, most: int) -> NodeGroup:
     template = group["template"]
     limits = template["spec"]["containers"][0].get("resources", {}).get("limits", {})
     params = group.get("rayStartParams", {})
@@ -115,7 +118,7 @@ def _group(name: str, group: Mapping[str, Any], most: int) -> NodeGroup:
     return NodeGroup(name, cpu, gpu, most, machine, spot)
 
 
-def quantity(text: Any) -> float:
+def quantity(text: object) -> float:
     """Return a Kubernetes quantity as a number: `500m` is 0.5, `2Gi` is 2147483648. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", str(text))
     if found is None or found[2] not in _UNITS:

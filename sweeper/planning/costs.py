@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.dataset_sizes import DataSetSize, dataset_size
 from sweeper.planning.estimate import TRAINING_PASSES, forward_operations
 from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.space.configurations import examples
+from sweeper.space.configurations import Configuration, examples
 from sweeper.space.models import SweepSpec
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ def measure_costs(spec: SweepSpec) -> dict[str, Cost]:
         }
 
 
-def representatives(spec: SweepSpec) -> dict[str, dict[str, Any]]:
+def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     """Return architecture → one of its configurations, preferring other losses to plain cross-entropy, which
     needs one Hessian where they need two.
     """
     space = examples(spec)
-    chosen: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, Configuration] = {}
     for i in range(min(len(space), SIMULATED_TRIALS)):
         configuration = space[i]
         before = chosen.setdefault(configuration["architecture"]["name"], configuration)
@@ -96,7 +96,7 @@ def representatives(spec: SweepSpec) -> dict[str, dict[str, Any]]:
     return dict(sorted(chosen.items()))
 
 
-def _measure(configuration: Mapping[str, Any], spec: SweepSpec, dataset: DataSet, share: float, device: str) -> Cost:
+def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, share: float, device: str) -> Cost:
     from trainables.training.acceleration import TrainingSettings
     from trainables.training.evaluation import EvaluationSettings
     from trainables.training.loop import Replicate

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 
-def price_from(environment: Mapping[str, Any]) -> float | None:
+def price_from(environment: Mapping[str, str]) -> float | None:
     """Return the price of a GPU-hour from `SWEEPER_GPU_HOUR_PRICE`, or `None` where it is unset or no number."""
     try:
         price = float(environment.get("SWEEPER_GPU_HOUR_PRICE", ""))

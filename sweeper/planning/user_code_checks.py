@@ -68,7 +68,7 @@ def own_faults(spec: SweepSpec, drawn: Sequence[Values], dataset: DataSet) -> li
     return faults
 
 
-def dataset_fault(dataset: Any, name: str) -> str | None:
+def dataset_fault(dataset: object, name: str) -> str | None:
     """Return what is wrong with what a data set of the user's own has given, or `None`."""
     try:
         _check_dataset(dataset)
@@ -94,9 +94,9 @@ def _faults(place: str, name: str, tried: Sequence[Values], look: Callable[[Valu
             return
 
 
-def _split(values: Values) -> tuple[str, dict[str, Any]]:
+def _split(values: Values) -> tuple[str, dict[str, object]]:
     options = dict(values)
-    return options.pop("name"), options
+    return str(options.pop("name")), options
 
 
 def _check_loss(values: Values, dataset: DataSet) -> None:
@@ -120,7 +120,7 @@ def _check_loss(values: Values, dataset: DataSet) -> None:
     _check_state(loss, lambda: LOSSES.build(name, **options))
 
 
-def _check_value(value: Any, leaves: Sequence[Tensor]) -> None:
+def _check_value(value: object, leaves: Sequence[Tensor]) -> None:
     if not isinstance(value, Tensor) or value.shape != () or not value.is_floating_point():
         shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise _Fault(f"it gives {shown} for {SAMPLES} samples, which must be one number or one a sample")
@@ -217,7 +217,7 @@ def _predictions(classes: int) -> tuple[np.ndarray, np.ndarray]:
     return logits, targets.astype(np.int64)
 
 
-def _check_dataset(dataset: Any) -> None:
+def _check_dataset(dataset: object) -> None:
     if not isinstance(dataset, DataSet):
         raise _Fault(f"gives a {type(dataset).__name__}, which must be a trainables.datasets.DataSet")
     if not isinstance(dataset.classes, int) or dataset.classes < 2:
@@ -226,7 +226,7 @@ def _check_dataset(dataset: Any) -> None:
         _check_split(part, getattr(dataset, part), dataset)
 
 
-def _check_split(part: str, split: Any, dataset: DataSet) -> None:
+def _check_split(part: str, split: object, dataset: DataSet) -> None:
     if not isinstance(split, Split) or not isinstance(split.inputs, Tensor) or not isinstance(split.targets, Tensor):
         raise _Fault(f"has no {part} split of tensors")
     if not 0 < len(split.inputs) == len(split.targets):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -29,7 +29,7 @@ class PlanView(ABC):
     def grounds(self) -> Iterator[str]:
         """Yield what the figures rest on, a sentence each."""
 
-    def to_dict(self: DataclassInstance) -> dict[str, Any]:
+    def to_dict(self: DataclassInstance) -> dict[str, object]:
         """Return the plan as plain JSON values."""
         return asdict(self)
 

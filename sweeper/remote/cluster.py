@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 from ray.dashboard.modules.dashboard_sdk import AuthenticationError
-from ray.job_submission import JobStatus, JobSubmissionClient
+from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from sweeper.core.errors import SweeperError
 from sweeper.remote.tokens import find_token
@@ -107,7 +106,7 @@ class Cluster:
             folder: of files to send along.
             modules: packages to send along; the cluster's own are used where there are none.
         """
-        environment: dict[str, Any] = {
+        environment: dict[str, object] = {
             "working_dir": str(folder),
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), "SWEEPER_SUBMITTER": metadata["submitter"]},
         }
@@ -158,13 +157,14 @@ class Cluster:
         with self._errors():
             self._client.stop_job(job)
 
-    def _submit(self, job: str, entrypoint: str, environment: dict[str, Any], metadata: dict[str, str]) -> str:
+    def _submit(self, job: str, entrypoint: str, environment: dict[str, object], metadata: dict[str, str]) -> str:
         began = time.monotonic()
         while True:
             try:
-                return self._client.submit_job(
+                taken: str = self._client.submit_job(
                     entrypoint=entrypoint, submission_id=job, runtime_env=environment, metadata=metadata
                 )
+                return taken
             except RuntimeError as error:
                 # A head takes jobs some seconds after its dashboard answers.
                 if "No available agent" not in str(error) or time.monotonic() - began > AGENT_SECONDS:
@@ -227,7 +227,7 @@ def _refusal(address: str, missing: bool) -> tuple[str, str]:
     )
 
 
-def _remote_sweep(job: Any) -> RemoteSweep:
+def _remote_sweep(job: JobDetails) -> RemoteSweep:
     metadata = job.metadata
     state = WORDS.get(job.status) or FAILED_WORDS.get(job.driver_exit_code or 0, "died")
     return RemoteSweep(

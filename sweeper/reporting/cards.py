@@ -1,10 +1,11 @@
-"""The cards of the page: headline, counts, figures, tables, what is left out, manifest."""
+"""The cards of the page: headline, claims, counts, figures, tables, what is left out, manifest."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from sweeper.analysis.claims import CLAIMS
+from sweeper.analysis.judging import judge_claims, named_claims
 from sweeper.reporting.figure_parts.figure import Figure, Panel, colour, symbol
 from sweeper.reporting.markup import Markup, data_script, join, json_text, pretty, tag
 from sweeper.reporting.sources import Sources
@@ -40,6 +41,28 @@ def summary(board: Leaderboard, counts: Overview, figures: Sequence[Figure]) -> 
         class_="card headline",
         id="summary",
     )
+
+
+def claims_section(results: Results) -> Markup:
+    """Return a card with the verdict on each claim that the sweep's header names; nothing where it names none."""
+    names = named_claims(results)
+    if not names:
+        return Markup("")
+    cards = []
+    for verdict in judge_claims(results, names):
+        claim = CLAIMS[verdict.claim]
+        word = "rehearsal: no verdict" if results.rehearsed else verdict.verdict
+        cards += [
+            tag("h3", f"{claim.statement} ({claim.paper})"),
+            tag("p", tag("strong", word.capitalize()), f". {begun(verdict.sentence)}."),
+            tag("details", tag("summary", "Rule, fixed beforehand"), tag("p", claim.rule), class_="rule"),
+        ]
+    return tag("section", tag("h2", "Claims"), *cards, class_="card claims", id="claims")
+
+
+def begun(sentence: str) -> str:
+    """Return the sentence with a capital, unless it begins with a symbol: ρ is no Ρ."""
+    return sentence[0].upper() + sentence[1:] if sentence[0].isascii() else sentence
 
 
 def tiles(counts: Overview) -> Markup:
@@ -171,12 +194,12 @@ def manifest_section(results: Results) -> Markup:
     )
 
 
-def flat(value: dict[str, Any]) -> list[tuple[str, str]]:
+def flat(value: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return the manifest as readable pairs: nested groups as `name value, name value`."""
     return [(key.replace("_", " "), words(item)) for key, item in value.items() if item not in (None, {}, [])]
 
 
-def words(value: Any) -> str:
+def words(value: object) -> str:
     """Return a nested value as text."""
     if isinstance(value, dict):
         return ", ".join(f"{key.replace('_', ' ')} {words(item)}" for key, item in value.items())

@@ -7,7 +7,6 @@ import gzip
 import html
 import json
 import re
-from typing import Any
 
 PACKED_FROM = 200_000
 """Characters of JSON from which it stands in the page compressed: a page of small data can be read by any browser, and
@@ -22,7 +21,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """Return `<name attributes>children</name>`.
 
     Children that are None or "" are left out; attributes that are None or False too, True is written without a value.
@@ -38,7 +37,7 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
     return Markup(opening if name in VOID else f"{opening}{join(*children)}</{name}>")
 
 
-def join(*children: Any) -> Markup:
+def join(*children: object) -> Markup:
     """Return the children one after the other, text escaped."""
     kept = [child for child in children if child is not None and child != ""]
     return Markup("".join(c if isinstance(c, Markup) else html.escape(str(c), quote=False) for c in kept))
@@ -53,12 +52,12 @@ def data_script(identifier: str, text: str) -> Markup:
     return Markup(f'<script type="application/json" id="{html.escape(identifier)}">{safe}</script>')
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """Return compact JSON; NaN and infinities, which JSON lacks, become null."""
     return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> object:
     """Return the value with every NaN and infinity in it replaced by None."""
     if isinstance(value, float):
         return value if value - value == 0 else None

@@ -6,8 +6,15 @@ from importlib import resources
 
 from plotly.offline import get_plotlyjs
 
-from sweeper.reporting.cards import figure_section, left_out, manifest_section, summary, table_section, tiles
-from sweeper.reporting.claims_section import claims_section
+from sweeper.reporting.cards import (
+    claims_section,
+    figure_section,
+    left_out,
+    manifest_section,
+    summary,
+    table_section,
+    tiles,
+)
 from sweeper.reporting.figures import FIGURES
 from sweeper.reporting.markup import Markup, data_script, join, json_text, tag
 from sweeper.reporting.masthead import masthead, rehearsal_banner, toolbar

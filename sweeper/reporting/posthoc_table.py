@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sweeper.analysis.statistics.basics import spread, spread_text
 from sweeper.reporting.figure_parts.posthoc import Posthoc, Variant, posthoc_measurements
 from sweeper.reporting.markup import Markup, join, tag
 from sweeper.reporting.sources import Sources
 from sweeper.results import Results
+from sweeper.text.cells import Rows, int_of, measured_or_none, text_of
 from sweeper.text.labels import number, plural
 
 KEY, TITLE = "posthoc", "Post-hoc calibration"
@@ -55,7 +55,7 @@ def posthoc_section(results: Results, sources: Sources) -> Markup:
     measured = posthoc_measurements(results)
     if measured is None:
         return Markup("")
-    bins = sorted({row["bins"] for row in measured.rows})
+    bins = sorted({int_of(row, "bins") for row in measured.rows})
     wanted = [(metric, count) for metric in BINNED for count in bins] + [("nll", bins[0])]
     parts = [table_of(measured, metric, count) for metric, count in wanted]
     caption = CAPTION + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
@@ -70,7 +70,7 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> Markup:
     title, scale = HEADINGS[metric]
     rows = [row for row in measured.rows if row["split"] == "test" and row["bins"] == bins]
     variants = [v for v in measured.variants if any((r["method"], r["options"]) == (v.method, v.options) for r in rows)]
-    replicates = max((row["replicate"] + 1 for row in rows), default=0)
+    replicates = max((int_of(row, "replicate") + 1 for row in rows), default=0)
     notes: list[str] = []
     lines = []
     for trial, name in measured.names.items():
@@ -95,17 +95,17 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> Markup:
     )
 
 
-def cell_of(rows: Sequence[dict[str, Any]], trial: str, variant: Variant, metric: str) -> Cell:
+def cell_of(rows: Rows, trial: str, variant: Variant, metric: str) -> Cell:
     """Return what one configuration has under one method."""
     mine = [r for r in rows if r["trial"] == trial and (r["method"], r["options"]) == (variant.method, variant.options)]
-    values = {r["replicate"]: r[metric] for r in mine if r[metric] is not None and r[metric] == r[metric]}
-    reason = next((r["unavailable"] for r in mine if r["unavailable"]), None)
+    values = {int_of(r, "replicate"): value for r in mine if (value := measured_or_none(r, metric)) is not None}
+    reason = next((text_of(r, "unavailable") for r in mine if r["unavailable"]), None)
     return Cell(values, mean_of(mine, "temperature"), mean_of(mine, "gamma"), reason)
 
 
-def mean_of(rows: Sequence[dict[str, Any]], column: str) -> float | None:
+def mean_of(rows: Rows, column: str) -> float | None:
     """Return the mean of a column, None where it has no values."""
-    values = [row[column] for row in rows if row[column] is not None and row[column] == row[column]]
+    values = [value for row in rows if (value := measured_or_none(row, column)) is not None]
     return spread(values).mean if values else None
 
 
@@ -123,7 +123,7 @@ def alike(cell: Cell, best: Cell) -> bool:
     found = spread([cell.values[r] - best.values[r] for r in shared])
     if found.deviation is None:
         return False
-    return abs(found.mean) <= INDISTINCT * found.deviation / found.n**0.5
+    return bool(abs(found.mean) <= INDISTINCT * found.deviation / found.n**0.5)
 
 
 def cell_markup(cell: Cell, mark: str, scale: float, replicates: int, notes: list[str]) -> Markup:

@@ -13,6 +13,7 @@ from sweeper.results.leaderboard import leaderboard, searcher
 from sweeper.results.overview import overview
 from sweeper.search.base import written_method
 from sweeper.space.rehearsal import notice
+from sweeper.text.cells import int_of, text_of
 from sweeper.text.labels import plural
 
 
@@ -43,7 +44,8 @@ def packing_lines(results: Results) -> list[str]:
         "WHERE packing IS NOT NULL GROUP BY trial HAVING count(*) > 1) GROUP BY packing ORDER BY trials DESC, packing"
     )
     named = {"trials": "in processes of their own"}
-    counted = [f"{named.get(row['packing'], row['packing'])} in {plural(row['trials'], 'trial')}" for row in rows]
+    found = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
+    counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in found]
     return [f"replicates trained {', '.join(counted)}"] if rows else []
 
 
@@ -52,8 +54,9 @@ def searcher_lines(results: Results) -> list[str]:
     asked = searcher(results)
     if not asked:
         return []
-    chosen = results.rows("SELECT count(DISTINCT trial) AS n FROM trials WHERE config_hash IS NOT NULL")[0]["n"]
-    lines = [f"{asked['name']} chose {plural(chosen, 'configuration')}: {written_method(asked).course}"]
+    counted = results.rows("SELECT count(DISTINCT trial) AS n FROM trials WHERE config_hash IS NOT NULL")[0]
+    chosen = plural(int_of(counted, "n"), "configuration")
+    lines = [f"{asked['name']} chose {chosen}: {written_method(asked).course}"]
     for source in results.manifest.get("warm_start", ()):
         outside = f"; {source['outside']} more lie outside of this space" if source["outside"] else ""
         trials = plural(source["observations"], "finished trial")
@@ -70,11 +73,13 @@ def reused_lines(results: Results) -> list[str]:
         "count(DISTINCT trial) FILTER (WHERE reused_epochs = epochs) AS whole "
         "FROM trials WHERE reused_from IS NOT NULL GROUP BY ALL ORDER BY ALL"
     )
-    return [
-        f"{plural(row['n'], 'trial')} reused from {row['reused_from']}"
-        + (f", {row['n'] - row['whole']} of them trained further" if row["n"] > row["whole"] else "")
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        count = int_of(row, "n")
+        further = count - int_of(row, "whole")
+        line = f"{plural(count, 'trial')} reused from {row['reused_from']}"
+        lines.append(line + (f", {further} of them trained further" if further > 0 else ""))
+    return lines
 
 
 def verdicts_of(results: Results) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, varying_columns
+from sweeper.text.cells import Value, text_of
 from sweeper.text.labels import STATUS_WORDS, describe, short
 
 DECISIONS_SQL = (
@@ -35,7 +36,7 @@ class DataTable:
     title: str
     caption: str
     columns: list[dict[str, str]]
-    rows: list[list[Any]]
+    rows: list[list[object]]
     sql: str
     tables: tuple[str, ...]
     status: int | None = None
@@ -66,11 +67,13 @@ def trials_table(board: Leaderboard) -> DataTable:
     columns += [column(heading, kind) for _, heading, kind in measured]
     columns += [column("epoch"), column("replicates")]
     columns += [column(short(name), "text" if is_text(board, name) else "number") for name in board.varying]
-    rows = [
-        [row["trial"], row["status"], board.describe(row)]
-        + [[row[name], row[f"{name}_sd"]] for name, _, _ in measured]
-        + [row["epochs"], row["replicates"]]
-        + [row[name] for name in board.varying]
+    rows: list[list[object]] = [
+        [
+            *(row["trial"], row["status"], board.describe(row)),
+            *([row[name], row[f"{name}_sd"]] for name, _, _ in measured),
+            *(row["epochs"], row["replicates"]),
+            *(row[name] for name in board.varying),
+        ]
         for row in board.rows
     ]
     caption = (
@@ -96,7 +99,7 @@ def decisions_table(results: Results) -> DataTable:
         "Why each trial went on or was stopped, newest first: the metric it was judged by, the cut-off it was held "
         "against, and how many trials it was compared with."
     )
-    values = [[*list(row.values())[:-1], stamp(row["decided_at"])] for row in rows]
+    values: list[list[object]] = [[*list(row.values())[:-1], stamp(row["decided_at"])] for row in rows]
     return DataTable("decisions", "Decisions of the scheduler", caption, columns, values, DECISIONS_SQL, ("decisions",))
 
 
@@ -108,15 +111,15 @@ def failures_table(results: Results) -> DataTable:
         column("trial", "text"), column("replicate"), column("status", "text"), column("epochs"),
         column("configuration", "text"), column("reason", "text"), column("error", "text"),
     ]  # fmt: skip
-    values = []
+    values: list[list[object]] = []
     for row in rows:
         cause = (row["stop_reason"], row["error"])
-        where = (row["trial"], row["replicate"], STATUS_WORDS[row["status"]], row["epochs"])
+        where = (row["trial"], row["replicate"], STATUS_WORDS[text_of(row, "status")], row["epochs"])
         values.append([*where, describe(row, varying), *cause])
     caption = "Replicates that failed, and why." if rows else "No replicate failed."
     return DataTable("failures", "Failures", caption, columns, values, FAILURES_SQL, ("trials",))
 
 
-def stamp(moment: Any) -> str | None:
+def stamp(moment: Value) -> str | None:
     """Return a time as `2025-06-01 12:00:03`, UTC."""
-    return None if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+    return f"{moment:%Y-%m-%d %H:%M:%S}" if isinstance(moment, datetime) else None

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from sweeper.results.leaderboard import Leaderboard
 from sweeper.results.overview import Overview, details, headline
+from sweeper.text.cells import text_of
 from sweeper.text.durations import duration
 from sweeper.text.labels import STATUS_WORDS, plural
 
@@ -43,7 +44,7 @@ def best_trials(board: Leaderboard) -> Table:
     table.add_column("configuration", no_wrap=True, overflow="ellipsis", ratio=1)
     for row in board.rows[:BEST]:
         values = [board.value(row, name, scale) for _, name, scale in columns]
-        status = [STATUS_WORDS[row["status"]]] if mixed else []
+        status = [STATUS_WORDS[text_of(row, "status")]] if mixed else []
         table.add_row(str(row["trial"]), *values, *status, board.describe(row))
     return table
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from sweeper.analysis.statistics.basics import spread_text
 from sweeper.results import Results
 from sweeper.search.base import written_method
+from sweeper.text.cells import Row, Rows, float_or_none
 from sweeper.text.labels import describe, group, in_order, label
 
 FINISHED = "completed"
@@ -57,7 +57,7 @@ def objective(results: Results) -> Objective:
     return Objective(written.get("metric", "val_nll"), written.get("mode", "min"))
 
 
-def searcher(results: Results) -> dict[str, Any]:
+def searcher(results: Results) -> Mapping[str, object]:
     """Return who chose the configurations and its options; empty where they were drawn at random or from grids."""
     written = results.specification.get("searcher")
     return written if isinstance(written, dict) and written_method(written).learns else {}
@@ -75,33 +75,33 @@ class Leaderboard:
         objective: what they are ordered by.
     """
 
-    rows: Sequence[Mapping[str, Any]]
+    rows: Rows
     varying: tuple[str, ...]
     sql: str
     objective: Objective
 
     @cached_property
-    def finished(self) -> list[Mapping[str, Any]]:
+    def finished(self) -> list[Row]:
         """The configurations that ran to the end, best first."""
         return [row for row in self.rows if row["status"] == FINISHED]
 
     @property
-    def best(self) -> Mapping[str, Any] | None:
+    def best(self) -> Row | None:
         """The best configuration that ran to the end; if none did, the best of all; None without evaluations."""
         return next(iter(self.finished or self.rows), None)
 
     @property
-    def runner_up(self) -> Mapping[str, Any] | None:
+    def runner_up(self) -> Row | None:
         """The second best of those that ran to the end."""
         return self.finished[1] if len(self.finished) > 1 else None
 
-    def describe(self, row: Mapping[str, Any]) -> str:
+    def describe(self, row: Row) -> str:
         """Return a configuration in a few words, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
         return describe(row, self.varying)
 
-    def value(self, row: Mapping[str, Any], column: str = "judged", scale: float = 1.0) -> str:
+    def value(self, row: Row, column: str = "judged", scale: float = 1.0) -> str:
         """Return a column as `mean ± standard deviation`."""
-        mean, deviation = row.get(column), row.get(f"{column}_sd")
+        mean, deviation = float_or_none(row, column), float_or_none(row, f"{column}_sd")
         return "–" if mean is None or mean != mean else spread_text(mean, deviation, scale=scale)
 
 
@@ -123,7 +123,7 @@ def varying_columns(results: Results) -> tuple[str, ...]:
     if not names:
         return ()
     values = results.rows(f"SELECT {', '.join(value_count(name, names) for name in names)}")[0]
-    return in_order(name for name in names if (values[name] or 0) > 1)
+    return in_order(name for name in names if (float_or_none(values, name) or 0) > 1)
 
 
 def value_count(column: str, names: Sequence[str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard
+from sweeper.text.cells import Rows, Value, float_of, float_or_none, int_of, text_of
 from sweeper.text.labels import plural
 
 STATUS_SQL = (
@@ -54,7 +54,7 @@ class Overview:
     trained: int
     saved: int
     full: int
-    rungs: list[dict[str, Any]]
+    rungs: Rows
     limit: int
     worked: float
     elapsed: float | None
@@ -71,19 +71,20 @@ class Overview:
 
 def overview(results: Results) -> Overview:
     """Return the counts of a sweep."""
-    statuses = {row["status"]: row["trials"] for row in results.rows(STATUS_SQL)}
+    statuses = {text_of(row, "status"): int_of(row, "trials") for row in results.rows(STATUS_SQL)}
     limit = epoch_limit(results)
     epochs = results.rows(EPOCHS_SQL.format(limit=limit))[0]
+    replicates = int_of(epochs, "replicates")
     time = results.rows(TIME_SQL)[0]
     return Overview(
         statuses=statuses,
         trials=sum(statuses.values()),
-        replicates=epochs["replicates"],
-        trained=epochs["trained"],
-        saved=epochs["saved"],
-        full=limit * epochs["replicates"],
+        replicates=replicates,
+        trained=int_of(epochs, "trained"),
+        saved=int_of(epochs, "saved"),
+        full=limit * replicates,
         rungs=results.rows(RUNGS_SQL),
-        worked=time["worked"] or 0.0,
+        worked=float_or_none(time, "worked") or 0.0,
         limit=limit,
         elapsed=elapsed(results.manifest.get("created"), time["last"]),
     )
@@ -91,13 +92,13 @@ def overview(results: Results) -> Overview:
 
 def epoch_limit(results: Results) -> int:
     """Return the maximum of epochs that the sweep asked for; without its space, the most that any trial trained."""
-    longest = results.rows("SELECT coalesce(max(epochs), 0) AS epochs FROM trials")[0]["epochs"]
+    longest = int_of(results.rows("SELECT coalesce(max(epochs), 0) AS epochs FROM trials")[0], "epochs")
     return int(results.specification.get("scheduler", {}).get("max_epochs") or longest)
 
 
-def elapsed(created: Any, last: datetime | None) -> float | None:
+def elapsed(created: object, last: Value) -> float | None:
     """Return the seconds between the manifest's time of creation and the last decision, where both are known."""
-    if last is None or not isinstance(created, str):
+    if not isinstance(last, datetime) or not isinstance(created, str):
         return None
     began = datetime.fromisoformat(created)
     # Times of the tables are in UTC, and a manifest may say so or leave it out.
@@ -116,7 +117,7 @@ def headline(board: Leaderboard, counts: Overview) -> str:
     caution = "" if finished else f" None has finished: this one was measured at epoch {best['epochs']}."
     return (
         f"Best {board.objective.label} of {among}{state}: {board.value(best)} (mean ± standard deviation, "
-        f"n = {plural(best['replicates'], 'replicate')}), by {board.describe(best)}.{caution}"
+        f"n = {plural(int_of(best, 'replicates'), 'replicate')}), by {board.describe(best)}.{caution}"
     )
 
 
@@ -148,11 +149,11 @@ def runner_up(board: Leaderboard) -> list[str]:
     if best is None or second is None or best["status"] != FINISHED:
         return []
     text = f"Runner-up: {board.describe(second)} ({second['trial']}), {board.value(second)}"
-    deviations = [best["judged_sd"], second["judged_sd"]]
-    if None in deviations:
+    mine, other = float_or_none(best, "judged_sd"), float_or_none(second, "judged_sd")
+    if mine is None or other is None:
         return [f"{text}. One replicate each says nothing about chance."]
-    gap = abs(second["judged"] - best["judged"])
-    scatter = (deviations[0] ** 2 + deviations[1] ** 2) ** 0.5
+    gap = abs(float_of(second, "judged") - float_of(best, "judged"))
+    scatter = float((mine**2 + other**2) ** 0.5)
     verdict = (
         "within the scatter of the replicates: do not take the order for certain"
         if gap <= scatter

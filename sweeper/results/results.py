@@ -35,6 +35,7 @@ from sweeper.results.queries import (
     read_steadily,
 )
 from sweeper.storage.metadata import read_manifest, read_specification
+from sweeper.text.cells import Row
 from trainables.registry.nearest import nearest
 from trainables.worker.object_store import is_store_address
 
@@ -80,9 +81,10 @@ class Results:
             return execute(self.frozen, query)
         return read_steadily(lambda: current_generation(self.folder), connect, query)
 
-    def rows(self, query: str) -> list[dict[str, Any]]:
-        """Return the rows of a query as dictionaries. Raises as `sql` does."""
-        return self.sql(query).to_pylist()
+    def rows(self, query: str) -> list[Row]:
+        """Return the rows of a query. Raises as `sql` does."""
+        rows: list[Row] = self.sql(query).to_pylist()
+        return rows
 
     def table(self, name: str) -> pa.Table:
         """Return a whole table, or the view `final`, as Arrow. Raises QueryError when there is none of that name."""
@@ -92,7 +94,8 @@ class Results:
 
     def columns(self, name: str) -> list[str]:
         """Return the column names of a table. Raises as `table` does."""
-        return self.sql(f"SELECT * FROM {name} LIMIT 0").column_names
+        names: list[str] = self.sql(f"SELECT * FROM {name} LIMIT 0").column_names
+        return names
 
     def pandas(self, name: str = "final") -> pandas.DataFrame:
         """Return a whole table as a pandas data frame (pandas must be installed). Raises as `table` does."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+
+from sweeper.text.cells import Row
 
 LABELS = {
     "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "ada_ece": "equal-mass ECE",
@@ -31,7 +32,7 @@ def in_order(columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(columns, key=lambda name: (order.get(group(name), 2), not name.endswith("_name"))))
 
 
-def describe(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+def describe(row: Row, columns: Sequence[str]) -> str:
     """Return the values of `config_…` columns in a few words: `focal (γ 1.9) · resnet8 · lr 0.12`.
 
     Hyperparameters stand in parentheses after the name of the component they belong to, where that name varies too.
@@ -61,7 +62,7 @@ def label(name: str) -> str:
     return LABELS.get(name, name.replace("_", " "))
 
 
-def number(value: Any) -> str:
+def number(value: object) -> str:
     """Return a value in three significant digits where it is a float."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 

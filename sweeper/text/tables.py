@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,7 +39,7 @@ def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
     raise SweeperError(f"unknown format {kind!r}", f"formats: {', '.join(FORMATS)}")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return a value that JSON and CSV can hold: times as ISO 8601 text, NaN and infinities as None."""
     if hasattr(value, "isoformat"):
         return value.isoformat()
@@ -48,20 +48,20 @@ def plain(value: Any) -> Any:
     return value
 
 
-def text_table(columns: list[str], rows: list[dict[str, Any]]) -> str:
+def text_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
     """Return rows as aligned plain text: numbers to the right with six digits, nothing for null."""
     cells = [[shown(row[column]) for column in columns] for row in rows]
     widths = [max([len(column), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
     numeric = [any(isinstance(row[column], (int, float)) for row in rows) for column in columns]
 
-    def line(values: list[str]) -> str:
+    def line(values: Sequence[str]) -> str:
         aligned = [v.rjust(w) if right else v.ljust(w) for v, w, right in zip(values, widths, numeric, strict=True)]
         return "  ".join(aligned).rstrip()
 
     return "\n".join([line(columns), line(["─" * width for width in widths]), *map(line, cells)])
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as text in a table."""
     if value is None:
         return ""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from sweeper.text.cells import Rows
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
-
-Row = Mapping[str, Any]
-Rows = Sequence[Row]
-"""Rows of the view `final`: a row a replicate and split, with the configuration's columns."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,9 @@ class Verdict:
     n: int
     unit: str
     sentence: str
-    details: Mapping[str, Any]
+    details: Mapping[str, object]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain JSON values."""
         return asdict(self)
 
@@ -53,7 +50,7 @@ class Claim:
         paper: short name of the paper.
         statement: the claim, one sentence.
         rule: when it holds and when it does not, decided before looking.
-        judge: rows of `final` → verdict; pure.
+        judge: rows of `final`, one a replicate and split → verdict; pure.
         weights: the judge needs the mean focal weights, which are computed from stored predictions.
     """
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
 
-from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Rows, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, rule_of, undecided
 from sweeper.analysis.claims.numbers import (
     LEVEL,
     Estimate,
@@ -20,10 +19,11 @@ from sweeper.analysis.claims.numbers import (
     trained_to_the_end,
     trial_mean,
 )
+from sweeper.text.cells import Row, Rows, text_of
 
 CROSS_ENTROPY, TRAINING = "hessian_cross_entropy_lambda_max", "hessian_training_lambda_max"
 
-Value = Callable[[Mapping[str, Any]], float | None]
+Reading = Callable[[Row], float | None]
 
 
 def judge_gamma(rows: Rows) -> Verdict:
@@ -38,7 +38,7 @@ def judge_gamma(rows: Rows) -> Verdict:
     """
     name = "curvature_falls_with_gamma"
     trials = by_trial([r for r in of_split(trained_to_the_end(rows), "val") if _gamma(r) is not None])
-    readings: dict[str, Value] = {
+    readings: dict[str, Reading] = {
         "cross_entropy": lambda row: number(row, CROSS_ENTROPY),
         "training_per_weight": _per_weight,
         "training": lambda row: number(row, TRAINING),
@@ -70,12 +70,12 @@ def judge_every_loss(rows: Rows) -> Verdict:
     not hold where one lies above 0, and is undecided otherwise. A family counts with all its hyperparameters pooled.
     """
     name = "every_loss_controls_curvature"
-    families: dict[str, dict[Any, list[float]]] = {}
+    families: dict[str, dict[Hashable, list[float]]] = {}
     for row in of_split(trained_to_the_end(rows), "val"):
         value = number(row, CROSS_ENTROPY)
         if value is not None and value > 0:
             stratum = other_settings(row, ("config_loss_",))
-            families.setdefault(row["config_loss_name"], {}).setdefault(stratum, []).append(math.log(value))
+            families.setdefault(text_of(row, "config_loss_name"), {}).setdefault(stratum, []).append(math.log(value))
     reference = families.pop("cross_entropy", None)
     if reference is None or not families:
         return undecided(name, "cross-entropy and at least one other loss are needed, with cross-entropy's Hessian")
@@ -94,7 +94,9 @@ def judge_every_loss(rows: Rows) -> Verdict:
     return Verdict(name, verdict, highest.value, highest.interval, highest.n, "replicates", sentence, details)
 
 
-def _against(strata: Mapping[Any, list[float]], reference: Mapping[Any, list[float]], level: float) -> Estimate:
+def _against(
+    strata: Mapping[Hashable, list[float]], reference: Mapping[Hashable, list[float]], level: float
+) -> Estimate:
     """Return the difference of a family from cross-entropy, each stratum's values less cross-entropy's mean there."""
     shared = [stratum for stratum in strata if stratum in reference]
     means = {stratum: math.fsum(reference[stratum]) / len(reference[stratum]) for stratum in shared}
@@ -112,7 +114,7 @@ def _factor(estimate: Estimate) -> str:
     return f"{math.exp(estimate.value):.2g} ({low:.2g} … {high:.2g})"
 
 
-def _gamma(row: Mapping[str, Any]) -> float | None:
+def _gamma(row: Row) -> float | None:
     """Return γ of a row: 0 of plain cross-entropy, that of a focal loss on one-hot targets, else `None`."""
     if row["config_loss_name"] == "cross_entropy":
         return 0.0
@@ -121,12 +123,12 @@ def _gamma(row: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _per_weight(row: Mapping[str, Any]) -> float | None:
+def _per_weight(row: Row) -> float | None:
     value, weight = number(row, TRAINING), number(row, "mean_focal_weight")
     return value / weight if value is not None and weight else None
 
 
-def _points(trials: Mapping[str, list[Mapping[str, Any]]], read: Value) -> list[Point]:
+def _points(trials: Mapping[str, list[Row]], read: Reading) -> list[Point]:
     points = []
     for rows in trials.values():
         value, gamma = trial_mean(rows, read), _gamma(rows[0])

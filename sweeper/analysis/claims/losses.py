@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from sweeper.analysis.claims.base import Claim, Rows, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.base import Claim, Verdict, decide, rule_of, undecided
 from sweeper.analysis.claims.numbers import (
     Point,
     by_trial,
@@ -17,6 +16,7 @@ from sweeper.analysis.claims.numbers import (
     trained_to_the_end,
     trial_mean,
 )
+from sweeper.text.cells import Row, Rows, float_of
 
 
 def judge_selective(rows: Rows) -> Verdict:
@@ -37,15 +37,14 @@ def judge_selective(rows: Rows) -> Verdict:
     found = difference(values["cross_entropy"], values["selective_risk"])
     row = val[chosen["selective_risk"] or ""][0]
     rho = {key: mean_correlation(_selective_points(test, key)) for key in ("coverage", "nu")}
+    coverage, nu = float_of(row, "config_loss_coverage"), float_of(row, "config_loss_nu")
     sentence = (
-        f"test ECE of cross-entropy minus that of selective risk (coverage {row['config_loss_coverage']:.2g}, ν "
-        f"{row['config_loss_nu']:.2g}, chosen on validation data): {found.text('.4f')}, n = {found.n} networks; over "
+        f"test ECE of cross-entropy minus that of selective risk (coverage {coverage:.2g}, ν "
+        f"{nu:.2g}, chosen on validation data): {found.text('.4f')}, n = {found.n} networks; over "
         f"all coverages and ν, ρ(coverage, ECE) {rho['coverage'].text('.2f')} and ρ(ν, ECE) {rho['nu'].text('.2f')}"
     )
-    details = {f"rho_{key}": each.value for key, each in rho.items()} | {
-        "coverage": row["config_loss_coverage"],
-        "nu": row["config_loss_nu"],
-    }
+    correlations = {f"rho_{key}": each.value for key, each in rho.items()}
+    details = {**correlations, "coverage": coverage, "nu": nu}
     return Verdict(name, decide(found.interval), found.value, found.interval, found.n, "networks", sentence, details)
 
 
@@ -58,10 +57,11 @@ def judge_mistakes(rows: Rows) -> Verdict:
     """
     name = "cross_entropy_overconfident_on_mistakes"
     test = of_split(trained_to_the_end(rows), "test")
-    groups: dict[str, list[Mapping[str, Any]]] = {"cross_entropy": [], "focal_sample_dependent": []}
+    groups: dict[str, list[Row]] = {"cross_entropy": [], "focal_sample_dependent": []}
     for row in test:
-        if row["config_loss_name"] in groups and row.get("config_loss_variant") in (None, "flsd_53"):
-            groups[row["config_loss_name"]].append(row)
+        loss = row["config_loss_name"]
+        if isinstance(loss, str) and loss in groups and row.get("config_loss_variant") in (None, "flsd_53"):
+            groups[loss].append(row)
     plain, focal = (_values(held, "confidence_wrong") for held in groups.values())
     found = difference(plain, focal)
     if found.value is None:
@@ -78,7 +78,7 @@ def judge_mistakes(rows: Rows) -> Verdict:
     )
 
 
-def _calibrated(trials: Mapping[str, list[Mapping[str, Any]]], loss: str) -> str | None:
+def _calibrated(trials: Mapping[str, list[Row]], loss: str) -> str | None:
     """Return the trial of `loss` with the smallest mean validation ECE."""
     means = {
         trial: mean
@@ -92,7 +92,7 @@ def _values(rows: Rows, column: str) -> list[float]:
     return [value for row in rows if (value := number(row, column)) is not None]
 
 
-def _selective_points(test: Mapping[str, list[Mapping[str, Any]]], key: str) -> list[Point]:
+def _selective_points(test: Mapping[str, list[Row]], key: str) -> list[Point]:
     points = []
     for held in test.values():
         row, ece = held[0], trial_mean(held, "ece")

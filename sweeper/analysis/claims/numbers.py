@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 
 import numpy as np
 
-from sweeper.analysis.claims.base import Rows
 from sweeper.analysis.statistics.basics import INTERVAL_PAIRS, bootstrap_interval, spearman
+from sweeper.text.cells import Row, Rows, int_of, text_of
 
 STRATUM_POINTS = 4
 """Different values below which one stratum's rank correlation is left out: of three, one order in six is falling."""
@@ -46,44 +46,44 @@ class Estimate:
         return f"{shown} (95 % {self.interval[0]:{form}} … {self.interval[1]:{form}})".replace("-", "−")
 
 
-def trained_to_the_end(rows: Rows) -> list[Mapping[str, Any]]:
+def trained_to_the_end(rows: Rows) -> list[Row]:
     """Return the rows of replicates that were trained to the last epoch; others cannot be compared with them.
 
     Tables have no order, and a bootstrap's limits depend on it: the rows come by trial, replicate and split.
     """
     held = [row for row in rows if row.get("stage") == "end"]
-    return sorted(held, key=lambda row: (row["trial"], row["replicate"], row["split"]))
+    return sorted(held, key=lambda row: (text_of(row, "trial"), int_of(row, "replicate"), text_of(row, "split")))
 
 
-def of_split(rows: Rows, split: str) -> list[Mapping[str, Any]]:
+def of_split(rows: Rows, split: str) -> list[Row]:
     """Return the rows of one split."""
     return [row for row in rows if row["split"] == split]
 
 
-def number(row: Mapping[str, Any], column: str) -> float | None:
+def number(row: Row, column: str) -> float | None:
     """Return a finite number, or `None` where the row has none."""
     value = row.get(column)
-    if value is None or isinstance(value, str) or not math.isfinite(value):
+    if value is None or isinstance(value, (str, datetime)) or not math.isfinite(value):
         return None
     return float(value)
 
 
-def by_trial(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
+def by_trial(rows: Rows) -> dict[str, list[Row]]:
     """Return the rows by configuration."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row["trial"], []).append(row)
+        found.setdefault(text_of(row, "trial"), []).append(row)
     return found
 
 
-def trial_mean(rows: Rows, value: str | Callable[[Mapping[str, Any]], float | None]) -> float | None:
+def trial_mean(rows: Rows, value: str | Callable[[Row], float | None]) -> float | None:
     """Return the mean over replicates of a column, or of a function of a row; `None` where no row has it."""
     read = value if callable(value) else lambda row: number(row, value)
     found = [v for row in rows if (v := read(row)) is not None]
     return math.fsum(found) / len(found) if found else None
 
 
-def other_settings(row: Mapping[str, Any], besides: Sequence[str]) -> Hashable:
+def other_settings(row: Row, besides: Sequence[str]) -> Hashable:
     """Return the configuration's values but those of `besides`: configurations that agree in them are one stratum.
 
     `besides` are columns, or prefixes ending in `_`.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
-from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Rows, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, rule_of, undecided
 from sweeper.analysis.claims.numbers import Estimate, by_trial, number, of_split, paired_mean, trained_to_the_end
+from sweeper.text.cells import Row, Rows
 
 KL = "kl_to_posterior"
 
@@ -81,7 +80,7 @@ def _log_ratios(rows: Rows, column: str) -> list[float]:
     return ratios
 
 
-def _has_gamma(row: Mapping[str, Any]) -> bool:
+def _has_gamma(row: Row) -> bool:
     return row["config_loss_name"] in ("focal", "focal_lambert") and (number(row, "config_loss_gamma") or 1) > 0
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Rows, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, rule_of, undecided
 from sweeper.analysis.claims.numbers import (
     Estimate,
     Point,
@@ -21,6 +19,7 @@ from sweeper.analysis.claims.numbers import (
     trial_mean,
 )
 from sweeper.analysis.statistics.basics import bootstrap_interval
+from sweeper.text.cells import Row, Rows
 
 TRACE = "hessian_cross_entropy_trace"
 
@@ -112,7 +111,7 @@ def _trace_and_ece(rows: Rows) -> list[Point]:
     return points
 
 
-def _against_weight(rows: Sequence[Mapping[str, Any]], column: str) -> Estimate:
+def _against_weight(rows: Rows, column: str) -> Estimate:
     points = []
     for held in by_trial(rows).values():
         weight, value = _weight(held[0]), trial_mean(held, column)
@@ -121,7 +120,7 @@ def _against_weight(rows: Sequence[Mapping[str, Any]], column: str) -> Estimate:
     return mean_correlation(points)
 
 
-def _weight(row: Mapping[str, Any]) -> float | None:
+def _weight(row: Row) -> float | None:
     """Return τ of a row: 0 of plain cross-entropy, that of `hessian_trace` on cross-entropy, else `None`."""
     if row["config_loss_name"] == "cross_entropy":
         return 0.0

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sweeper.analysis.statistics.paired import PairedDifference, holm, paired_difference
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.multi_sweep import SeveralResults
+from sweeper.text.cells import Row, Rows, Value, measured_or_none
 
 METRICS = (
     ("test", "accuracy"),
@@ -27,6 +27,13 @@ METRICS = (
 """Split and column of what is compared; curvature is measured on validation data alone."""
 
 Key = tuple[str, int]
+"""A configuration's hash and a replicate's seed."""
+
+Unit = Key | str
+"""What is paired: a replicate, or a configuration by its hash."""
+
+Difference = tuple[str, object, object]
+"""Dotted key, the first sweep's value and the second's; None where absent."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,8 @@ class Comparison:
     """
 
     names: tuple[str, str]
-    asked: Sequence[tuple[str, Any, Any]]
-    ran_on: Sequence[tuple[str, Any, Any]]
+    asked: Sequence[Difference]
+    ran_on: Sequence[Difference]
     only: tuple[int, int]
     shared: int
     finished: int
@@ -113,15 +120,15 @@ def _best(results: Results) -> str:
 
 
 def differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], *, leave_out: Sequence[str] = ()
-) -> list[tuple[str, Any, Any]]:
-    """Return (dotted key, first, second) of the values that differ between two nested mappings; None where absent."""
+    first: Mapping[str, object], second: Mapping[str, object], *, leave_out: Sequence[str] = ()
+) -> list[Difference]:
+    """Return the values that differ between two nested mappings."""
     a, b = _flat(first, leave_out), _flat(second, leave_out)
     return [(key, a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key)]
 
 
-def _flat(values: Mapping[str, Any], leave_out: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(values: Mapping[str, object], leave_out: Sequence[str] = (), prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for key, value in values.items():
         if prefix == "" and key in leave_out:
             continue
@@ -132,17 +139,17 @@ def _flat(values: Mapping[str, Any], leave_out: Sequence[str] = (), prefix: str 
     return flat
 
 
-def _environment(results: Results) -> dict[str, Any]:
+def _environment(results: Results) -> dict[str, object]:
     manifest = results.manifest
     return {key: manifest[key] for key in ("versions", "git", "hardware", "dataset") if manifest.get(key) is not None}
 
 
-def _finished(both: SeveralResults, sweep: str) -> dict[Key, dict[str, Any]]:
+def _finished(both: SeveralResults, sweep: str) -> dict[Key, dict[str, Value]]:
     """Return the measurements of every replicate that ran to the end, by configuration and seed."""
     table = both.sql(
         f"SELECT * FROM final WHERE sweep = '{sweep}' AND status = 'completed' AND split IN ('val', 'test')"
     )
-    found: dict[Key, dict[str, Any]] = {}
+    found: dict[Key, dict[str, Value]] = {}
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}
     columns = ["config_hash", "seed", "split", *sorted(wanted & set(table.column_names))]
     for row in table.select(columns).to_pylist():
@@ -151,11 +158,9 @@ def _finished(both: SeveralResults, sweep: str) -> dict[Key, dict[str, Any]]:
     return found
 
 
-def _units(
-    rows: Mapping[Key, Mapping[str, Any]], keys: set[Key] | None, by_seed: bool
-) -> dict[Any, list[Mapping[str, Any]]]:
+def _units(rows: Mapping[Key, Row], keys: set[Key] | None, by_seed: bool) -> dict[Unit, list[Row]]:
     """Group replicates into the units that are paired: seeds, or configurations."""
-    units: dict[Any, list[Mapping[str, Any]]] = {}
+    units: dict[Unit, list[Row]] = {}
     for key, row in rows.items():
         if keys is None or key in keys:
             units.setdefault(key if by_seed else key[0], []).append(row)
@@ -163,7 +168,7 @@ def _units(
 
 
 def _compare_metrics(
-    first: Mapping[Any, Sequence[Mapping[str, Any]]], second: Mapping[Any, Sequence[Mapping[str, Any]]]
+    first: Mapping[Unit, Rows], second: Mapping[Unit, Rows]
 ) -> tuple[list[MetricComparison], dict[str, str]]:
     found: list[MetricComparison] = []
     left_out: dict[str, str] = {}
@@ -190,12 +195,12 @@ def _compare_metrics(
     ], left_out
 
 
-def _sample_counts(units: Mapping[Any, Sequence[Mapping[str, Any]]]) -> set[Any]:
+def _sample_counts(units: Mapping[Unit, Rows]) -> set[Value]:
     """Return the numbers of samples that curvature was measured on: values of different ones are not comparable."""
     counts = {row.get("val_hessian_cross_entropy_samples") for rows in units.values() for row in rows}
     return counts - {None}
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], column: str) -> float | None:
-    values = [row[column] for row in rows if row.get(column) is not None and row[column] == row[column]]
+def _mean(rows: Rows, column: str) -> float | None:
+    values = [value for row in rows if (value := measured_or_none(row, column)) is not None]
     return sum(values) / len(values) if values else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.comparison.compare import Comparison, MetricComparison
+from sweeper.analysis.comparison.compare import Comparison, Difference, MetricComparison
 from sweeper.analysis.statistics.paired import p_text
 from sweeper.text.labels import label, plural
 
@@ -53,7 +53,7 @@ def verdict(comparison: Comparison, entry: MetricComparison) -> str:
     return f"{label(entry.split)} {label(entry.metric)} is higher in {higher}: {entry.difference.text()}"
 
 
-def _differing(title: str, found: Any) -> list[RenderableType]:
+def _differing(title: str, found: Sequence[Difference]) -> list[RenderableType]:
     if not found:
         return [Text(f"{title}: the same", style="dim")]
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -63,7 +63,7 @@ def _differing(title: str, found: Any) -> list[RenderableType]:
     return [Text(title), table, *more]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = "–" if value is None else str(value)
     return text if len(text) <= 40 else text[:39] + "…"
 

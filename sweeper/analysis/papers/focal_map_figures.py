@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from search_spaces.published_numbers import read_published
 from sweeper.core.errors import SweeperError
-
-Row = dict[str, Any]
+from sweeper.text.cells import Row
 
 GAMMAS: dict[str, tuple[float, ...]] = {
     "temperatures": tuple(range(11)),  # properness section 3.3: gamma in (0, 10)

@@ -11,13 +11,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from search_spaces.published_numbers import PublishedNumber, published_tables, read_published
 from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import objective
+from sweeper.text.cells import Row, Rows, float_or_none, measured_or_none, text_of
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
@@ -102,12 +102,12 @@ class _Finished:
         return Cell(number, spread(values), self.results.name, trial, len(measured))
 
     @cached_property
-    def _trials(self) -> dict[str, list[dict[str, Any]]]:
+    def _trials(self) -> dict[str, list[Row]]:
         rows = self.results.rows("SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split")
         return _grouped(rows)
 
     @cached_property
-    def _recalibrations(self) -> dict[str, list[dict[str, Any]]]:
+    def _recalibrations(self) -> dict[str, list[Row]]:
         rows = self.results.rows(
             "SELECT recalibrations.* FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
         )
@@ -118,7 +118,8 @@ class _Finished:
         return dataset.get("name") == number.dataset and _options_agree("dataset", dataset, number)
 
     def _rank(self, trial: str) -> float:
-        values = [row["objective"] for row in self._trials[trial] if row.get("objective") is not None]
+        found = [float_or_none(row, "objective") for row in self._trials[trial]]
+        values = [value for value in found if value is not None]
         mean = sum(values) / len(values) if values else float("inf")
         return -mean if objective(self.results).mode == "max" else mean
 
@@ -132,7 +133,7 @@ class _Finished:
                 rows = [row for row in self._recalibrations.get(trial, []) if _recalibrated(row, number)]
         if number.metric == "error":
             column = column.removesuffix("error") + "accuracy"
-        values = [row[column] for row in rows if row.get(column) is not None and row[column] == row[column]]
+        values = [value for row in rows if (value := measured_or_none(row, column)) is not None]
         return [1 - value for value in values] if number.metric == "error" else values
 
     def _measured_at_evaluation(self, number: PublishedNumber) -> bool:
@@ -141,20 +142,20 @@ class _Finished:
         return any(given["name"] == number.posthoc and _method_agrees(given, number) for given in methods)
 
 
-def _grouped(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
+def _grouped(rows: Rows) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(row["trial"], []).append(row)
+        groups.setdefault(text_of(row, "trial"), []).append(row)
     return groups
 
 
-def _recalibrated(row: Mapping[str, Any], number: PublishedNumber) -> bool:
+def _recalibrated(row: Row, number: PublishedNumber) -> bool:
     if row["method"] != number.posthoc or row["split"] != number.split:
         return False
-    return _method_agrees(json.loads(row["options"]), number)
+    return _method_agrees(json.loads(text_of(row, "options")), number)
 
 
-def _method_agrees(given: Mapping[str, Any], number: PublishedNumber) -> bool:
+def _method_agrees(given: Mapping[str, object], number: PublishedNumber) -> bool:
     component = POSTHOC[number.posthoc]
     defaults = {parameter.name: parameter.default for parameter in component.hyperparameters}
     return all(
@@ -164,7 +165,7 @@ def _method_agrees(given: Mapping[str, Any], number: PublishedNumber) -> bool:
     )
 
 
-def _agrees(row: Mapping[str, Any], number: PublishedNumber) -> bool:
+def _agrees(row: Row, number: PublishedNumber) -> bool:
     """Tell whether a configuration is the one of a published number."""
     names = {part: row.get(f"config_{part}_name") for part in ("loss", "architecture")}
     if names != {"loss": number.loss, "architecture": number.architecture}:
@@ -176,9 +177,9 @@ def _agrees(row: Mapping[str, Any], number: PublishedNumber) -> bool:
     return all(_options_agree(part, given[part] | {"name": names[part]}, number) for part in names)
 
 
-def _options_agree(part: str, given: Mapping[str, Any], number: PublishedNumber) -> bool:
+def _options_agree(part: str, given: Mapping[str, object], number: PublishedNumber) -> bool:
     """Tell whether a component's hyperparameters are those in print; one that was not set has its default."""
-    component = REGISTRIES[part][given["name"]]
+    component = REGISTRIES[part][str(given["name"])]
     defaults = {parameter.name: parameter.default for parameter in component.hyperparameters}
     return all(
         _same(given.get(option, defaults.get(option)), value) for of, option, value in _options(number) if of == part
@@ -191,7 +192,7 @@ def _options(number: PublishedNumber) -> list[tuple[str, str, str]]:
     return [(of or "loss", option, value) for of, option, value in split]
 
 
-def _same(ours: Any, printed: str) -> bool:
+def _same(ours: object, printed: str) -> bool:
     if isinstance(ours, (int, float)) and not isinstance(ours, bool):
         try:
             return abs(float(printed) - ours) <= 1e-9 * max(1.0, abs(ours))

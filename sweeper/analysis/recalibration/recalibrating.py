@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sweeper.analysis.recalibration.predictions import PredictionFiles, StoredPredictions
 from sweeper.analysis.recalibration.request import UNCALIBRATED, Request, read_requests
@@ -29,6 +29,7 @@ from sweeper.results.queries import current_generation
 from sweeper.space.user_code import take_up_kept
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
+from sweeper.text.cells import Row, Rows, Value, text_of
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.probabilities import UnusablePredictions
 from trainables.posthoc import fit
@@ -144,8 +145,8 @@ def recalibrate_sweep(
 
 
 def measure(
-    predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, Any]
-) -> list[list[dict[str, Any]]]:
+    predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, object]
+) -> list[list[dict[str, Value]]]:
     """Return, for each request, the rows of one evaluation: one a split.
 
     A method is fitted once for all of its numbers of bins, which stand next to each other. What cannot be fitted or
@@ -165,11 +166,13 @@ def measure(
     return found
 
 
-Applied = tuple[np.ndarray | None, Mapping[str, float], str | None]
+Applied = tuple[NDArray[np.float64] | None, Mapping[str, float], str | None]
 """Calibrated probabilities, fitted parameters, and the reason where there are none."""
 
 
-def _applied(predictions: StoredPredictions, method: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Applied]]:
+def _applied(
+    predictions: StoredPredictions, method: str, options: Mapping[str, object]
+) -> Iterator[tuple[str, Applied]]:
     """Yield each split with the probabilities of a method that was fitted on the validation split."""
     splits = predictions.logits
     try:
@@ -190,12 +193,12 @@ def _row(
     predictions: StoredPredictions,
     request: Request,
     split: str,
-    probabilities: np.ndarray | None,
+    probabilities: NDArray[np.float64] | None,
     parameters: Mapping[str, float],
     reason: str | None,
-) -> dict[str, Any]:
+) -> dict[str, Value]:
     targets = predictions.targets[split]
-    row: dict[str, Any] = {
+    row: dict[str, Value] = {
         "trial": predictions.trial,
         "replicate": predictions.replicate,
         "epoch": predictions.epoch,
@@ -223,12 +226,12 @@ class _Answer:
     def __init__(self) -> None:
         self.unavailable = 0
         self.reason: str | None = None
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
         self._batches: list[pa.RecordBatch] = []
 
-    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+    def add(self, rows: Rows) -> None:
         """Take in the rows of one evaluation."""
-        reasons = [row["unavailable"] for row in rows if row["unavailable"]]
+        reasons = [text_of(row, "unavailable") for row in rows if row["unavailable"]]
         if reasons:
             self.unavailable += 1
             self.reason = self.reason or reasons[0]
@@ -246,7 +249,7 @@ class _Answer:
         self._rows = []
 
 
-def _training_loss(sweep: Sweep, trial: str) -> Mapping[str, Any]:
+def _training_loss(sweep: Sweep, trial: str) -> Mapping[str, object]:
     loss = sweep.configurations[configuration_index(trial)].get("loss", {})
     return loss if isinstance(loss, Mapping) else {"name": loss}
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import yaml
 
@@ -33,7 +32,7 @@ class Request:
 
     method: str
     bins: int
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def options_text(self) -> str:
@@ -54,7 +53,7 @@ class Request:
         return f"{method_label(self.method, self.options)}, {self.bins} {'bin' if self.bins == 1 else 'bins'}"
 
 
-def method_label(method: str, options: Mapping[str, Any]) -> str:
+def method_label(method: str, options: Mapping[str, object]) -> str:
     """Return a method with its options in words, e.g. `temperature (objective=ece)`."""
     written = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in sorted(options.items())}
     words = ", ".join(f"{key}={value}" for key, value in written.items())
@@ -80,7 +79,7 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
     faults = [f"--method {fault}" for name in wanted if (fault := POSTHOC.fault(name))]
     faults += [f"--bins {count} is outside 1 … {MOST_BINS}" for count in bins if not 1 <= count <= MOST_BINS]
     chosen = {name: POSTHOC[name] for name in wanted if name in POSTHOC}
-    values: dict[str, dict[str, Any]] = {name: {} for name in chosen}
+    values: dict[str, dict[str, object]] = {name: {} for name in chosen}
     for text in options if len(chosen) == len(wanted) else ():
         faults += _assign(text, chosen, values)
     for name, component in chosen.items():
@@ -96,7 +95,7 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
     return [Request(name, count, settings.get(name, {})) for name in (UNCALIBRATED, *chosen) for count in counts]
 
 
-def _assign(text: str, chosen: Mapping[str, Component], values: dict[str, dict[str, Any]]) -> list[str]:
+def _assign(text: str, chosen: Mapping[str, Component], values: dict[str, dict[str, object]]) -> list[str]:
     """Put one `--option` into `values` of the methods it is for; return its faults."""
     place, equals, written = text.partition("=")
     owner, dot, key = place.strip().rpartition(".")
@@ -123,15 +122,15 @@ def _only_for(name: str, chosen: Mapping[str, Component]) -> str:
     return f" (of {name}; write method.key=value for an option of one method)" if len(chosen) > 1 else f" (of {name})"
 
 
-def options_that_differ(component: Component, values: Mapping[str, Any]) -> dict[str, Any]:
+def options_that_differ(component: Component, values: Mapping[str, object]) -> dict[str, object]:
     """Return the options that are not at their defaults, numbers of one value written one way (`3` is `3.0`)."""
-    found = {}
+    found: dict[str, object] = {}
     for key, value in values.items():
         description = component.hyperparameter(key)
         assert description is not None
-        if description.kind == "number" and value is not None:
+        if description.kind == "number" and isinstance(value, (int, float)):
             value = float(value)
-        elif description.kind == "integer" and value is not None:
+        elif description.kind == "integer" and isinstance(value, (int, float)):
             value = int(value)
         if value != description.default:
             found[key] = value

@@ -10,15 +10,17 @@ are paired where the two share seeds (`replicates: {seeds: common}`); `compare` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.statistics.basics import INTERVAL_PAIRS, RESAMPLES, Values
 from sweeper.analysis.statistics.paired import RANDOM_SIGNS, PairedDifference, holm, paired_difference
+from sweeper.text.cells import Row, Rows, Value, float_of
 
 REFERENCE = "cross_entropy"
 """What papers compare with; without it, the family with most finished configurations."""
@@ -35,8 +37,6 @@ SAME = 1e-12
 
 AT_ONCE = 1_000_000
 """Numbers that are shuffled at a time: 8 MB."""
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,11 @@ def reference_of(rows: Rows) -> str | None:
 
 
 def compare_families(
-    rows: Rows, varying: Sequence[str], metric: str, mode: str, replicates: Mapping[str, Mapping[int, float]]
+    rows: Rows,
+    varying: Sequence[str],
+    metric: str,
+    mode: str,
+    replicates: Mapping[str, Mapping[int, float | None]],
 ) -> list[FamilyComparison]:
     """Return every family with enough to compare, against the reference, by name.
 
@@ -95,10 +99,10 @@ def compare_families(
         each = [{seed: value for seed, value in part.items() if finite(value)} for part in measured]
         common = [seed for seed in each[0] if seed in each[1]]
         if len(shared) >= MINIMUM:
-            pairs = [[part[key][metric] for key in shared] for part in chosen]
+            pairs = [[float_of(part[key], metric) for key in shared] for part in chosen]
             found.append((family, paired_difference(*pairs), (len(shared), len(shared)), SETTINGS))
         elif min(len(mine), len(other)) >= MINIMUM:
-            values = [[row[metric] for row in part] for part in (other, mine)]
+            values = [[float_of(row, metric) for row in part] for part in (other, mine)]
             found.append((family, unpaired_difference(*values), (len(mine), len(other)), CONFIGURATIONS))
         elif len(common) >= MINIMUM:
             pairs = [[part[seed] for seed in common] for part in each]
@@ -110,17 +114,17 @@ def compare_families(
     return [FamilyComparison(f, d, p, n, unit) for (f, d, n, unit), p in zip(found, corrected, strict=True)]
 
 
-def finite(value: Any) -> bool:
+def finite(value: Value) -> TypeGuard[float]:
     """Tell whether a value is a finite number."""
-    return value is not None and bool(np.isfinite(value))
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def best_by_settings(rows: Rows, settings: Sequence[str], mode: str) -> dict[tuple[Any, ...], Mapping[str, Any]]:
+def best_by_settings(rows: Rows, settings: Sequence[str], mode: str) -> dict[tuple[Value, ...], Row]:
     """Return for each combination of `settings` the row whose objective is best."""
-    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    found: dict[tuple[Value, ...], Row] = {}
     for row in rows:
         key = tuple(row[name] for name in settings)
-        if key not in found or (row["judged"] > found[key]["judged"]) == (mode == "max"):
+        if key not in found or (float_of(row, "judged") > float_of(found[key], "judged")) == (mode == "max"):
             found[key] = row
     return found
 

@@ -15,12 +15,14 @@ of a sweep they were. Ranks, because a few trials that diverged would otherwise 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sweeper.text.cells import Rows, floats
 
 MINIMUM_TRIALS = 20
 """Trials below which a branch is not analysed: of five folds each then tests on fewer than four."""
@@ -31,8 +33,6 @@ MOST_TRIALS = 2_000
 FOLDS, TREES, SHUFFLES = 5, 60, 5
 """Five folds as usual (Hastie, Tibshirani & Friedman 2009, §7.10); 60 trees and 5 shuffles a fold leave a Monte-Carlo
 error well below the spread over folds."""
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def importances(rows: Rows, columns: Sequence[str], objective: str, *, seed: int
         objective: column of what is to be explained.
         seed: of folds, forests and shuffles.
     """
-    usable = [row for row in rows if row[objective] is not None and np.isfinite(row[objective])]
+    usable = [row for row, value in zip(rows, floats(rows, objective), strict=True) if math.isfinite(value)]
     found = []
     for name, mine in branches(usable, columns):
         own = [column for column in columns if explains(mine, column)]
@@ -121,7 +121,7 @@ def analysed(name: str, rows: Rows, columns: Sequence[str], objective: str, seed
         kept = np.random.default_rng(seed).choice(len(rows), MOST_TRIALS, replace=False)
         rows = [rows[at] for at in sorted(kept)]
     features = np.column_stack([encoded(rows, column) for column in columns])
-    ranks = np.argsort(np.argsort([row[objective] for row in rows])) / len(rows)
+    ranks = np.argsort(np.argsort(floats(rows, objective))) / len(rows)
     scores, shares, rng = [], [], np.random.default_rng(seed)
     for train, test in KFold(FOLDS, shuffle=True, random_state=seed).split(features):
         forest = RandomForestRegressor(TREES, min_samples_leaf=2, random_state=seed, n_jobs=1)

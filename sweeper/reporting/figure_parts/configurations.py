@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS, correlation
-from sweeper.reporting.figure_parts.figure import axis
+from sweeper.reporting.figure_parts.figure import Axis, axis
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns
-
-Rows = Sequence[dict[str, Any]]
+from sweeper.text.cells import Rows, float_of, float_or_none
 
 HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
 """The losses whose Hessian an evaluation may measure; a sweep may ask for one alone."""
@@ -70,7 +68,7 @@ def one_sample_size(rows: Rows) -> tuple[Rows, int]:
 
 def sample_size_remark(rows: Rows, left_out: int) -> str:
     """Return the sentence that says on how many samples the Hessian was taken, and what was left out for it."""
-    text = f"Hessian on {int(rows[0]['samples'])} validation samples."
+    text = f"Hessian on {int(float_of(rows[0], 'samples'))} validation samples."
     if left_out:
         text += f" {left_out} measured on another number of samples are left out: such values are not comparable."
     return text
@@ -94,7 +92,8 @@ def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
 
 def correlated(rows: Rows, x: str, y: str) -> str:
     """Return one correlation with interval and n, or why there is none."""
-    pairs = [(row[x], row[y]) for row in rows if row[x] is not None and row[y] is not None]
+    both = [(float_or_none(row, x), float_or_none(row, y)) for row in rows]
+    pairs = [(a, b) for a, b in both if a is not None and b is not None]
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:
         return found.text()
@@ -110,9 +109,9 @@ def only_gamma_varies(results: Results) -> bool:
     return set(varying_columns(results)) <= {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
 
 
-def gamma_axis(rows: Rows) -> dict[str, Any]:
+def gamma_axis(rows: Rows) -> Axis:
     """Return the axis of γ from 0 to the largest, with room for a marker at both ends."""
-    largest = max((row["gamma"] for row in rows), default=1.0)
+    largest = max((float_of(row, "gamma") for row in rows), default=1.0)
     return axis("γ", range=[-0.035 * largest, 1.05 * largest])
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import plotly.graph_objects as go
+from plotly.basedatatypes import BaseTraceType
 
 from sweeper.results import Results
+from sweeper.text.cells import Row, Rows
 from sweeper.text.labels import STATUS_WORDS, plural
 
-Row = TypeVar("Row", bound=Mapping[str, Any])
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+Axis = dict[str, object]
+"""An axis, or a shape or note on one, as plotly takes it."""
 
 SERIES = 8
 """Colours of the categorical palette in page.css; a ninth category starts again with the first."""
@@ -90,18 +95,18 @@ def colour(index: int) -> str:
     return f"var(--series-{index % SERIES + 1})"
 
 
-def categories(rows: Iterable[Mapping[str, Any]], column: str) -> list[str]:
+def categories(rows: Iterable[Row], column: str) -> list[str]:
     """Return the values of `column`, sorted, so that a category keeps its colour from figure to figure."""
     return sorted({str(row[column]) for row in rows})
 
 
-def statuses(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def statuses(rows: Iterable[Row]) -> list[str]:
     """Return the statuses among rows, finished ones first."""
     order = list(STATUS_WORDS)
     return sorted({str(row["status"]) for row in rows}, key=order.index)
 
 
-def counted(rows: Sequence[Mapping[str, Any]], noun: str = "configuration") -> str:
+def counted(rows: Rows, noun: str = "configuration") -> str:
     """Return e.g. `14 configurations (5 finished, 9 stopped early)`."""
     parts = [f"{sum(row['status'] == s for row in rows)} {STATUS_WORDS[s]}" for s in statuses(rows)]
     return f"{plural(len(rows), noun)} ({', '.join(parts)})"
@@ -117,10 +122,11 @@ def scatter_type(points: int) -> type[go.Scatter] | type[go.Scattergl]:
 
     SVG prints and works everywhere; above some thousand points it becomes slow (plotly's own advice is 1,000 or more).
     """
-    return go.Scattergl if points > 4000 else go.Scatter
+    chosen: type[go.Scatter] | type[go.Scattergl] = go.Scattergl if points > 4000 else go.Scatter
+    return chosen
 
 
-def thinned(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+def thinned(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
     """Return the points to draw, and a remark where not all are: every finished one, and MOST_POINTS of the others.
 
     They are chosen evenly, in the order of `rows`; what is computed from all of them is computed from all of them.
@@ -138,9 +144,9 @@ def tagged(status: str, group: str = "") -> dict[str, str]:
     return {"status": status, "group": group}
 
 
-def axis(title: str, **more: Any) -> dict[str, Any]:
+def axis(title: str, **more: object) -> Axis:
     """Return an axis in the report's style."""
-    style: dict[str, Any] = {
+    style: Axis = {
         "title": {"text": title, "standoff": 8, "font": {"size": 12}},
         "gridcolor": "var(--grid)", "linecolor": "var(--axis)", "zeroline": False, "ticks": "outside", "ticklen": 4,
         "tickcolor": "var(--axis)", "showline": True, "automargin": True, "tickfont": {"size": 11},
@@ -148,17 +154,24 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return style | more
 
 
-def log_axis(title: str, values: Iterable[float | None], **more: Any) -> dict[str, Any]:
+def log_axis(title: str, values: Iterable[float | None], **more: object) -> Axis:
     """Return a logarithmic axis for positive values, with round labels: 1, 2, 5 or finer, by how far they range."""
+    ticks = log_ticks(values)
+    return axis(title, type="log", tickvals=[at for at, _ in ticks], ticktext=[text for _, text in ticks], **more)
+
+
+def log_ticks(values: Iterable[float | None]) -> list[tuple[float, str]]:
+    """Return the ticks of a logarithmic axis for positive values, each with its label."""
     logs = [math.log10(value) for value in values if value is not None and value > 0] or [0.0]
     low, high = min(logs), max(logs)
     multiples = next((m for limit, m in LOG_LABELS if high - low <= limit), (1,))
     ticks = [m * 10.0**e for e in range(math.floor(low) - 1, math.ceil(high) + 2) for m in multiples]
-    texts = [f"{tick:,.6g}" if 1e-4 <= tick < 1e6 else f"{tick:.0e}" for tick in ticks]
-    return axis(title, type="log", tickvals=ticks, ticktext=texts, **more)
+    return [(tick, f"{tick:,.6g}" if 1e-4 <= tick < 1e6 else f"{tick:.0e}") for tick in ticks]
 
 
-def plot(traces: Sequence[Any], x: Mapping[str, Any], y: Mapping[str, Any], **layout: Any) -> go.Figure:
+def plot(
+    traces: Sequence[BaseTraceType], x: Mapping[str, object], y: Mapping[str, object], **layout: object
+) -> go.Figure:
     """Return a plot in the report's style."""
     return go.Figure(
         data=list(traces),

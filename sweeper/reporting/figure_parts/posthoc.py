@@ -7,13 +7,13 @@ have the same method, options and bins, the later one, the recalibration, is tak
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sweeper.analysis.recalibration.request import UNCALIBRATED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, leaderboard
+from sweeper.text.cells import Rows, text_of
 from sweeper.text.labels import describe
 from trainables.registry import column_label
 
@@ -55,14 +55,14 @@ class Posthoc:
     """
 
     sql: str
-    rows: Sequence[dict[str, Any]]
+    rows: Rows
     names: dict[str, str]
     left_out: int
 
     @property
     def variants(self) -> list[Variant]:
         """The methods, the uncalibrated probabilities first, then as in the registry, options in order."""
-        found = {Variant(row["method"], row["options"]) for row in self.rows}
+        found = {Variant(text_of(row, "method"), text_of(row, "options")) for row in self.rows}
         order = {method: place for place, method in enumerate(PLAIN_NAMES)}
         return sorted(found, key=lambda v: (order.get(v.method, len(order)), v.options != "{}", v))
 
@@ -109,7 +109,7 @@ def posthoc_sql(results: Results) -> str:
     )
 
 
-def own_sql(columns: set[str], method: str, options: dict[str, Any], bins: int, prefix: str) -> str:
+def own_sql(columns: set[str], method: str, options: Mapping[str, object], bins: int, prefix: str) -> str:
     """Return the query of one of the sweep's own methods: its `posthoc_…` columns under the names they have here."""
 
     def column(name: str, missing: str = "NULL::DOUBLE") -> str:
@@ -119,7 +119,7 @@ def own_sql(columns: set[str], method: str, options: dict[str, Any], bins: int, 
     fitted = [name for name in fitted if name.startswith(("line_", "temperature_at_"))]
     pairs = ", ".join(f"'{name}', {prefix}{name}" for name in fitted)
     parameters = f"json_object({pairs})::VARCHAR" if fitted else "'{}'"
-    written = json.dumps(options, sort_keys=True).replace("'", "''")
+    written = json.dumps(dict(options), sort_keys=True).replace("'", "''")
     unavailable = column("unavailable", "NULL::VARCHAR") if prefix else "NULL::VARCHAR AS unavailable"
     fits = f"{column('temperature')}, {column('gamma')}" if prefix else "NULL AS temperature, NULL AS gamma"
     return (
@@ -128,7 +128,7 @@ def own_sql(columns: set[str], method: str, options: dict[str, Any], bins: int, 
     )
 
 
-def differing(method: str, options: dict[str, Any]) -> dict[str, Any]:
+def differing(method: str, options: Mapping[str, object]) -> Mapping[str, object]:
     """Return the options of one of the sweep's own methods that are not at their defaults."""
     from sweeper.analysis.recalibration.request import options_that_differ
     from trainables.posthoc import POSTHOC

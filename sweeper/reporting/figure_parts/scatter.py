@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from sweeper.reporting.figure_parts.configurations import Rows
+from plotly.basedatatypes import BaseTraceType
+
 from sweeper.reporting.figure_parts.figure import colour, scatter_type, statuses, symbol, tagged
+from sweeper.text.cells import Row, Rows, float_of, text_of
 from sweeper.text.labels import STATUS_WORDS, number
 
 ERROR_BARS_UP_TO = 300
@@ -15,7 +16,7 @@ ERROR_BARS_UP_TO = 300
 
 def configuration_traces(
     rows: Rows, x: str, y: str, architectures: Sequence[str], *, connect: bool = False, shape: str = ""
-) -> list[Any]:
+) -> list[BaseTraceType]:
     """Return one trace an architecture and status: mean against mean, with standard deviations.
 
     Args:
@@ -27,12 +28,12 @@ def configuration_traces(
         shape: `square` for what stands apart; by default the status's marker.
     """
     kind = scatter_type(len(rows))
-    traces: list[Any] = []
+    traces: list[BaseTraceType] = []
     for status in reversed(statuses(rows)):
         for index, architecture in enumerate(architectures):
             mine = sorted(
                 (r for r in rows if r["status"] == status and str(r["architecture"]) == architecture),
-                key=lambda row: row[x],
+                key=lambda row: float_of(row, x),
             )
             if not mine:
                 continue
@@ -61,7 +62,7 @@ def configuration_traces(
     return traces
 
 
-def error_bars(mine: Rows, y: str, index: int, points: int) -> dict[str, Any]:
+def error_bars(mine: Rows, y: str, index: int, points: int) -> dict[str, object]:
     """Return the error bars' arguments: standard deviations over replicates, where they can be read."""
     if points > ERROR_BARS_UP_TO or mine[0]["status"] != "completed":
         return {}
@@ -69,18 +70,18 @@ def error_bars(mine: Rows, y: str, index: int, points: int) -> dict[str, Any]:
     return {"error_y": {"type": "data", "array": [row[f"{y}_sd"] or 0 for row in mine], **style}}
 
 
-def hover(row: dict[str, Any], x: str, y: str) -> str:
+def hover(row: Row, x: str, y: str) -> str:
     """Return what a point says of itself."""
     family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row.get("gamma") is not None else "")
     lines = [
         f"<b>{row['trial']}</b> {family} · {row['architecture']}",
-        f"{STATUS_WORDS[row['status']]}, epoch {row['epoch']}, n = {row['replicates']}",
+        f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epoch']}, n = {row['replicates']}",
         *(f"{readable(name)} {with_deviation(row, name)}" for name in (x, y) if name != "gamma"),
     ]
     return "<br>".join(lines)
 
 
-def with_deviation(row: dict[str, Any], name: str) -> str:
+def with_deviation(row: Row, name: str) -> str:
     """Return a mean and its standard deviation in three digits."""
     deviation = row.get(f"{name}_sd")
     return number(row[name]) + (f" ± {number(deviation)}" if deviation is not None else "")

@@ -5,8 +5,6 @@ A figure imports `sweeper.reporting.figure_parts.figure` and what asks tables; n
 
 from __future__ import annotations
 
-from typing import cast
-
 from sweeper.reporting.figure_parts.figure import FigureModule
 from sweeper.reporting.figures import (
     calibration_against_trace,
@@ -25,22 +23,19 @@ from sweeper.reporting.figures import (
     trace_regularisation,
 )
 
-FIGURES: tuple[FigureModule, ...] = cast(
-    tuple[FigureModule, ...],
-    (
-        curvature_against_gamma,
-        ece_against_gamma,
-        calibration_against_trace,
-        trace_regularisation,
-        coverage_nu_map,
-        spectral_density,
-        reliability,
-        loss_families,
-        pareto_front,
-        parallel_coordinates,
-        importance,
-        learning_curves,
-        scheduler_audit,
-        posthoc_temperature,
-    ),
+FIGURES: tuple[FigureModule, ...] = (
+    curvature_against_gamma,
+    ece_against_gamma,
+    calibration_against_trace,
+    trace_regularisation,
+    coverage_nu_map,
+    spectral_density,
+    reliability,
+    loss_families,
+    pareto_front,
+    parallel_coordinates,
+    importance,
+    learning_curves,
+    scheduler_audit,
+    posthoc_temperature,
 )

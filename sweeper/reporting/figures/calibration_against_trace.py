@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import plotly.graph_objects as go
+from plotly.basedatatypes import BaseTraceType
 
 from sweeper.analysis.statistics.basics import log_log_fit
 from sweeper.reporting.figure_parts.configurations import (
     HESSIANS,
-    Rows,
     configuration_rows,
     measured_hessians,
     one_sample_size,
@@ -31,6 +30,7 @@ from sweeper.reporting.figure_parts.figure import (
 from sweeper.reporting.figure_parts.scatter import configuration_traces
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
+from sweeper.text.cells import Rows, float_or_none, floats
 
 ABSENT = "ECE against Tr(H): no Hessian was measured."
 
@@ -64,25 +64,25 @@ def draw(results: Results) -> Figure | None:
 def panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     """Return ECE against the trace of one loss's Hessian, with the fits."""
     column = f"hessian_{loss}_trace"
-    shown = [row for row in rows if (row[column] or 0) > 0]
+    shown = [row for row in rows if (float_or_none(row, column) or 0) > 0]
     fits, remarks = fitted(shown, column, architectures)
     points, few = thinned(shown)
     traces = configuration_traces(points, column, "ece", architectures)
     if len(shown) < len(rows):
         remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on this scale.")
-    x = log_axis("Tr(H)", (row[column] for row in shown))
-    y = log_axis("validation ECE", (row["ece"] for row in shown))
+    x = log_axis("Tr(H)", (float_or_none(row, column) for row in shown))
+    y = log_axis("validation ECE", (float_or_none(row, "ece") for row in shown))
     drawn = plot([*traces, *fits], x, y)
     return Panel(HESSIANS[loss], [*remarks, *few], drawn)
 
 
-def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[Any], list[str]]:
+def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[BaseTraceType], list[str]]:
     """Return the fitted curves and a remark on each."""
-    curves: list[Any] = []
+    curves: list[BaseTraceType] = []
     remarks: list[str] = []
     for index, architecture in enumerate(architectures):
         mine = [row for row in rows if str(row["architecture"]) == architecture and row["status"] == FINISHED]
-        fit = log_log_fit([row[column] for row in mine], [row["ece"] for row in mine])
+        fit = log_log_fit(floats(mine, column), floats(mine, "ece"))
         if fit is None:
             remarks.append(f"{architecture}: too few finished for a cubic (n = {len(mine)}).")
             continue

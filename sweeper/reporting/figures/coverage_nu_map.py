@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import Any
 
 import plotly.graph_objects as go
+from plotly.basedatatypes import BaseTraceType
 
 from sweeper.analysis.statistics.basics import spread
-from sweeper.reporting.figure_parts.configurations import Rows, configuration_rows
+from sweeper.reporting.figure_parts.configurations import configuration_rows
 from sweeper.reporting.figure_parts.figure import (
     Figure,
     Panel,
@@ -24,6 +24,7 @@ from sweeper.reporting.figure_parts.figure import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
+from sweeper.text.cells import Row, Rows, float_of, float_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, number, plural
 
 ABSENT = "Maps over coverage and ν: no evaluated configuration has both a coverage and a ν."
@@ -91,7 +92,7 @@ def remarks(rows: Rows, metric: str) -> list[str]:
     finished = [row for row in rows if row["status"] == FINISHED]
     if not finished:
         return ["None has finished."]
-    best = (min if metric == "ece" else max)(finished, key=lambda row: row[metric])
+    best = (min if metric == "ece" else max)(finished, key=lambda row: float_of(row, metric))
     deviation = best[f"{metric}_sd"]
     around = "" if deviation is None else f" ± {number(deviation)}"
     return [
@@ -100,7 +101,7 @@ def remarks(rows: Rows, metric: str) -> list[str]:
     ]
 
 
-def colours(values: list[float], metric: str) -> dict[str, Any]:
+def colours(values: list[float], metric: str) -> dict[str, object]:
     """Return the colour scale of a metric over the values drawn; a few that diverged do not take all of it."""
     ordered = sorted(values)
     high = ordered[math.ceil(0.95 * (len(ordered) - 1))] if metric == "ece" else ordered[-1]
@@ -114,7 +115,7 @@ def cells(rows: Rows, metric: str) -> go.Figure:
     found: dict[tuple[float, float], list[float]] = defaultdict(list)
     for row in rows:
         if row["status"] == FINISHED:
-            found[row["coverage"], row["nu"]].append(row[metric])
+            found[float_of(row, "coverage"), float_of(row, "nu")].append(float_of(row, metric))
     coverages, nus = (sorted({pair[at] for pair in found}) for at in (0, 1))
     means = {pair: spread(values) for pair, values in found.items()}
     style = colours([mean.mean for mean in means.values()], metric)
@@ -135,8 +136,8 @@ def cells(rows: Rows, metric: str) -> go.Figure:
 
 def points(rows: Rows, metric: str) -> go.Figure:
     """Return configurations drawn at random as coloured points, marker by status."""
-    style = colours([row[metric] for row in rows], metric)
-    traces = []
+    style = colours([float_of(row, metric) for row in rows], metric)
+    traces: list[BaseTraceType] = []
     for status in reversed(statuses(rows)):
         mine = [row for row in rows if row["status"] == status]
         mark = {"color": [row[metric] for row in mine], "size": 11, "symbol": symbol(status), "line": {"width": 1.6}}
@@ -146,16 +147,16 @@ def points(rows: Rows, metric: str) -> go.Figure:
             text=[hover(row, metric) for row in mine], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
         traces.append(trace)
-    return plot(traces, axis("coverage κ"), log_axis("ν", (row["nu"] for row in rows)))
+    return plot(traces, axis("coverage κ"), log_axis("ν", (float_or_none(row, "nu") for row in rows)))
 
 
-def hover(row: dict[str, Any], metric: str) -> str:
+def hover(row: Row, metric: str) -> str:
     """Return what a point says of itself."""
     deviation = row[f"{metric}_sd"]
     around = "" if deviation is None else f" ± {number(deviation)}"
     score = f", score {row['score']}" if row["score"] else ""
     return (
-        f"<b>{row['trial']}</b> {row['loss']} · {row['architecture']}<br>{STATUS_WORDS[row['status']]}, epoch "
+        f"<b>{row['trial']}</b> {row['loss']} · {row['architecture']}<br>{STATUS_WORDS[text_of(row, 'status')]}, epoch "
         f"{row['epoch']}, n = {row['replicates']}<br>coverage {number(row['coverage'])}, ν {number(row['nu'])}{score}"
         f"<br>{METRICS[metric]} {number(row[metric])}{around}"
     )

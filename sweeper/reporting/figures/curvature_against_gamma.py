@@ -9,7 +9,6 @@ from sweeper.reporting.figure_parts.configurations import (
     GAMMA_CONDITION,
     GAMMA_REMARK,
     HESSIANS,
-    Rows,
     at_gamma_zero,
     configuration_rows,
     correlated,
@@ -24,6 +23,7 @@ from sweeper.reporting.figure_parts.figure import Figure, Panel, categories, cou
 from sweeper.reporting.figure_parts.scatter import configuration_traces
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
+from sweeper.text.cells import Rows, float_or_none
 
 ABSENT = "λ_max against γ: no trial has both a γ and a measured Hessian."
 
@@ -65,14 +65,14 @@ def panel(rows: Rows, zero: Rows, family: str, loss: str, architectures: Sequenc
     """Return one family's λ_max of one Hessian against γ, with a line through finished trials if `line`."""
     column = f"hessian_{loss}_lambda_max"
     mine = [row for row in rows if row["loss"] == family]
-    shown = [row for row in mine if (row[column] or 0) > 0]
-    plain = [row for row in zero if (row[column] or 0) > 0]
+    shown = [row for row in mine if (float_or_none(row, column) or 0) > 0]
+    plain = [row for row in zero if (float_or_none(row, column) or 0) > 0]
     (squares, fewer), (points, few) = thinned(plain), thinned(shown)
     traces = [
         *configuration_traces(squares, "gamma", column, architectures, shape="square"),
         *configuration_traces(points, "gamma", column, architectures, connect=line),
     ]
-    y = log_axis("λ<sub>max</sub>", (row[column] for row in (*shown, *plain)))
+    y = log_axis("λ<sub>max</sub>", (float_or_none(row, column) for row in (*shown, *plain)))
     remarks = rank_correlations(shown, "gamma", column)
     if len(shown) < len(mine):
         remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on this scale.")

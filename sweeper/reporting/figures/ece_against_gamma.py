@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from sweeper.reporting.figure_parts.configurations import (
     GAMMA_CONDITION,
     GAMMA_REMARK,
-    Rows,
     at_gamma_zero,
     configuration_rows,
     gamma_axis,
@@ -17,6 +16,7 @@ from sweeper.reporting.figure_parts.configurations import (
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, categories, counted, plot, statuses, thinned
 from sweeper.reporting.figure_parts.scatter import configuration_traces
 from sweeper.results import Results
+from sweeper.text.cells import Rows
 
 ABSENT = "ECE against γ: no loss of this sweep has a γ."
 

@@ -10,6 +10,7 @@ from sweeper.analysis.statistics.importance import FOLDS, MINIMUM_TRIALS, MOST_T
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import Objective, objective, searcher, varying_columns
+from sweeper.text.cells import int_of
 from sweeper.text.labels import plural, short
 
 ABSENT = (
@@ -61,8 +62,8 @@ def common_epoch(results: Results) -> int | None:
     None where none was stopped: then all that finished are compared at the end.
     """
     sql = "SELECT min(stop_rung) AS rung FROM trials WHERE status = 'early_stopped'"
-    rung = results.rows(sql)[0]["rung"]
-    return None if rung is None else int(rung)
+    found = results.rows(sql)[0]
+    return None if found["rung"] is None else int_of(found, "rung")
 
 
 def values_sql(goal: Objective, varying: Sequence[str], epoch: int | None) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plotly.basedatatypes import BaseTraceType
 
 from sweeper.reporting.figure_parts.figure import (
+    Axis,
     Figure,
     Panel,
     axis,
@@ -22,6 +25,7 @@ from sweeper.reporting.figure_parts.figure import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, objective
+from sweeper.text.cells import Row, Rows, Value, float_or_none, int_of
 from sweeper.text.labels import label as word
 from sweeper.text.labels import plural
 
@@ -49,14 +53,15 @@ def draw(results: Results) -> Figure | None:
     rungs_sql = (
         "SELECT DISTINCT rung FROM decisions WHERE kind IN ('stop', 'continue') AND rung IS NOT NULL ORDER BY rung"
     )
-    rungs = [row["rung"] for row in results.rows(rungs_sql) if row["rung"] is not None]
+    rungs = [int_of(row, "rung") for row in results.rows(rungs_sql) if row["rung"] is not None]
     shown, remark = thin_out(curves, goal.metric if goal.metric in metrics else metrics[0])
-    losses = categories(curves, "loss")
+    trials = [curve.trial for curve in curves]
+    losses = categories(trials, "loss")
     drawn_rungs = f" Dotted: rungs at epochs {', '.join(map(str, rungs))}." if rungs else ""
     return Figure(
         key="learning-curves",
         title="Learning curves",
-        caption=f"Means over the replicates of {counted(curves, 'trial')}, by epoch. Faint: not finished."
+        caption=f"Means over the replicates of {counted(trials, 'trial')}, by epoch. Faint: not finished."
         f"{drawn_rungs}{remark}",
         sql=[sql, rungs_sql],
         tables=["epochs", "trials", "decisions"],
@@ -75,23 +80,36 @@ def curves_sql(results: Results, metrics: Sequence[str]) -> str:
     )
 
 
-def gather(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one dictionary a trial: `trial loss status` and its rows under `points`."""
-    curves: dict[str, dict[str, Any]] = {}
+@dataclass(frozen=True)
+class Curve:
+    """One trial by epoch.
+
+    Attributes:
+        trial: its row `trial loss status`.
+        points: its rows, in the order of epochs.
+    """
+
+    trial: Row
+    points: list[Row]
+
+
+def gather(rows: Rows) -> list[Curve]:
+    """Return one curve a trial."""
+    curves: dict[Value, Curve] = {}
     for row in rows:
-        curve = curves.setdefault(row["trial"], {key: row[key] for key in ("trial", "loss", "status")} | {"points": []})
-        curve["points"].append(row)
+        trial = {key: row[key] for key in ("trial", "loss", "status")}
+        curves.setdefault(row["trial"], Curve(trial, [])).points.append(row)
     return list(curves.values())
 
 
-def thin_out(curves: Sequence[dict[str, Any]], metric: str) -> tuple[list[dict[str, Any]], str]:
+def thin_out(curves: Sequence[Curve], metric: str) -> tuple[list[Curve], str]:
     """Return at most CURVES curves a status, evenly by their last value, and a sentence on what was left out."""
-    by_status: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_status: dict[Value, list[Curve]] = defaultdict(list)
     for curve in curves:
-        by_status[curve["status"]].append(curve)
-    shown: list[dict[str, Any]] = []
+        by_status[curve.trial["status"]].append(curve)
+    shown: list[Curve] = []
     for mine in by_status.values():
-        mine.sort(key=lambda curve: sortable(curve["points"][-1][metric]))
+        mine.sort(key=lambda curve: sortable(float_or_none(curve.points[-1], metric)))
         count = min(CURVES, len(mine))
         shown += [mine[round(at * (len(mine) - 1) / max(1, count - 1))] for at in range(count)]
     left_out = len(curves) - len(shown)
@@ -103,13 +121,13 @@ def sortable(value: float | None) -> float:
     return float("inf") if value is None or value != value else value
 
 
-def panel(curves: Sequence[dict[str, Any]], metric: str, losses: Sequence[str], rungs: Sequence[int]) -> Panel:
+def panel(curves: Sequence[Curve], metric: str, losses: Sequence[str], rungs: Sequence[int]) -> Panel:
     """Return one metric by epoch: a trace a loss and status, curves separated by gaps."""
-    kind = scatter_type(sum(len(curve["points"]) for curve in curves))
-    traces: list[Any] = []
-    for status in reversed(statuses(curves)):
+    kind = scatter_type(sum(len(curve.points) for curve in curves))
+    traces: list[BaseTraceType] = []
+    for status in reversed(statuses(curve.trial for curve in curves)):
         for index, loss in enumerate(losses):
-            mine = [curve for curve in curves if curve["status"] == status and curve["loss"] == loss]
+            mine = [curve for curve in curves if (curve.trial["status"], curve.trial["loss"]) == (status, loss)]
             if not mine:
                 continue
             x, y, text = joined(mine, metric)
@@ -131,9 +149,10 @@ def panel(curves: Sequence[dict[str, Any]], metric: str, losses: Sequence[str], 
     lines = [rung_line(rung) for rung in rungs]
     notes = [rung_label(rung) for rung in rungs]
     label = " ".join(map(word, metric.split("_", 1)))
-    values = [row[metric] for curve in curves for row in curve["points"]]
+    values = [float_or_none(row, metric) for curve in curves for row in curve.points]
     shown, cut = visible(values)
-    limits, remarks = {}, []
+    limits: dict[str, object] = {}
+    remarks: list[str] = []
     if cut:
         limits = {"range": [math.log10(min(shown)) - 0.05, math.log10(max(shown)) + 0.05]}
         remarks = [f"Values above {max(shown):.3g} are beyond the axis: double-click to see them."]
@@ -156,28 +175,28 @@ def visible(values: Sequence[float | None]) -> tuple[list[float], bool]:
     return [value for value in positive if value <= 2 * usual], True
 
 
-def joined(curves: Sequence[dict[str, Any]], metric: str) -> tuple[list[Any], list[Any], list[Any]]:
+def joined(curves: Sequence[Curve], metric: str) -> tuple[list[Value], list[Value], list[Value]]:
     """Return x, y and text of several curves in one trace, None between them; long curves are decimated."""
-    x: list[Any] = []
-    y: list[Any] = []
-    text: list[Any] = []
+    x: list[Value] = []
+    y: list[Value] = []
+    text: list[Value] = []
     for curve in curves:
-        points = curve["points"]
+        points = curve.points
         step = -(-len(points) // POINTS)
         kept = [*points[:-1:step], points[-1]]
         x += [*(row["epoch"] for row in kept), None]
         y += [*(row[metric] for row in kept), None]
-        text += [*(curve["trial"] for _ in kept), None]
+        text += [*(curve.trial["trial"] for _ in kept), None]
     return x, y, text
 
 
-def rung_line(rung: int) -> dict[str, Any]:
+def rung_line(rung: int) -> Axis:
     """Return the vertical line of a rung."""
     style = {"color": "var(--axis)", "width": 1, "dash": "dot"}
     return {"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, "yref": "paper", "line": style, "layer": "below"}
 
 
-def rung_label(rung: int) -> dict[str, Any]:
+def rung_label(rung: int) -> Axis:
     """Return the label of a rung, at the top of its line."""
     font = {"size": 10.5, "color": "var(--soft)"}
     place = {"x": rung, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top", "showarrow": False}

@@ -20,6 +20,7 @@ from sweeper.analysis.statistics.paired import p_text
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, colour, plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
+from sweeper.text.cells import float_or_none, int_of, text_of
 from sweeper.text.labels import label, plural
 
 ABSENT = "Loss families compared: fewer than two families with two finished configurations or replicates each."
@@ -41,9 +42,9 @@ def draw(results: Results) -> Figure | None:
     panels, tested = [], set()
     measured = results.rows(REPLICATES_SQL)
     for metric in METRICS:
-        each: dict[str, dict[int, float]] = defaultdict(dict)
+        each: dict[str, dict[int, float | None]] = defaultdict(dict)
         for row in measured:
-            each[row["trial"]][row["seed"]] = row[metric]
+            each[text_of(row, "trial")][int_of(row, "seed")] = float_or_none(row, metric)
         found = compare_families(board.finished, board.varying, metric, board.objective.mode, each)
         if found:
             panels.append(panel(found, metric, reference))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from sweeper.reporting.figure_parts.figure import Figure, Panel, counted, plot, statuses
+from sweeper.reporting.figure_parts.figure import Axis, Figure, Panel, counted, plot, statuses
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.text.cells import Rows, Value, float_of, float_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, number
 
 ABSENT = "Parallel coordinates: fewer than two evaluated configurations, or nothing varies."
 
-Rows = Sequence[Mapping[str, Any]]
 
 AXIS_WIDTH = 90
 """Pixels an axis needs for its labels."""
@@ -33,7 +32,7 @@ WIDE_RANGE = 20.0
 def draw(results: Results) -> Figure | None:
     """Return the plot over all evaluated configurations; None where nothing varies."""
     board = leaderboard(results)
-    rows = [row for row in board.rows if row["judged"] is not None and math.isfinite(row["judged"])]
+    rows = [row for row in board.rows if (judged := float_or_none(row, "judged")) is not None and math.isfinite(judged)]
     if len(rows) < 2 or not board.varying:
         return None
     shown = thinned(rows, board.objective.mode)
@@ -60,7 +59,7 @@ def thinned(rows: Rows, mode: str) -> Rows:
     """Return at most MOST_LINES rows, in their order: the BEST_LINES best, and the others evenly by rank."""
     if len(rows) <= MOST_LINES:
         return rows
-    ordered = sorted(range(len(rows)), key=lambda at: rows[at]["judged"], reverse=mode == "max")
+    ordered = sorted(range(len(rows)), key=lambda at: float_of(rows[at], "judged"), reverse=mode == "max")
     rest, places = ordered[BEST_LINES:], MOST_LINES - BEST_LINES
     kept = {*ordered[:BEST_LINES], *(rest[at * (len(rest) - 1) // (places - 1)] for at in range(places))}
     return [row for at, row in enumerate(rows) if at in kept]
@@ -74,7 +73,7 @@ def lines(board: Leaderboard, rows: Rows) -> go.Figure:
     outcomes = {"judged": goal.label, "test_accuracy": "test accuracy", "test_ece": "test ECE"}
     axes += [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
     # Ranks colour evenly where one bad configuration would otherwise take the whole scale.
-    ordered = sorted(rows, key=lambda row: row["judged"], reverse=goal.mode == "max")
+    ordered = sorted(rows, key=lambda row: float_of(row, "judged"), reverse=goal.mode == "max")
     place = {id(row): at for at, row in enumerate(ordered)}
     drawn = plot([], {}, {}, margin={"l": 96, "r": 44, "t": 50, "b": 24})
     drawn.add_trace(
@@ -93,12 +92,12 @@ def lines(board: Leaderboard, rows: Rows) -> go.Figure:
     return drawn
 
 
-def status_axis(rows: Rows) -> dict[str, Any]:
+def status_axis(rows: Rows) -> Axis:
     """Return the axis of statuses, finished ones at the bottom."""
     order = statuses(rows)
     return {
         "label": "status",
-        "values": [order.index(row["status"]) for row in rows],
+        "values": [order.index(text_of(row, "status")) for row in rows],
         "range": [-0.2, len(order) - 0.8],
         "tickvals": list(range(len(order))),
         "ticktext": [STATUS_WORDS[name] for name in order],
@@ -111,13 +110,13 @@ def title(column: str) -> str:
     return group if name == "name" else label(name)
 
 
-def dimension(heading: str, values: Sequence[Any]) -> dict[str, Any]:
+def dimension(heading: str, values: Sequence[Value]) -> Axis:
     """Return one axis. Text is spread evenly; numbers over a wide range are logarithmic; None gets a place below."""
-    present = [value for value in values if value is not None and value == value]
-    if any(isinstance(value, (str, bool)) for value in present):
+    if any(isinstance(value, (str, bool)) for value in values):
         return categorical(heading, values)
+    present = [value for value in values if isinstance(value, (int, float)) and value == value]
     log = min(present, default=0) > 0 and max(present) / min(present) >= WIDE_RANGE
-    scaled = {value: math.log10(value) if log else float(value) for value in set(present)}
+    scaled: dict[Value, float] = {value: math.log10(value) if log else float(value) for value in set(present)}
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=1.0)
     width = (high - low) or 1.0
     absent = low - 0.15 * width
@@ -132,7 +131,7 @@ def dimension(heading: str, values: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def categorical(heading: str, values: Sequence[Any]) -> dict[str, Any]:
+def categorical(heading: str, values: Sequence[Value]) -> Axis:
     """Return an axis of names, `none` for None first."""
     names = sorted({str(value) for value in values if value is not None})
     if None in values:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
+from plotly.basedatatypes import BaseTraceType
 
-from sweeper.reporting.figure_parts.configurations import Rows, configuration_rows, one_sample_size, sample_size_remark
+from sweeper.reporting.figure_parts.configurations import configuration_rows, one_sample_size, sample_size_remark
 from sweeper.reporting.figure_parts.figure import (
+    Axis,
     Figure,
     Panel,
     axis,
@@ -27,6 +28,7 @@ from sweeper.reporting.figure_parts.figure import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
+from sweeper.text.cells import Row, Rows, float_of, text_of
 from sweeper.text.labels import STATUS_WORDS, number, plural
 
 ABSENT = "Pareto front: no finished configuration has accuracy and ECE."
@@ -43,7 +45,8 @@ def draw(results: Results) -> Figure | None:
     if not {"accuracy", "ece"} <= set(results.columns("evaluations")):
         return None
     sql, rows = configuration_rows(results, "accuracy IS NOT NULL AND ece IS NOT NULL")
-    rows = [row | {"error": 1 - row["accuracy"]} for row in rows if None not in (row["accuracy"], row["ece"])]
+    complete = [row for row in rows if None not in (row["accuracy"], row["ece"])]
+    rows = [{**row, "error": 1 - float_of(row, "accuracy")} for row in complete]
     curved, left_out = one_sample_size([row for row in rows if row.get(CURVATURE) is not None])
     goals = ["error", "ece"]
     if any(row["status"] == FINISHED for row in curved):
@@ -51,7 +54,7 @@ def draw(results: Results) -> Figure | None:
     finished = [row for row in rows if row["status"] == FINISHED]
     if not finished:
         return None
-    best = pareto_optimal(np.array([[row[goal] for goal in goals] for row in finished]))
+    best = pareto_optimal(np.array([[float_of(row, goal) for goal in goals] for row in finished]))
     front = [row for row, kept in zip(finished, best, strict=True) if kept]
     losses = categories(rows, "loss")
     pairs = [(a, b) for at, a in enumerate(goals) for b in goals[at + 1 :]]
@@ -88,7 +91,7 @@ def pareto_optimal(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
     """Return the front in words, the most accurate first."""
-    named = sorted(front, key=lambda row: row["error"])[:MOST_NAMED]
+    named = sorted(front, key=lambda row: float_of(row, "error"))[:MOST_NAMED]
     words = ", ".join(f"{row['trial']} ({row['loss']})" for row in named)
     more = f" and {len(front) - len(named)} more" if len(front) > len(named) else ""
     return (
@@ -99,7 +102,7 @@ def finding(front: Rows, finished: Rows, goals: Sequence[str]) -> str:
 
 def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Panel:
     """Return one pair of goals: every configuration, and rings round those on the front."""
-    traces: list[Any] = []
+    traces: list[BaseTraceType] = []
     shown, few = thinned(rows)
     kind = scatter_type(len(shown))
     for status in reversed(statuses(shown)):
@@ -107,8 +110,8 @@ def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Pan
             mine = [row for row in shown if row["status"] == status and str(row["loss"]) == loss]
             if mine:
                 done = status == FINISHED
-                mark = {"color": colour(index), "size": 8, "symbol": symbol(status)}
-                mark["line"] = {"width": 1.4, "color": colour(index)}
+                line = {"width": 1.4, "color": colour(index)}
+                mark = {"color": colour(index), "size": 8, "symbol": symbol(status), "line": line}
                 traces.append(points(kind, mine, x, y, mark, tagged(status, loss), 1.0 if done else 0.5))
     ring = {"color": "rgba(0,0,0,0)", "size": 15, "line": {"width": 1.8, "color": "var(--ink)"}}
     for loss in losses:
@@ -123,10 +126,10 @@ def points(
     rows: Rows,
     x: str,
     y: str,
-    mark: Mapping[str, Any],
+    mark: Mapping[str, object],
     tags: Mapping[str, str],
     opacity: float,
-) -> Any:
+) -> BaseTraceType:
     """Return one trace of points with their hover text."""
     return kind(
         x=[row[x] for row in rows], y=[row[y] for row in rows], mode="markers", marker=mark, meta=tags,
@@ -134,26 +137,26 @@ def points(
     )  # fmt: skip
 
 
-def scale(goal: str, rows: Rows) -> dict[str, Any]:
+def scale(goal: str, rows: Rows) -> Axis:
     """Return the axis of a goal: logarithmic where all values are positive."""
-    values, words = [row[goal] for row in rows], LABELS[goal].replace("λ_max", "λ<sub>max</sub>")
+    values, words = [float_of(row, goal) for row in rows], LABELS[goal].replace("λ_max", "λ<sub>max</sub>")
     return log_axis(words, values) if min(values) > 0 else axis(words, rangemode="tozero")
 
 
-def hover(row: Mapping[str, Any]) -> str:
+def hover(row: Row) -> str:
     """Return what a point says of itself."""
 
-    def value(name: str, column: str, mean: float) -> str:
+    def value(name: str, column: str) -> str:
         deviation = row.get(f"{column}_sd")
-        return f"{name} {number(mean)}" + ("" if deviation is None else f" ± {number(deviation)}")
+        return f"{name} {number(row[column])}" + ("" if deviation is None else f" ± {number(deviation)}")
 
     family = f"{row['loss']}" + (f" γ {number(row['gamma'])}" if row["gamma"] is not None else "")
     lines = [
         f"<b>{row['trial']}</b> {family} · {row['architecture']}",
-        f"{STATUS_WORDS[row['status']]}, epoch {row['epoch']}, n = {row['replicates']}",
-        value("accuracy", "accuracy", row["accuracy"]),
-        value("ECE", "ece", row["ece"]),
+        f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epoch']}, n = {row['replicates']}",
+        value("accuracy", "accuracy"),
+        value("ECE", "ece"),
     ]
     if row.get(CURVATURE) is not None:
-        lines.append(value("cross-entropy λ_max", CURVATURE, row[CURVATURE]))
+        lines.append(value("cross-entropy λ_max", CURVATURE))
     return "<br>".join(lines)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import plotly.graph_objects as go
+from plotly.basedatatypes import BaseTraceType
 
 from sweeper.analysis.statistics.basics import spread
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, colour, plot, tagged
 from sweeper.reporting.figure_parts.posthoc import Posthoc, posthoc_measurements
 from sweeper.results import Results
+from sweeper.text.cells import int_of, text_of
 from sweeper.text.labels import plural
 
 ABSENT = "T against the focal map’s γ: no focal temperature scaling was measured; `sweeper recalibrate` adds it."
@@ -61,21 +62,22 @@ def fits_of(measured: Posthoc, trial: str, options: str) -> Fits:
         for row in measured.rows
         if (row["trial"], row["method"], row["options"], row["split"]) == (trial, METHOD, options, "val")
     ]
-    bins = min((row["bins"] for row in rows), default=None)
-    parameters = (json.loads(row["parameters"]) for row in rows if row["bins"] == bins and not row["unavailable"])
+    bins = min((int_of(row, "bins") for row in rows), default=None)
+    fitted = [row for row in rows if row["bins"] == bins and not row["unavailable"]]
+    parameters = (json.loads(text_of(row, "parameters")) for row in fitted)
     return [found for found in parameters if "line_slope" in found]
 
 
 def drawn(measured: Posthoc, fits: Mapping[str, Fits]) -> go.Figure:
     """Return the plot: a line and points a configuration."""
-    traces: list[Any] = []
+    traces: list[BaseTraceType] = []
     for index, (trial, sets) in enumerate(fits.items()):
         if sets:
             traces += traces_of(measured.names[trial], index, sets)
     return plot(traces, axis("γ of the focal map"), axis("T", rangemode="tozero"))
 
 
-def traces_of(name: str, index: int, sets: Fits) -> list[Any]:
+def traces_of(name: str, index: int, sets: Fits) -> list[BaseTraceType]:
     """Return a configuration's mean line over the range of γ_ev where T > 0, and its points."""
     gammas = {key: gamma_of(key) for key in sets[0] if key.startswith("temperature_at_")}
     points = {gamma: spread([found[key] for found in sets]) for key, gamma in sorted(gammas.items(), key=by_gamma)}

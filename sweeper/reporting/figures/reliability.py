@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,12 +11,11 @@ from sweeper.analysis.statistics.basics import spread
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, plural
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 
 ABSENT = "Reliability diagrams: no trial has been evaluated on test data."
-
-Bins = Sequence[Mapping[str, Any]]
 
 
 def draw(results: Results) -> Figure | None:
@@ -28,12 +26,13 @@ def draw(results: Results) -> Figure | None:
     for role, row in chosen(board):
         before_sql = bins_sql(row)
         before = results.rows(before_sql)
-        if not sum(line["n"] for line in before):
+        if not sum(int_of(line, "n") for line in before):
             continue
         queries.append(before_sql)
+        replicates = plural(int_of(row, "replicates"), "replicate")
         remarks = [
-            f"{board.describe(row)}, {STATUS_WORDS[row['status']]}, epoch {row['epochs']}.",
-            f"ECE {board.value(row, 'test_ece')}, {plural(row['replicates'], 'replicate')} pooled in the diagram.",
+            f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",
+            f"ECE {board.value(row, 'test_ece')}, {replicates} pooled in the diagram.",
         ]
         panels.append(diagram(f"{role}, {row['trial']}: before", before, remarks))
         after_sql = predictions_sql(row)
@@ -56,7 +55,7 @@ def draw(results: Results) -> Figure | None:
     )
 
 
-def chosen(board: Leaderboard) -> list[tuple[str, Mapping[str, Any]]]:
+def chosen(board: Leaderboard) -> list[tuple[str, Row]]:
     """Return the best configuration and, where it is another one, the best trained with cross-entropy."""
     if board.best is None:
         return []
@@ -67,7 +66,7 @@ def chosen(board: Leaderboard) -> list[tuple[str, Mapping[str, Any]]]:
     return picked
 
 
-def bins_sql(row: Mapping[str, Any]) -> str:
+def bins_sql(row: Row) -> str:
     """Return the query of a configuration's test bins, its replicates pooled."""
     return (
         "SELECT bin, any_value(lower) AS lower, any_value(upper) AS upper, sum(n)::BIGINT AS n,\n"
@@ -77,7 +76,7 @@ def bins_sql(row: Mapping[str, Any]) -> str:
     )
 
 
-def predictions_sql(row: Mapping[str, Any]) -> str:
+def predictions_sql(row: Row) -> str:
     """Return the query of a configuration's test logits, each with its replicate's fitted temperature."""
     return (
         "SELECT replicate, posthoc_temperature_temperature AS temperature, target, logits\n"
@@ -87,7 +86,7 @@ def predictions_sql(row: Mapping[str, Any]) -> str:
     )
 
 
-def after_temperature(results: Results, sql: str, bins: int) -> tuple[Bins, list[str]]:
+def after_temperature(results: Results, sql: str, bins: int) -> tuple[Rows, list[str]]:
     """Return the pooled test bins of softmax(logits / T) and remarks with T and ECE; empty without predictions or T."""
     if "posthoc_temperature_temperature" not in results.columns("evaluations"):
         return [], []
@@ -109,13 +108,14 @@ def after_temperature(results: Results, sql: str, bins: int) -> tuple[Bins, list
     ]
 
 
-def diagram(heading: str, bins: Bins, remarks: Sequence[str]) -> Panel:
+def diagram(heading: str, bins: Rows, remarks: Sequence[str]) -> Panel:
     """Return one reliability diagram: accuracy by bin, the diagonal, and the share of samples as bars."""
     filled = [row for row in bins if row["n"]]
-    total = sum(row["n"] for row in filled)
-    centre = [(row["lower"] + row["upper"]) / 2 for row in bins]
+    total = sum(int_of(row, "n") for row in filled)
+    edges = [(float_of(row, "lower"), float_of(row, "upper")) for row in bins]
+    centre = [(lower + upper) / 2 for lower, upper in edges]
     share = go.Bar(
-        x=centre, y=[row["n"] / total for row in bins], width=[row["upper"] - row["lower"] for row in bins],
+        x=centre, y=[int_of(row, "n") / total for row in bins], width=[upper - lower for lower, upper in edges],
         marker={"color": "var(--shade)", "line": {"color": "var(--card)", "width": 1}}, name="share of samples",
         hovertemplate="%{y:.1%} of the samples<extra></extra>",
     )  # fmt: skip
@@ -131,7 +131,9 @@ def diagram(heading: str, bins: Bins, remarks: Sequence[str]) -> Panel:
     points = go.Scatter(
         x=[row["confidence"] for row in filled], y=[row["accuracy"] for row in filled], mode="lines+markers",
         marker={"color": "var(--series-1)", "size": 8}, line={"color": "var(--series-1)", "width": 1.5},
-        text=[f"({row['lower']:.2f}, {row['upper']:.2f}], n = {row['n']}" for row in filled], name="accuracy",
+        text=[f"({lower:.2f}, {upper:.2f}], n = {row['n']}" for (lower, upper), row in zip(edges, bins, strict=True)
+              if row["n"]],
+        name="accuracy",
         hovertemplate="%{text}<br>confidence %{x:.3f}<br>accuracy %{y:.3f}<extra></extra>",
     )  # fmt: skip
     drawn = plot(

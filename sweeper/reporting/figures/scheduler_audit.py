@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import plotly.graph_objects as go
+from plotly.basedatatypes import BaseTraceType
 
 from sweeper.analysis.statistics.basics import correlation
 from sweeper.reporting.figure_parts.figure import (
@@ -23,6 +23,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, objective
 from sweeper.results.overview import epoch_limit
 from sweeper.scheduling import SCHEDULERS
+from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
 from sweeper.text.durations import duration
 from sweeper.text.labels import number, plural
 
@@ -60,12 +61,13 @@ def draw(results: Results) -> Figure | None:
         return None
     limit = epoch_limit(results)
     queries = [JUDGED_SQL, SAVED_SQL.format(limit=limit)]
-    saved = {row["rung"]: row for row in results.rows(queries[1])}
+    saved = {int_of(row, "rung"): row for row in results.rows(queries[1])}
     final: dict[str, float] = {}
     if goal.metric in results.columns("epochs"):
         queries.append(FINAL_SQL.format(metric=goal.metric))
-        final = {row["trial"]: row["final"] for row in results.rows(queries[2]) if row["final"] is not None}
-    rungs = sorted({row["rung"] for row in rows})
+        ended = [row for row in results.rows(queries[2]) if row["final"] is not None]
+        final = {text_of(row, "trial"): float_of(row, "final") for row in ended}
+    rungs = sorted({int_of(row, "rung") for row in rows})
     stopped = sum(row["verdict"] == "stop" for row in rows)
     return Figure(
         key="scheduler-audit",
@@ -73,7 +75,7 @@ def draw(results: Results) -> Figure | None:
         caption=(
             f"The {goal.label} of each trial when it reached a rung, in order of arrival, and the cut-off it was held "
             f"against (line): {plural(len(rows), 'comparison')}, {stopped} stopped. The cut-off moves, because later "
-            f"trials are compared with more.{rule(results)} {total(saved.values(), results, limit)}"
+            f"trials are compared with more.{rule(results)} {total(list(saved.values()), results, limit)}"
         ),
         sql=queries,
         tables=["decisions", "trials", "epochs"],
@@ -88,29 +90,26 @@ def rule(results: Results) -> str:
     return f" By {name}, {SCHEDULERS[name].summary}." if name in SCHEDULERS else ""
 
 
-def total(saved: Iterable[Mapping[str, Any]], results: Results, limit: int) -> str:
+def total(saved: Rows, results: Results, limit: int) -> str:
     """Return what stopping spared in all, against training every replicate in full."""
-    parts = list(saved)
-    if not parts:
+    if not saved:
         return "Nothing was saved."
-    full = limit * results.rows("SELECT count(*) AS n FROM trials")[0]["n"]
-    epochs = sum(part["epochs"] for part in parts)
-    seconds = sum(part["seconds"] or 0.0 for part in parts)
+    full = limit * int_of(results.rows("SELECT count(*) AS n FROM trials")[0], "n")
+    epochs = sum(int_of(part, "epochs") for part in saved)
+    seconds = sum(float_or_none(part, "seconds") or 0.0 for part in saved)
     return (
         f"Early stopping saved {epochs:,} of the {full:,} epochs of training all in full ({epochs / full:.0%}), about "
         f"{duration(seconds)} in trials at each one’s own pace."
     )
 
 
-def panel(
-    rows: Sequence[Mapping[str, Any]], rung: int, saved: Mapping[str, Any] | None, final: Mapping[str, float]
-) -> Panel:
+def panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) -> Panel:
     """Return one rung: metrics in the order in which trials came, and the cut-off over time."""
     place = {row["trial"]: at + 1 for at, row in enumerate(rows)}
     kind = scatter_type(len(rows))
-    traces: list[object] = []
+    traces: list[BaseTraceType] = []
     for index, (verdict, words) in enumerate(VERDICTS.items()):
-        for status in sorted({row["status"] for row in rows if row["verdict"] == verdict}):
+        for status in sorted({text_of(row, "status") for row in rows if row["verdict"] == verdict}):
             mine = [row for row in rows if (row["verdict"], row["status"]) == (verdict, status)]
             paint = colour(index)
             shape = SYMBOLS["early_stopped" if verdict == "stop" else FINISHED]
@@ -127,15 +126,14 @@ def panel(
         x=[place[row["trial"]] for row in compared], y=[row["cutoff"] for row in compared], mode="lines", line=line,
         meta=tagged(""), hovertemplate="cut-off %{y:.4g}<extra></extra>",
     )  # fmt: skip
-    values = [value for row in rows for value in (row["metric"], row["cutoff"]) if value is not None]
+    pairs = [(float_of(row, "metric"), float_or_none(row, "cutoff")) for row in rows]
+    values = [value for pair in pairs for value in pair if value is not None]
     y = log_axis("metric", values) if min(values) > 0 else axis("metric")
     drawn = plot([*traces, cutoff], axis("order of arrival at the rung"), y)
     return Panel(f"rung {rung}", remarks(rows, saved, final), drawn)
 
 
-def remarks(
-    rows: Sequence[Mapping[str, Any]], saved: Mapping[str, Any] | None, final: Mapping[str, float]
-) -> list[str]:
+def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[str]:
     """Return the counts of a rung, what it saved, and how well it foretold the end."""
     stopped = sum(row["verdict"] == "stop" for row in rows)
     cutoffs = [row["cutoff"] for row in rows if row["cutoff"] is not None]
@@ -143,9 +141,10 @@ def remarks(
     if cutoffs:
         sentences[0] = f"{stopped} of {len(rows)} stopped; the last cut-off {number(cutoffs[-1])}."
     if saved:
-        spared = f"Saved {saved['epochs']:,} epochs"
-        sentences.append(f"{spared}, about {duration(saved['seconds'])}." if saved["seconds"] else f"{spared}.")
-    pairs = [(row["metric"], final[row["trial"]]) for row in rows if row["trial"] in final]
+        spared = f"Saved {int_of(saved, 'epochs'):,} epochs"
+        seconds = float_or_none(saved, "seconds")
+        sentences.append(f"{spared}, about {duration(seconds)}." if seconds else f"{spared}.")
+    pairs = [(float_of(row, "metric"), final[text_of(row, "trial")]) for row in rows if row["trial"] in final]
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:
         only = " Those stopped have no end to compare with." if stopped else ""
@@ -153,7 +152,7 @@ def remarks(
     return sentences
 
 
-def hover(row: Mapping[str, Any], words: str) -> str:
+def hover(row: Row, words: str) -> str:
     """Return what a point says of itself."""
     against = (
         "nothing to compare with"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import plotly.graph_objects as go
+from plotly.basedatatypes import BaseTraceType
 
 from sweeper.reporting.figure_parts.configurations import HESSIANS
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, colour, log_axis, plot
 from sweeper.reporting.figures.reliability import chosen
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, plural
 
 ABSENT = "Spectral densities: none was measured; evaluation.curvature.spectrum: true asks for them."
@@ -22,8 +23,6 @@ LOWEST = 1e-8
 
 BULK = 0.02
 """Eigenvalues within this share of a spectrum's range are counted as near 0: two widths of the drawn Gaussians."""
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def draw(results: Results) -> Figure | None:
@@ -36,11 +35,11 @@ def draw(results: Results) -> Figure | None:
         rows = results.rows(sql)
         if rows:
             queries.append(sql)
-            densities[f"{role}, {row['trial']}: {board.describe(row)}, {STATUS_WORDS[row['status']]}"] = rows
+            densities[f"{role}, {row['trial']}: {board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}"] = rows
     panels = [panel for loss in HESSIANS if (panel := density_panel(loss, densities))]
     if not panels:
         return None
-    sizes = sorted({row["samples"] for rows in densities.values() for row in rows})
+    sizes = sorted({int_of(row, "samples") for rows in densities.values() for row in rows})
     return Figure(
         key="spectral-density",
         title="Spectral density of the Hessian",
@@ -56,7 +55,7 @@ def draw(results: Results) -> Figure | None:
     )
 
 
-def density_sql(row: Mapping[str, Any]) -> str:
+def density_sql(row: Row) -> str:
     """Return the query of a configuration's densities at its last evaluation."""
     return (
         "SELECT loss, replicate, samples, eigenvalue, density, weight\n"
@@ -68,13 +67,14 @@ def density_sql(row: Mapping[str, Any]) -> str:
 def density_panel(loss: str, densities: Mapping[str, Rows]) -> Panel | None:
     """Return one Hessian's densities, a line a replicate; None where there is none of that loss."""
     measured = {label: [row for row in rows if row["loss"] == loss] for label, rows in densities.items()}
-    highest = max((row["density"] for rows in measured.values() for row in rows), default=0.0)
+    highest = max((float_of(row, "density") for rows in measured.values() for row in rows), default=0.0)
     if highest <= 0:
         return None
     floor = LOWEST * highest
-    traces, remarks = [], []
+    traces: list[BaseTraceType] = []
+    remarks: list[str] = []
     for at, (label, rows) in enumerate(measured.items()):
-        replicates = sorted({row["replicate"] for row in rows})
+        replicates = sorted({int_of(row, "replicate") for row in rows})
         if replicates:
             remarks.append(f"{label.partition(':')[0]}: {summary(rows, len(replicates))}")
         for replicate in replicates:
@@ -88,7 +88,7 @@ def density_line(rows: Rows, name: str, ink: str, floor: float) -> go.Scatter:
     """Return one replicate's density as a line that never falls below `floor`."""
     return go.Scatter(
         x=[row["eigenvalue"] for row in rows],
-        y=[max(row["density"], floor) for row in rows],
+        y=[max(float_of(row, "density"), floor) for row in rows],
         mode="lines",
         name=name,
         line={"color": ink, "width": 1.5},
@@ -99,9 +99,10 @@ def density_line(rows: Rows, name: str, ink: str, floor: float) -> go.Scatter:
 
 def summary(rows: Rows, replicates: int) -> str:
     """Return the ends of a spectrum and the share of its eigenvalues near 0, over all replicates."""
-    nodes = [row for row in rows if row["weight"] > 0]
-    low, high = min(row["eigenvalue"] for row in nodes), max(row["eigenvalue"] for row in nodes)
-    near = sum(row["weight"] for row in nodes if abs(row["eigenvalue"]) <= BULK * (high - low)) / replicates
+    weighed = [(float_of(row, "eigenvalue"), float_of(row, "weight")) for row in rows]
+    nodes = [(eigenvalue, weight) for eigenvalue, weight in weighed if weight > 0]
+    low, high = min(eigenvalue for eigenvalue, _ in nodes), max(eigenvalue for eigenvalue, _ in nodes)
+    near = sum(weight for eigenvalue, weight in nodes if abs(eigenvalue) <= BULK * (high - low)) / replicates
     return (
         f"λ from {low:.3g} to {high:.3g}, {near:.1%} of the eigenvalues within {BULK:.0%} of that range from 0 "
         f"({plural(replicates, 'replicate')})."

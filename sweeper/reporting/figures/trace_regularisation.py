@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.reporting.figure_parts.configurations import (
-    Rows,
     configuration_rows,
     one_sample_size,
     rank_correlations,
     sample_size_remark,
 )
-from sweeper.reporting.figure_parts.figure import Figure, Panel, categories, counted, log_axis, plot, statuses
+from sweeper.reporting.figure_parts.figure import (
+    Figure,
+    Panel,
+    axis,
+    categories,
+    counted,
+    log_axis,
+    log_ticks,
+    plot,
+    statuses,
+)
 from sweeper.reporting.figure_parts.scatter import configuration_traces
 from sweeper.results import Results
+from sweeper.text.cells import Row, Rows, float_of, float_or_none, floats
 
 ABSENT = "ECE and Tr(H) against τ: no evaluated configuration has a penalty on the Hessian’s trace."
 
@@ -36,8 +46,8 @@ def draw(results: Results) -> Figure | None:
     penalised = [row for row in rows if row["loss"] == LOSS]
     if not penalised:
         return None
-    zero = min(row["tau"] for row in penalised) / ZERO_BELOW
-    plain = [{**row, "tau": zero} for row in rows if row["loss"] != LOSS]
+    zero = min(float_of(row, "tau") for row in penalised) / ZERO_BELOW
+    plain: list[Row] = [{**row, "tau": zero} for row in rows if row["loss"] != LOSS]
     architectures = categories([*penalised, *plain], "architecture")
     curved, left_out = one_sample_size([row for row in (*penalised, *plain) if row.get(TRACE) is not None])
     panels = [panel(penalised, plain, "ece", "validation ECE", architectures, zero)]
@@ -63,7 +73,7 @@ def draw(results: Results) -> Figure | None:
 
 def panel(penalised: Rows, plain: Rows, column: str, heading: str, architectures: Sequence[str], zero: float) -> Panel:
     """Return one measurement against τ, those at τ = 0 as squares."""
-    drawn, squares = ([row for row in rows if (row[column] or 0) > 0] for rows in (penalised, plain))
+    drawn, squares = ([row for row in rows if (float_or_none(row, column) or 0) > 0] for rows in (penalised, plain))
     traces = [
         *configuration_traces(squares, "tau", column, architectures, shape="square"),
         *configuration_traces(drawn, "tau", column, architectures),
@@ -72,7 +82,7 @@ def panel(penalised: Rows, plain: Rows, column: str, heading: str, architectures
     missing = len(penalised) + len(plain) - len(drawn) - len(squares)
     if missing:
         remarks.append(f"{missing} without a positive value cannot be drawn on this scale.")
-    x = log_axis("τ", (row["tau"] for row in (*drawn, *squares)))
-    kept = [(at, text) for at, text in zip(x["tickvals"], x["ticktext"], strict=True) if at > 1.5 * zero]
-    x |= {"tickvals": [zero, *(at for at, _ in kept)], "ticktext": ["0", *(text for _, text in kept)]}
-    return Panel(heading, remarks, plot(traces, x, log_axis(heading, (r[column] for r in (*drawn, *squares)))))
+    shown = [*drawn, *squares]
+    kept = [(at, text) for at, text in log_ticks(floats(shown, "tau")) if at > 1.5 * zero]
+    x = axis("τ", type="log", tickvals=[zero, *(at for at, _ in kept)], ticktext=["0", *(text for _, text in kept)])
+    return Panel(heading, remarks, plot(traces, x, log_axis(heading, floats(shown, column))))

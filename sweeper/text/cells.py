@@ -1,0 +1,73 @@
+"""What a row of a result table holds, and how to read one cell of it as the type that its column has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+Value = str | int | float | bool | datetime | None
+"""A cell: what Arrow's scalar types are in Python; None is SQL's NULL. Lists (logits) are read as Arrow arrays."""
+
+Row = Mapping[str, Value]
+"""A row of a table or of a query's answer, by column."""
+
+Rows = Sequence[Row]
+
+
+def float_or_none(row: Row, column: str) -> float | None:
+    """Return a number, or None where the cell is NULL or the row has no such column.
+
+    Raises:
+        TypeError: the cell holds text or a time.
+    """
+    value = row.get(column)
+    if isinstance(value, (str, datetime)):
+        raise TypeError(f"the column {column!r} holds {value!r}, not a number")
+    return value
+
+
+def measured_or_none(row: Row, column: str) -> float | None:
+    """Return a number, or None where the cell is NULL or NaN, or the column absent. Raises as `float_or_none`."""
+    value = float_or_none(row, column)
+    return None if value is None or value != value else value
+
+
+def floats(rows: Rows, column: str) -> list[float]:
+    """Return a column's numbers, NaN where the cell is NULL or absent. Raises as `float_or_none`."""
+    values = (float_or_none(row, column) for row in rows)
+    return [math.nan if value is None else value for value in values]
+
+
+def float_of(row: Row, column: str) -> float:
+    """Return a number from a column that has one in this row. NaN is a number.
+
+    Raises:
+        KeyError: the row has no such column.
+        TypeError: the cell is NULL, or holds text or a time.
+    """
+    value = row[column]
+    if value is None or isinstance(value, (str, datetime)):
+        raise TypeError(f"the column {column!r} holds {value!r}, not a number")
+    return value
+
+
+def int_of(row: Row, column: str) -> int:
+    """Return a whole number from a column that has one in this row. Raises as `float_of`, and TypeError for a float."""
+    value = float_of(row, column)
+    if isinstance(value, float):
+        raise TypeError(f"the column {column!r} holds {value!r}, not a whole number")
+    return value
+
+
+def text_of(row: Row, column: str) -> str:
+    """Return text from a column that has some in this row.
+
+    Raises:
+        KeyError: the row has no such column.
+        TypeError: the cell is NULL, or holds something else.
+    """
+    value = row[column]
+    if not isinstance(value, str):
+        raise TypeError(f"the column {column!r} holds {value!r}, not text")
+    return value
