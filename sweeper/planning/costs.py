@@ -90,9 +90,10 @@ def representatives(spec: SweepSpec) -> dict[str, dict[str, Any]]:
     chosen: dict[str, dict[str, Any]] = {}
     for i in range(min(len(space), SIMULATED_TRIALS)):
         configuration = space[i]
-        before = chosen.setdefault(configuration["architecture"]["name"], configuration)
+        architecture = str(configuration["architecture"]["name"])
+        before = chosen.setdefault(architecture, configuration)
         if before["loss"]["name"] == "cross_entropy":
-            chosen[configuration["architecture"]["name"]] = configuration
+            chosen[architecture] = configuration
     return dict(sorted(chosen.items()))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sweeper.space.configurations import Configuration, configurations
+from sweeper.space.configurations import configurations
+from sweeper.space.domains.choices import Configuration
 from sweeper.space.models import SweepSpec
 from trainables.datasets.base import DataSet
 from trainables.training.acceleration import TrainingSettings
@@ -20,7 +21,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
     """
     if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
         return []
-    pairs: dict[tuple[str, str], Configuration] = {}
+    pairs: dict[tuple[object, object], Configuration] = {}
     for configuration in configurations(spec)[:LOOKED_AT]:
         if is_own(configuration):
             pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import Record
 from sweeper.journal.state import ENDED, FAILED, RUNNING
-from sweeper.space.domains.choices import Choice
+from sweeper.space.domains.choices import Choice, Configuration
 
 SAME_NUMBER = 1e-9
 """Two suggestions are one if their numbers differ by less than this share: processors round logarithms differently."""
@@ -28,7 +28,7 @@ SAME_NUMBER = 1e-9
 class Suggestion:
     """A configuration that a searcher chose, and the choices that lead to it (`sweeper.space.domains.choices`)."""
 
-    values: dict[str, Any]
+    values: Configuration
     choices: dict[str, Choice]
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
+from sweeper.core.plain import Plain
 from sweeper.space.domains.domains import (
     DOMAINS,
     INVALID,
@@ -32,7 +32,7 @@ from trainables.registry.nearest import did_you_mean
 _MAXIMUM_COMBINATIONS = 4096
 
 
-def resolve_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> Node:
+def resolve_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> Node:
     """Return the component at `path` with its defaults filled in; what it breaks is added to `faults`."""
     return _resolve(parse(value, path, faults), registry, path, faults)
 
@@ -152,7 +152,7 @@ def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) ->
     if component.check is None:
         return []
     names = [name for name in nodes if name != "name"]
-    values: list[list[tuple[str, Any]]] = [extremes(nodes[name]) for name in names]
+    values: list[list[tuple[str, Plain]]] = [extremes(nodes[name]) for name in names]
     if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:  # then the first and last member of each
         values = [[v[0], v[-1]] for v in values]
     for combination in itertools.islice(itertools.product(*values), _MAXIMUM_COMBINATIONS):
@@ -188,9 +188,9 @@ def _misspelled_domain(node: Fields) -> str:
     return hint if hint.startswith("did") else ""
 
 
-def resolve_plain_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Any]:
+def resolve_plain_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Plain]:
     """Return a component that no domain may vary (a data set, a post-hoc method) as `{name: …, option: value}`."""
-    given = value if isinstance(value, dict) else {"name": value}
+    given: dict[str, Plain] = value if isinstance(value, dict) else {"name": value}
     same = f"the {registry.kind} is the same for the whole sweep"
     if len(given) == 1 and next(iter(given)) in DOMAINS:
         faults.append(Fault(path, same, "vary what is below space"))
@@ -200,11 +200,11 @@ def resolve_plain_component(value: Any, registry: Registry, path: str, faults: l
         faults += [Fault(join_path(path, key), f"{key} takes a plain value; {same}") for key in domains]
         return {}
     constants: dict[str, Node] = {key: Constant(option) for key, option in given.items()}
-    node = _resolve_named(Fields(constants), registry, path, faults)
-    return plain(node) if isinstance(node, Fields) else {}
+    resolved = plain(_resolve_named(Fields(constants), registry, path, faults))
+    return resolved if isinstance(resolved, dict) else {}
 
 
-def resolve_components(value: Any, registry: Registry, path: str, faults: list[Fault]) -> Any:
+def resolve_components(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> Plain:
     """Return a list of components that no domain may vary; one alone, or none, is a list, too.
 
     Their columns are called after them, so no two may have one name.
@@ -213,7 +213,7 @@ def resolve_components(value: Any, registry: Registry, path: str, faults: list[F
         value = [value] if value else []
     if not isinstance(value, list):
         return value
-    resolved: list[dict[str, Any]] = []
+    resolved: list[dict[str, Plain]] = []
     for index, component in enumerate(value):
         place = join_path(path, index)
         resolved.append(resolve_plain_component(component, registry, place, faults))

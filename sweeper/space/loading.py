@@ -22,7 +22,16 @@ from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.key_paths import join_path
 from sweeper.space import notify as notify_targets
 from sweeper.space.components import resolve_component, resolve_plain_component
-from sweeper.space.domains.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, parse, plain
+from sweeper.space.domains.domains import (
+    INVALID,
+    Constant,
+    Fields,
+    Members,
+    Node,
+    grid_size,
+    is_random,
+    resolved_faults,
+)
 from sweeper.space.evaluation import check_evaluation, further_metric_labels
 from sweeper.space.file import Document, read_document
 from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
@@ -142,10 +151,10 @@ def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
     if isinstance(values.get("space"), dict):
         nodes = check_searcher(values, _check_space(values["space"], registries, faults), faults)
-        values["space"] = {key: plain(node) for key, node in nodes.items()}
-        if not faults:  # written out with their defaults, members of a grid may turn out to be the same
-            parse(values["space"], "space", faults)
-        faults += _count_faults(values, Fields(nodes))
+        values["space"] = space = Fields(nodes)
+        if not faults:
+            faults += resolved_faults(space, "space")
+        faults += _count_faults(values, space)
     if "evaluation" not in values or isinstance(values["evaluation"], dict):
         values["evaluation"] = check_evaluation(dict(values.get("evaluation", {})), registries, faults)
     return faults

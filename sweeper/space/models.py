@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema
+from pydantic_core import PydanticKnownError, core_schema
 
+from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.scheduling.asha import Halving
+from sweeper.space.domains.domains import Fields, parse, plain
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
@@ -220,12 +223,30 @@ class Evaluation(_Part):
     metrics: list[dict[str, Any]] = Field(default_factory=list)
 
 
+def _tree(space: object) -> Fields:
+    """Return a space as the tree that checking made of it; values of a resolved file are parsed."""
+    if isinstance(space, Fields):
+        return space
+    if not isinstance(space, dict):
+        raise PydanticKnownError("dict_type")
+    faults: list[Fault] = []
+    tree = Fields({key: parse(part, key, faults) for key, part in space.items()})
+    if faults:
+        raise InvalidSearchSpace(faults)
+    return tree
+
+
+_TREE = core_schema.no_info_plain_validator_function(
+    _tree, serialization=core_schema.plain_serializer_function_ser_schema(plain)
+)
+
+
 class SweepSpec(_Part):
     """A checked search space file, every default filled in.
 
     Attributes:
         dataset: `{name: …, option: value}`.
-        space: `{loss: …, architecture: …, optimizer: …}` with domains, as in the file but resolved.
+        space: the tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
         samples: configurations drawn a grid point.
         searcher: who chooses them.
         retries: how often a crashed trial is tried again.
@@ -249,7 +270,7 @@ class SweepSpec(_Part):
     searcher: Searcher = Searcher()
     replicates: Replicates = Replicates()
     seed: int = Field(default=0, ge=0)
-    space: dict[str, Any]
+    space: Annotated[Fields, GetPydanticSchema(lambda source, handler: _TREE)]
     resources: Resources = Resources()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()

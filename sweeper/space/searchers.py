@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sweeper.search.base import Searcher
-from sweeper.space.configurations import parsed_space
 from sweeper.space.models import SweepSpec
 
 
@@ -13,5 +12,5 @@ def searcher_for(spec: SweepSpec) -> Searcher:
 
     goal = spec.objective
     return OptunaSearcher(
-        parsed_space(spec), metric=goal.metric, mode=goal.mode, seed=spec.seed, startup=spec.searcher.startup or 0
+        spec.space, metric=goal.metric, mode=goal.mode, seed=spec.seed, startup=spec.searcher.startup or 0
     )

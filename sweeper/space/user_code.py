@@ -71,7 +71,7 @@ def take_up_kept(paths: SweepPaths) -> None:
 
 def _all_names(spec: SweepSpec, registries: Registries) -> Iterator[tuple[Registry, str]]:
     for part, registry in registries.space.items():
-        yield from ((registry, name) for name in named_components(spec.space[part]))
+        yield from ((registry, name) for name in named_components(spec.space.nodes[part]))
     yield registries.datasets, spec.dataset["name"]
     yield from ((registries.posthoc, method["name"]) for method in spec.evaluation.posthoc)
     yield from ((registries.further_metrics, metric["name"]) for metric in spec.evaluation.metrics)

@@ -230,7 +230,7 @@ def test_column_types_cover_every_branch():
 
 def test_types_that_differ_between_branches():
     first, second = {"name": "a", "width": 3, "form": "x"}, {"name": "b", "width": 0.5, "form": 1}
-    types = column_types({"architecture": {"choice": [first, second]}})
+    types = column_types(parse({"architecture": {"choice": [first, second]}}, "", []))
     assert types["config_architecture_width"] is float
     assert types["config_architecture_form"] is str
 
@@ -248,4 +248,4 @@ def test_varying_columns():
 
 def test_a_name_shared_by_two_components_does_not_vary_by_itself():
     members = [{"name": "a", "width": 1}, {"name": "b", "width": 2}]
-    assert varying_columns({"architecture": {"choice": members}}) == ("config_architecture_name",)
+    assert varying_columns(parse({"architecture": {"choice": members}}, "", [])) == ("config_architecture_name",)
