@@ -32,7 +32,9 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
             return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
 
-        fault = lane_fault(build, (0, 1), dataset, configuration["optimizer"]["batch_size"])
+        size = configuration["optimizer"]["batch_size"]
+        assert isinstance(size, int)
+        fault = lane_fault(build, (0, 1), dataset, size)
         if fault is not None:
             notes.append(f"{loss} on {network} is trained one replicate after the other, not as lanes: {fault}")
     return notes

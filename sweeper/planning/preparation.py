@@ -38,7 +38,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     faults = [
         *_faults(
             "space.architecture",
-            (c["architecture"] for c in drawn if not ARCHITECTURES.is_own(c["architecture"]["name"])),
+            (c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))),
             lambda a: fit_fault(dataset, a),
         ),
         *_faults(

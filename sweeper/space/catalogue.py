@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -63,7 +62,8 @@ def list_spaces() -> list[SpaceEntry]:
     """Return the shipped search space files, by name. Reads their headers only; nothing is checked or imported."""
     entries = []
     for name, path in packaged_files().items():
-        header = read_document(path).values.get("header") or {}
+        header = read_document(path).values.get("header")
+        header = header if isinstance(header, dict) else {}
         entries.append(SpaceEntry(name, *(str(header.get(key, "")) for key in ("question", "cost", "command"))))
     return entries
 
@@ -118,7 +118,7 @@ def components_table(kind: str, registries: Registries | None = None) -> Table:
     return table
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a default as a search space file would write it; `auto` where the component decides."""
     if value is None:
         return "auto"

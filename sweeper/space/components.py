@@ -168,16 +168,16 @@ def _typed(node: Node, description: Hyperparameter) -> Node:
     """Return the node with its numbers in the hyperparameter's type, so that `3` and `3.0` are one value."""
     if description.kind not in ("number", "integer", "numbers"):
         return node
-    number = int if description.kind == "integer" else float
+    number: type[int] | type[float] = int if description.kind == "integer" else float
     if isinstance(node, Members):
         return Members(node.kind, tuple(_typed(member, description) for member in node.nodes))
     if isinstance(node, Interval):
         step = None if node.step is None else number(node.step)
         return Interval(node.kind, number(node.low), number(node.high), step)
-    if isinstance(node, Constant) and node.value is not None:
-        value = node.value
-        return Constant([number(v) for v in value] if isinstance(value, (list, tuple)) else number(value))
-    return node
+    value = node.value if isinstance(node, Constant) else None
+    if isinstance(value, (list, tuple)):  # a default may be a tuple
+        return Constant([number(v) for v in value if isinstance(v, (int, float))])
+    return Constant(number(value)) if isinstance(value, (int, float)) else node
 
 
 def _misspelled_domain(node: Fields) -> str:
@@ -213,13 +213,17 @@ def resolve_components(value: Plain, registry: Registry, path: str, faults: list
         value = [value] if value else []
     if not isinstance(value, list):
         return value
-    resolved: list[dict[str, Plain]] = []
+    resolved: list[Plain] = []
+    labels: set[str] = set()
     for index, component in enumerate(value):
         place = join_path(path, index)
-        resolved.append(resolve_plain_component(component, registry, place, faults))
-        name = resolved[-1].get("name")
-        if name and column_label(name) in [column_label(each["name"]) for each in resolved[:-1] if each]:
-            faults.append(Fault(place, f"{name} is given twice", "columns are named by it"))
+        found = resolve_plain_component(component, registry, place, faults)
+        resolved.append(found)
+        if found:
+            label = column_label(str(found["name"]))
+            if label in labels:
+                faults.append(Fault(place, f"{found['name']} is given twice", "columns are named by it"))
+            labels.add(label)
     return resolved
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticS
 from pydantic_core import PydanticKnownError, core_schema
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.plain import Plain
 from sweeper.scheduling.asha import Halving
 from sweeper.space.domains.domains import Fields, parse, plain
 
@@ -121,7 +122,7 @@ class Replicates(_Part):
         return self.seeds == "common"
 
 
-def _gpu(value: Any) -> Any:
+def _gpu(value: object) -> object:
     if value == "auto":
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
@@ -298,7 +299,7 @@ class SweepSpec(_Part):
             self.objective.metric, self.objective.mode, s.max_epochs, s.grace_epochs, s.reduction_factor, stops
         )
 
-    def resolved(self) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Plain]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
         values = self.model_dump(mode="json")
         values["header"] = {key: text for key, text in values["header"].items() if text}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
@@ -48,7 +47,7 @@ def code_of(spec: SweepSpec) -> ExtensionCode | None:
         raise SweeperError(f"the code of your own components cannot be taken along: {error}") from error
 
 
-def manifest_part(own: ExtensionCode | None) -> dict[str, Any]:
+def manifest_part(own: ExtensionCode | None) -> dict[str, object]:
     """Return what a manifest says of the code; nothing where there is none."""
     return {} if own is None else {MANIFEST_KEY: own.facts}
 
