@@ -92,7 +92,7 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
 def _resolve_hyperparameters(component: Component, given: dict[str, Node], path: str, faults: list[Fault]) -> Node:
     known = tuple(h.name for h in component.hyperparameters)
     found: list[Fault] = []
-    for key in given.keys() - set(known):
+    for key in (key for key in given if key not in known):
         hint = did_you_mean(key, known).removeprefix("; ") or "remove it"
         found.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", hint))
     nodes: dict[str, Node] = {"name": Constant(component.name)}

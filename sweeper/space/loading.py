@@ -13,21 +13,32 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from search_spaces import locate
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
 from sweeper.space import notify as notify_targets
-from sweeper.space.checked_space import checked_space
-from sweeper.space.components import resolve_plain_component
-from sweeper.space.domains.domains import Fields
+from sweeper.space.components import resolve_component, resolve_plain_component
+from sweeper.space.domains.domains import (
+    INVALID,
+    Constant,
+    Fields,
+    Members,
+    Node,
+    grid_size,
+    is_random,
+    resolved_faults,
+)
 from sweeper.space.evaluation import check_evaluation, further_metric_labels
 from sweeper.space.file import Document, read_document
-from sweeper.space.models import SweepSpec
+from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
-from sweeper.space.structure import checked_structure, written_out
+from sweeper.space.searcher_settings import check_searcher
+from sweeper.space.structure import structural_faults, written_out
 from sweeper.space.user_code import look_beside
 from trainables.registry.nearest import did_you_mean
 
@@ -59,7 +70,7 @@ def load_spec(
         file = locate(path)
         look_beside(file)
         document = read_document(file)
-    if not document.faults:
+    if overrides and not document.faults:
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
     spec = _checked(document, str(path), registries)
@@ -103,12 +114,16 @@ def _rehearsal_faults(spec: SweepSpec, registries: Registries) -> list[Fault]:
 def _checked(document: Document, source: str, registries: Registries | None) -> SweepSpec:
     faults = list(document.faults)
     if not faults or document.values:
-        values = written_out(document.values)
+        values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
-        space, found = _check_names(values, registries)
-        spec, structural = checked_structure(values if space is None else {**values, "space": space})
-        faults += [*found, *structural, *_cross_rules(values, registries)]
-        if spec is not None and not faults:
+        space, found = _check_names(values, document.values.get("space"), registries)
+        faults += found
+        try:
+            spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
+        except ValidationError as error:
+            faults += structural_faults(error)
+        faults += _cross_rules(values, registries)
+        if not faults:
             faults = _rehearsal_faults(spec, registries)
             if not faults:
                 return spec
@@ -116,21 +131,71 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     raise InvalidSearchSpace(lined, source)
 
 
-def _check_names(values: dict[str, Plain], registries: Registries) -> tuple[Fields | None, list[Fault]]:
+def _check_names(values: dict[str, Plain], space: Plain, registries: Registries) -> tuple[Fields | Plain, list[Fault]]:
     """Check data set, space and evaluation against the registries; put what is resolved into `values`.
 
-    Returns the space as the tree that is kept, and what is broken.
+    Returns the space as the tree that the spec keeps (as it is where it is no mapping), and what is broken.
     """
     faults: list[Fault] = []
-    tree: Fields | None = None
+    checked: Fields | Plain = space
     if "dataset" in values:
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
-    if isinstance(values.get("space"), dict):
-        tree = checked_space(values, registries, faults)
+    if isinstance(space, dict):
+        nodes = _check_space(space, registries, faults)
+        if isinstance(values.get("searcher"), dict):
+            nodes = check_searcher(values, nodes, faults)
+        checked = tree = Fields(nodes)
+        if not faults:
+            faults += resolved_faults(tree, "space")
+        faults += _count_faults(values, tree)
     evaluation = values.get("evaluation", {})
     if isinstance(evaluation, dict):
         values["evaluation"] = check_evaluation(dict(evaluation), registries, faults)
-    return tree, faults
+    return checked, faults
+
+
+def _check_space(space: Mapping[str, Plain], registries: Registries, faults: list[Fault]) -> dict[str, Node]:
+    parts = registries.space
+    for key in space:
+        if key not in parts:
+            hint = did_you_mean(key, tuple(parts)).removeprefix("; ")
+            faults.append(Fault(join_path("space", key), f"unknown key {key!r}", hint))
+    nodes = {}
+    for key, registry in parts.items():
+        if key in space:
+            nodes[key] = resolve_component(space[key], registry, join_path("space", key), faults)
+        else:
+            known = ", ".join(registry)
+            faults.append(Fault(join_path("space", key), f"the space has no {key}", f"name one of: {known}"))
+    return nodes
+
+
+def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
+    """Fill in `samples` where it may be left out, and check how many configurations there are."""
+    if any(_invalid(node) for node in space.nodes.values()):
+        values.setdefault("samples", 1)
+        return []
+    points = grid_size(space)
+    if values.get("samples") is None:
+        if points == 1 and is_random(space):
+            values["samples"] = 1
+            return [Fault("samples", "missing: how many configurations to draw", "write e.g. samples: 48")]
+        values["samples"] = 1
+    samples, replicates = values["samples"], values.get("replicates")
+    common = isinstance(replicates, dict) and replicates.get("seeds") == "common"
+    if common and isinstance(samples, int) and samples > 1 and not is_random(space):
+        rule = f"samples = {samples} would train every grid point {samples} times on the same seeds, which are common"
+        return [Fault("samples", rule, "leave it out, and raise replicates.count")]
+    if isinstance(samples, int) and 0 < samples <= MAXIMUM_CONFIGURATIONS < points * samples:
+        rule = f"{points} grid points × {samples} samples are more than {MAXIMUM_CONFIGURATIONS} configurations"
+        return [Fault("samples", rule, "shorten the grids, or use choice instead of grid")]
+    return []
+
+
+def _invalid(node: Node) -> bool:
+    if isinstance(node, Members):
+        return any(map(_invalid, node.nodes))
+    return node is INVALID or isinstance(node, Constant)
 
 
 def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:

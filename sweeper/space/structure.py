@@ -1,7 +1,4 @@
-"""The structure of a search space file: short forms written out, then checked against the models.
-
-pydantic's errors become faults of the file.
-"""
+"""The structure of a search space file: what short forms stand for, and pydantic's errors as faults of the file."""
 
 from __future__ import annotations
 
@@ -47,12 +44,9 @@ def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
     return written
 
 
-def checked_structure(values: Mapping[str, object]) -> tuple[SweepSpec | None, list[Fault]]:
-    """Return the spec with the given values, or `None` and the rules of `SweepSpec` that they break."""
-    try:
-        return SweepSpec.model_validate(values), []
-    except ValidationError as error:
-        return None, [_from_pydantic(detail) for detail in error.errors(include_url=False)]
+def structural_faults(error: ValidationError) -> list[Fault]:
+    """Return the rules of `SweepSpec` that a file's values break."""
+    return [_from_pydantic(detail) for detail in error.errors(include_url=False)]
 
 
 def _from_pydantic(detail: ErrorDetails) -> Fault:

@@ -335,3 +335,9 @@ def test_shipped_files_are_valid(name):
     header = spec.header
     assert all((header.question, header.source, header.expected, header.cost))
     assert re.match(rf"sweeper (run|submit) search_spaces/{name}\.yaml( --|, then |$)", header.command), header.command
+
+
+def test_unknown_hyperparameters_are_named_in_the_files_order():
+    unknown = [f"unknown_{letter}" for letter in "hcagbfed"]
+    faults = _faults(_with(space=_space(loss={"name": "focal", **dict.fromkeys(unknown, 1)})))
+    assert [path for path in faults if "unknown" in path] == [f"space.loss.{name}" for name in unknown]
