@@ -23,8 +23,8 @@ from sweeper.space.configurations import (
     named_components,
     varying_columns,
 )
-from sweeper.space.domains.choices import Uniforms, draw
 from sweeper.space.domains import domains
+from sweeper.space.domains.choices import Uniforms, draw
 from sweeper.space.domains.domains import grid_size, parse, plain
 from sweeper.space.loading import build_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
