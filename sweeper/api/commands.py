@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.api.finished import FinishedRun, ReportPage, Submitted
 from sweeper.core.errors import SweeperError
+from sweeper.core.plain import Plain
 from sweeper.remote.reach import all_here, connect, here, remote_output, tracking
 from sweeper.text.display import Shown
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 Settings = Mapping[str, object] | Sequence[str] | None
 """Overrides: `{"scheduler.max_epochs": 9}`, or texts as `--set` takes them."""
 
-Space = str | Path | Mapping[str, object]
+Space = str | Path | Mapping[str, Plain]
 """A search space: a file, the name of one that ships, or the values of one."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import yaml
 
@@ -10,7 +11,7 @@ from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.space.file import Document
 from sweeper.space.loading import reopened_spec
 from sweeper.space.overrides import apply_overrides
-from sweeper.storage.sweeps import Sweep, open_sweep, write_whole
+from sweeper.storage.sweeps import Sweep, write_whole
 
 AMENDABLE = ("budget", "max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout", "notify")
 """The keys of a search space that say nothing about what is measured."""
@@ -32,7 +33,7 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
         for setting in settings
         if setting.partition("=")[0].partition(".")[0].strip() not in AMENDABLE
     ]
-    document = Document(values=yaml.safe_load(sweep.paths.sweep_file.read_text()))
+    document = Document(values=sweep.spec.resolved())
     apply_overrides(document, settings)
     if refused or document.faults:
         raise InvalidSearchSpace([*refused, *document.faults], source="--set")
@@ -44,4 +45,4 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
         raise SweeperError(
             f"{sweep.paths.sweep_file} cannot be written: {error.strerror}", "make the results folder writable"
         ) from error
-    return open_sweep(str(sweep.paths.root), sweep.paths.root.parent)
+    return replace(sweep, spec=spec)

@@ -18,7 +18,6 @@ from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import COMPLETED, fold
-from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.choices import choices_of
 from sweeper.space.models import SweepSpec
 from sweeper.storage.places import local_copy
@@ -87,12 +86,12 @@ def lessons(
 
 def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Lesson:
     state = fold(read_journal(source.paths.journal), len(source.configurations))
-    node, observations, outside = parsed_space(spec), list[dict[str, Any]](), 0
+    observations, outside = list[dict[str, Any]](), 0
     for index, trial in state.trials.items():
         value = trial.objective
         if trial.status != COMPLETED or value is None or not math.isfinite(value):
             continue
-        choices = choices_of(node, source.configurations[index])
+        choices = choices_of(spec.space, source.configurations[index])
         if choices is None:
             outside += 1
         else:

@@ -14,7 +14,8 @@ from sweeper.planning.dataset_sizes import DataSetSize, dataset_size
 from sweeper.planning.estimate import TRAINING_PASSES, forward_operations
 from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.space.configurations import Configuration, examples
+from sweeper.space.configurations import examples
+from sweeper.space.domains.choices import Configuration
 from sweeper.space.models import SweepSpec
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     chosen: dict[str, Configuration] = {}
     for i in range(min(len(space), SIMULATED_TRIALS)):
         configuration = space[i]
-        before = chosen.setdefault(configuration["architecture"]["name"], configuration)
+        architecture = str(configuration["architecture"]["name"])
+        before = chosen.setdefault(architecture, configuration)
         if before["loss"]["name"] == "cross_entropy":
-            chosen[configuration["architecture"]["name"]] = configuration
+            chosen[architecture] = configuration
     return dict(sorted(chosen.items()))
 
 

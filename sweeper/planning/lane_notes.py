@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sweeper.space.configurations import Configuration, configurations
+from sweeper.space.configurations import configurations
+from sweeper.space.domains.choices import Configuration
 from sweeper.space.models import SweepSpec
 from trainables.datasets.base import DataSet
 from trainables.training.acceleration import TrainingSettings
@@ -20,7 +21,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
     """
     if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
         return []
-    pairs: dict[tuple[str, str], Configuration] = {}
+    pairs: dict[tuple[object, object], Configuration] = {}
     for configuration in configurations(spec)[:LOOKED_AT]:
         if is_own(configuration):
             pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)
@@ -31,7 +32,9 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
             return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
 
-        fault = lane_fault(build, (0, 1), dataset, configuration["optimizer"]["batch_size"])
+        size = configuration["optimizer"]["batch_size"]
+        assert isinstance(size, int)
+        fault = lane_fault(build, (0, 1), dataset, size)
         if fault is not None:
             notes.append(f"{loss} on {network} is trained one replicate after the other, not as lanes: {fault}")
     return notes

@@ -245,7 +245,7 @@ def _hours(value: float) -> str:
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
     """Return the share of configurations of each architecture, from at most the first `SIMULATED_TRIALS`."""
     space = examples(spec)
-    names = [space[i]["architecture"]["name"] for i in range(min(len(space), SIMULATED_TRIALS))]
+    names = [str(space[i]["architecture"]["name"]) for i in range(min(len(space), SIMULATED_TRIALS))]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.planning.user_code_checks import dataset_fault, own_faults
-from sweeper.space.configurations import Configuration, examples
+from sweeper.space.configurations import examples
 from sweeper.space.models import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
@@ -38,7 +38,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     faults = [
         *_faults(
             "space.architecture",
-            (c["architecture"] for c in drawn if not ARCHITECTURES.is_own(c["architecture"]["name"])),
+            (c["architecture"] for c in drawn if not ARCHITECTURES.is_own(str(c["architecture"]["name"]))),
             lambda a: fit_fault(dataset, a),
         ),
         *_faults(
@@ -79,7 +79,7 @@ def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]
     return [Fault(path, sentence) for sentence in sentences]
 
 
-def _load(dataset: Configuration) -> DataSet:
+def _load(dataset: dict[str, Any]) -> DataSet:
     options = dict(dataset)
     name = options.pop("name")
     try:

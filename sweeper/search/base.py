@@ -20,8 +20,8 @@ from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import Record
 from sweeper.journal.state import ENDED, FAILED, RUNNING
-from sweeper.space.domains.choices import Choice
-from sweeper.space.domains.domains import Node
+from sweeper.space.domains.choices import Choice, Configuration
+from sweeper.space.domains.domains import Fields, Node
 from trainables.registry import Hyperparameter, Registry
 
 WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: what a sweep finds is its own")
@@ -36,7 +36,7 @@ SAME_NUMBER = 1e-9
 class Suggestion:
     """A configuration that a searcher chose, and the choices that lead to it (`sweeper.space.domains.choices`)."""
 
-    values: dict[str, Any]
+    values: Configuration
     choices: dict[str, Choice]
 
 
@@ -70,7 +70,7 @@ class SearchMethod:
         """
         return nodes
 
-    def begin(self, space: Node, *, metric: str, mode: str, seed: int) -> Searcher:
+    def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
         """Return what chooses, told of nothing yet; only a method that learns is asked. It may import what is slow."""
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
 

@@ -27,18 +27,18 @@ from sweeper.core.ids import seed_from, trial_name
 from sweeper.journal.journal import Record
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
 from sweeper.search.base import History, Observed, Suggestion
-from sweeper.space.domains.choices import Choice, draw
-from sweeper.space.domains.domains import Interval, Members, Node
+from sweeper.space.domains.choices import Choice, draw_configuration
+from sweeper.space.domains.domains import Fields, Interval, Members
 
 
 class OptunaSearcher:
     """Suggests a sweep's configurations. Told nothing at first: `apply` takes the journal in."""
 
-    def __init__(self, space: Node, *, metric: str, mode: str, seed: int, startup: int) -> None:
+    def __init__(self, space: Fields, *, metric: str, mode: str, seed: int, startup: int) -> None:
         """Prepare to search `space`: at random for `startup` trials, then for the best `metric`, `min` or `max`."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.maker = f"optuna {optuna.__version__}"
-        self._node = space
+        self._space = space
         self._metric, self._mode = metric, mode
         self._seed, self._startup = seed, startup
         self._history = History()
@@ -115,7 +115,7 @@ class OptunaSearcher:
     def _walk(self, trial: Any) -> None:
         """Suggest one configuration: Tune calls this with Optuna's trial, whose `suggest_…` make the choices."""
         asked = _Asked(trial)
-        self._made = Suggestion(draw(self._node, "", 0, asked), asked.choices)
+        self._made = Suggestion(draw_configuration(self._space, 0, asked), asked.choices)
 
 
 class _Asked:

@@ -45,7 +45,7 @@ class TpeSearch(SearchMethod):
             faults.append(Fault("searcher", rule, "give a domain, e.g. lr: {loguniform: [0.01, 0.3]}"))
         return nodes
 
-    def begin(self, space: Node, *, metric: str, mode: str, seed: int) -> Searcher:
+    def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
         """Return what chooses, told of nothing yet. Imports Ray and Optuna."""
         from sweeper.search.optuna import OptunaSearcher
 

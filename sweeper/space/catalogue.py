@@ -64,7 +64,8 @@ def list_spaces() -> list[SpaceEntry]:
     """Return the shipped search space files, by name. Reads their headers only; nothing is checked or imported."""
     entries = []
     for name, path in packaged_files().items():
-        header = read_document(path).values.get("header") or {}
+        header = read_document(path).values.get("header")
+        header = header if isinstance(header, dict) else {}
         entries.append(SpaceEntry(name, *(str(header.get(key, "")) for key in ("question", "cost", "command"))))
     return entries
 

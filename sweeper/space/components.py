@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
+from sweeper.core.plain import Plain
 from sweeper.space.domains.domains import (
     DOMAINS,
     INVALID,
@@ -32,7 +32,7 @@ from trainables.registry.nearest import did_you_mean
 _MAXIMUM_COMBINATIONS = 4096
 
 
-def resolve_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> Node:
+def resolve_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> Node:
     """Return the component at `path` with its defaults filled in; what it breaks is added to `faults`."""
     return _resolve(parse(value, path, faults), registry, path, faults)
 
@@ -92,7 +92,7 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
 def _resolve_hyperparameters(component: Component, given: dict[str, Node], path: str, faults: list[Fault]) -> Node:
     known = tuple(h.name for h in component.hyperparameters)
     found: list[Fault] = []
-    for key in given.keys() - set(known):
+    for key in (key for key in given if key not in known):
         hint = did_you_mean(key, known).removeprefix("; ") or "remove it"
         found.append(Fault(join_path(path, key), f"{component.name} takes no hyperparameter {key!r}", hint))
     nodes: dict[str, Node] = {"name": Constant(component.name)}
@@ -152,7 +152,7 @@ def _joint_faults(component: Component, nodes: Mapping[str, Node], path: str) ->
     if component.check is None:
         return []
     names = [name for name in nodes if name != "name"]
-    values: list[list[tuple[str, Any]]] = [extremes(nodes[name]) for name in names]
+    values: list[list[tuple[str, Plain]]] = [extremes(nodes[name]) for name in names]
     if math.prod(map(len, values)) > _MAXIMUM_COMBINATIONS:  # then the first and last member of each
         values = [[v[0], v[-1]] for v in values]
     for combination in itertools.islice(itertools.product(*values), _MAXIMUM_COMBINATIONS):
@@ -168,16 +168,16 @@ def _typed(node: Node, description: Hyperparameter) -> Node:
     """Return the node with its numbers in the hyperparameter's type, so that `3` and `3.0` are one value."""
     if description.kind not in ("number", "integer", "numbers"):
         return node
-    number = int if description.kind == "integer" else float
+    number: type[int] | type[float] = int if description.kind == "integer" else float
     if isinstance(node, Members):
         return Members(node.kind, tuple(_typed(member, description) for member in node.nodes))
     if isinstance(node, Interval):
         step = None if node.step is None else number(node.step)
         return Interval(node.kind, number(node.low), number(node.high), step)
-    if isinstance(node, Constant) and node.value is not None:
-        value = node.value
-        return Constant([number(v) for v in value] if isinstance(value, (list, tuple)) else number(value))
-    return node
+    value = node.value if isinstance(node, Constant) else None
+    if isinstance(value, (list, tuple)):  # a default may be a tuple
+        return Constant([number(v) for v in value if isinstance(v, (int, float))])
+    return Constant(number(value)) if isinstance(value, (int, float)) else node
 
 
 def _misspelled_domain(node: Fields) -> str:
@@ -188,9 +188,9 @@ def _misspelled_domain(node: Fields) -> str:
     return hint if hint.startswith("did") else ""
 
 
-def resolve_plain_component(value: Any, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Any]:
+def resolve_plain_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> dict[str, Plain]:
     """Return a component that no domain may vary (a data set, a post-hoc method) as `{name: …, option: value}`."""
-    given = value if isinstance(value, dict) else {"name": value}
+    given: dict[str, Plain] = value if isinstance(value, dict) else {"name": value}
     same = f"the {registry.kind} is the same for the whole sweep"
     if len(given) == 1 and next(iter(given)) in DOMAINS:
         faults.append(Fault(path, same, "vary what is below space"))
@@ -200,11 +200,11 @@ def resolve_plain_component(value: Any, registry: Registry, path: str, faults: l
         faults += [Fault(join_path(path, key), f"{key} takes a plain value; {same}") for key in domains]
         return {}
     constants: dict[str, Node] = {key: Constant(option) for key, option in given.items()}
-    node = _resolve_named(Fields(constants), registry, path, faults)
-    return plain(node) if isinstance(node, Fields) else {}
+    resolved = plain(_resolve_named(Fields(constants), registry, path, faults))
+    return resolved if isinstance(resolved, dict) else {}
 
 
-def resolve_components(value: Any, registry: Registry, path: str, faults: list[Fault]) -> Any:
+def resolve_components(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> Plain:
     """Return a list of components that no domain may vary; one alone, or none, is a list, too.
 
     Their columns are called after them, so no two may have one name.
@@ -213,13 +213,17 @@ def resolve_components(value: Any, registry: Registry, path: str, faults: list[F
         value = [value] if value else []
     if not isinstance(value, list):
         return value
-    resolved: list[dict[str, Any]] = []
+    resolved: list[Plain] = []
+    labels: set[str] = set()
     for index, component in enumerate(value):
         place = join_path(path, index)
-        resolved.append(resolve_plain_component(component, registry, place, faults))
-        name = resolved[-1].get("name")
-        if name and column_label(name) in [column_label(each["name"]) for each in resolved[:-1] if each]:
-            faults.append(Fault(place, f"{name} is given twice", "columns are named by it"))
+        found = resolve_plain_component(component, registry, place, faults)
+        resolved.append(found)
+        if found:
+            label = column_label(str(found["name"]))
+            if label in labels:
+                faults.append(Fault(place, f"{found['name']} is given twice", "columns are named by it"))
+            labels.add(label)
     return resolved
 
 

@@ -8,18 +8,15 @@ Grid points come in turn: configuration *i* has grid point *i* mod (number of gr
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 import numpy as np
 
-from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import configuration_seed, flatten_configuration, seed_from
-from sweeper.space.domains.choices import Uniforms, draw
-from sweeper.space.domains.domains import Fields, Members, Node, extremes, grid_size, parse, plain
+from sweeper.space.domains.choices import Configuration, Uniforms, draw_configuration
+from sweeper.space.domains.domains import Fields, Members, Node, extremes, grid_size, plain
 from sweeper.space.models import SweepSpec
-
-Configuration = dict[str, Any]
 
 EXAMPLES = 2000
 """Random configurations that are looked at where a sweep has none yet: enough to meet every branch."""
@@ -49,8 +46,8 @@ class Configurations(ByIndex):
     """All configurations of a sweep, each drawn when asked for."""
 
     def __init__(self, spec: SweepSpec, samples: int | None = None) -> None:
-        """Parse the space of `spec` once; `samples` draws a grid point, by default as many as the sweep has."""
-        self._space = parsed_space(spec)
+        """Draw from the space of `spec`: `samples` a grid point, by default as many as the sweep has."""
+        self._space = spec.space
         self._seed = spec.seed
         self.grid_points = grid_size(self._space)
         self._count = self.grid_points * (spec.samples if samples is None else samples)
@@ -60,7 +57,7 @@ class Configurations(ByIndex):
 
     def _at(self, index: int) -> Configuration:
         seed = configuration_seed(self._seed, index)
-        return draw(self._space, "", index % self.grid_points, Uniforms(lambda path: _uniform(seed, path)))
+        return draw_configuration(self._space, index % self.grid_points, Uniforms(lambda path: _uniform(seed, path)))
 
 
 def configurations(spec: SweepSpec) -> Configurations:
@@ -76,17 +73,12 @@ def examples(spec: SweepSpec) -> Configurations:
     return Configurations(spec, EXAMPLES) if spec.searcher.learns else Configurations(spec)
 
 
-def parsed_space(spec: SweepSpec) -> Node:
-    """Return the parsed space of a sweep."""
-    return _parse(spec.space)
-
-
 def configuration(spec: SweepSpec, i: int) -> Configuration:
     """Return configuration `i`. Raises IndexError when the sweep has fewer."""
     return Configurations(spec)[i]
 
 
-def column_types(space: Mapping[str, Any]) -> dict[str, type]:
+def column_types(space: Fields) -> dict[str, type]:
     """Return the type of every hyperparameter column over all branches: `{"config_loss_gamma": float, …}`.
 
     Types are bool, int, float and str. Where branches disagree, numbers become float and anything else str; lists are
@@ -101,29 +93,21 @@ def column_types(space: Mapping[str, Any]) -> dict[str, type]:
     return types
 
 
-def varying_columns(space: Mapping[str, Any]) -> tuple[str, ...]:
+def varying_columns(space: Fields) -> tuple[str, ...]:
     """Return the hyperparameter columns that the sweep varies: names, and what differs among equal names.
 
     A hyperparameter that two components share by name only (the width of one architecture and of another) does not
     vary by itself.
     """
-    values: dict[str, dict[str, set[Any]]] = {}
+    values: dict[str, dict[str, set[object]]] = {}
     for component, column, value in _column_values(space):
         values.setdefault(column, {}).setdefault(component, set()).add(value)
     return tuple(column for column, seen in values.items() if any(len(s) > 1 for s in seen.values()))
 
 
-def named_components(part: Any) -> list[str]:
-    """Return the names of the components that a part of a space, such as `space["loss"]`, may draw, each once."""
-    return [*dict.fromkeys(str(plain(component.nodes["name"])) for component in _components(parse(part, "", [])))]
-
-
-def _parse(space: Mapping[str, Any]) -> Node:
-    faults: list[Fault] = []
-    node = parse(dict(space), "", faults)
-    if faults:
-        raise InvalidSearchSpace(faults)
-    return node
+def named_components(part: Node) -> list[str]:
+    """Return the names of the components that a part of a space, such as `space.nodes["loss"]`, may draw, each once."""
+    return [*dict.fromkeys(str(plain(component.nodes["name"])) for component in _components(part))]
 
 
 def _uniform(seed: int, path: str) -> float:
@@ -131,14 +115,12 @@ def _uniform(seed: int, path: str) -> float:
     return float(np.random.Generator(np.random.PCG64(seed_from(seed, path))).random())
 
 
-def _column_values(space: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _column_values(space: Fields) -> Iterator[tuple[str, str, object]]:
     """Yield (component, column, value) for every value a column may take; an interval gives its two ends.
 
     The component is the name whose hyperparameter the column is; empty for the names themselves.
     """
-    parsed = _parse(space)
-    assert isinstance(parsed, Fields)
-    for part, node in parsed.nodes.items():
+    for part, node in space.nodes.items():
         for component in _components(node):
             name = str(plain(component.nodes["name"]))
             for key, member in component.nodes.items():

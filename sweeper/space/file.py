@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from search_spaces import packaged_files
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path, parent_path
+from sweeper.core.plain import Plain
 from trainables.registry.nearest import nearest
 
 MAXIMUM_BYTES = 1_000_000
@@ -39,7 +39,7 @@ class _PlainLoader(yaml.SafeLoader):
         self.depth += 1
         self.nodes += 1
         if self.depth > MAXIMUM_DEPTH or self.nodes > MAXIMUM_VALUES:
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it so
             deep = f"nested more than {MAXIMUM_DEPTH} levels deep"
             problem = deep if self.depth > MAXIMUM_DEPTH else f"more than {MAXIMUM_VALUES} keys and values"
             raise yaml.MarkedYAMLError(None, None, problem, mark)
@@ -71,7 +71,7 @@ class Document:
         faults: what is wrong with the text itself: unreadable, not YAML, duplicate keys, a bad override.
     """
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Plain] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     overridden: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
@@ -119,7 +119,7 @@ def parse_document(content: bytes) -> Document:
     return document
 
 
-def _parse_yaml(text: str, path: str, document: Document) -> Any:
+def _parse_yaml(text: str, path: str, document: Document) -> Plain:
     """Return the values of one YAML text; faults and lines go to `document` (lines only for a whole file)."""
     loader: _PlainLoader | None = None
     try:
@@ -146,7 +146,7 @@ class _Builder:
         self.remaining = MAXIMUM_VALUES
         self.open: set[int] = set()
 
-    def build(self, node: yaml.Node, path: str) -> Any:
+    def build(self, node: yaml.Node, path: str) -> Plain:
         line = node.start_mark.line + 1
         self.document.lines.setdefault(path, line)
         self.remaining -= 1
@@ -164,15 +164,15 @@ class _Builder:
             self._fault(path, f"the tag {node.tag!r} is not allowed", "remove the tag", line)
             return None
         self.open.add(id(node))
-        value = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._list(node, path)
+        value: Plain = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._list(node, path)
         self.open.discard(id(node))
         return value
 
-    def _list(self, node: yaml.Node, path: str) -> list[Any]:
+    def _list(self, node: yaml.Node, path: str) -> list[Plain]:
         return [self.build(member, join_path(path, index)) for index, member in enumerate(node.value)]
 
-    def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Plain]:
+        values: dict[str, Plain] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
@@ -187,9 +187,9 @@ class _Builder:
             values[key] = self.build(value_node, join_path(path, key))
         return values
 
-    def _scalar(self, node: yaml.ScalarNode, path: str, line: int) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: str, line: int) -> Plain:
         kind = node.tag.removeprefix(_TAG)
-        text = node.value
+        text: str = node.value
         try:
             if kind == "str":
                 return text
@@ -215,13 +215,13 @@ class _Builder:
         self.document.faults.append(Fault(path, rule, remedy, line))
 
 
-def parse_value(text: str, path: str) -> tuple[Any, list[Fault]]:
+def parse_value(text: str, path: str) -> tuple[Plain, list[Fault]]:
     """Parse the value of an override as YAML; `path` names it in faults."""
     document = Document()
     value = _parse_yaml(text, path, document)
     return value, [Fault(path, f"--set: {fault.rule}", fault.remedy) for fault in document.faults]
 
 
-def _type_name(value: Any) -> str:
+def _type_name(value: Plain) -> str:
     names = {bool: "boolean", int: "number", float: "number", str: "text", list: "list", dict: "mapping"}
     return names.get(type(value), type(value).__name__)

@@ -12,18 +12,26 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from search_spaces import locate
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.key_paths import join_path
+from sweeper.core.plain import Plain
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS
 from sweeper.space import notify as notify_targets
 from sweeper.space.components import resolve_component, resolve_plain_component
-from sweeper.space.domains.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, parse, plain
+from sweeper.space.domains.domains import (
+    INVALID,
+    Constant,
+    Fields,
+    Members,
+    Node,
+    grid_size,
+    is_random,
+    resolved_faults,
+)
 from sweeper.space.evaluation import check_evaluation, further_metric_labels
 from sweeper.space.file import Document, read_document
 from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
@@ -31,6 +39,7 @@ from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.searchers import check_searcher
+from sweeper.space.structure import structural_faults, written_out
 from sweeper.space.user_code import look_beside
 from trainables.registry import Registry
 from trainables.registry.nearest import did_you_mean
@@ -39,7 +48,7 @@ __all__ = ["SweepSpec", "build_spec", "load_spec"]
 
 
 def load_spec(
-    path: str | Path | Mapping[str, Any],
+    path: str | Path | Mapping[str, Plain],
     overrides: Sequence[str] = (),
     registries: Registries | None = None,
     *,
@@ -63,7 +72,7 @@ def load_spec(
         file = locate(path)
         look_beside(file)
         document = read_document(file)
-    if not document.faults:
+    if overrides and not document.faults:
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
     spec = _checked(document, str(path), registries)
@@ -71,13 +80,13 @@ def load_spec(
 
 
 def build_spec(
-    values: Mapping[str, Any], registries: Registries | None = None, source: str = "search space"
+    values: Mapping[str, Plain], registries: Registries | None = None, source: str = "search space"
 ) -> SweepSpec:
     """Check values that are in memory already. Raises InvalidSearchSpace."""
     return _checked(Document(values=dict(values)), source, registries)
 
 
-def reopened_spec(values: Mapping[str, Any], source: str) -> SweepSpec:
+def reopened_spec(values: Mapping[str, Plain], source: str) -> SweepSpec:
     """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace."""
     return build_spec(values, installed_registries().trusted(), source)
 
@@ -86,7 +95,7 @@ def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> Sweep
     """Return the rehearsal of a checked search space; a rehearsal is its own. Raises InvalidSearchSpace."""
     if spec.is_rehearsal:
         return spec
-    changes = _written_out(spec.rehearsal or {})
+    changes = written_out(spec.rehearsal or {})
     values = rehearsed_values(spec.model_dump(mode="json"), changes)
     return _checked(Document(values=values), "rehearsal", registries)
 
@@ -107,12 +116,16 @@ def _rehearsal_faults(spec: SweepSpec, registries: Registries) -> list[Fault]:
 def _checked(document: Document, source: str, registries: Registries | None) -> SweepSpec:
     faults = list(document.faults)
     if not faults or document.values:
-        values = _written_out(document.values)
+        values = written_out({key: value for key, value in document.values.items() if key != "space"})
         registries = registries or installed_registries()
-        faults += _check_names(values, registries)
-        spec, structural = _structure(values)
-        faults += [*structural, *_cross_rules(values, registries)]
-        if spec is not None and not faults:
+        space, found = _check_names(values, document.values.get("space"), registries)
+        faults += found
+        try:
+            spec = SweepSpec.model_validate({**values, "space": space} if "space" in document.values else values)
+        except ValidationError as error:
+            faults += structural_faults(error)
+        faults += _cross_rules(values, registries)
+        if not faults:
             faults = _rehearsal_faults(spec, registries)
             if not faults:
                 return spec
@@ -120,45 +133,34 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     raise InvalidSearchSpace(lined, source)
 
 
-def _written_out(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the file's values with the short forms outside the space written out."""
-    written = dict(values)
-    for key in ("header", "objective", "resources", "evaluation", "replicates", "searcher", "training"):
-        if key in written and written[key] is None:  # a key with nothing below it
-            del written[key]
-    for key, inner in (("dataset", "name"), ("scheduler", "name"), ("searcher", "name"), ("replicates", "count")):
-        if key in written and not isinstance(written[key], (dict, list)):
-            written[key] = {inner: written[key]}
-    scheduler = written.get("scheduler")
-    if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
-        written["scheduler"] = {**scheduler, "name": "none"}
-    if "notify" in written:
-        written["notify"] = notify_targets.written_out(written["notify"])
-    return written
+def _check_names(values: dict[str, Plain], space: Plain, registries: Registries) -> tuple[Fields | Plain, list[Fault]]:
+    """Check data set, space and evaluation against the registries; put what is resolved into `values`.
 
-
-def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
-    """Check data set, space and evaluation against the registries, and put the resolved parts into `values`."""
+    Returns the space as the tree that the spec keeps (as it is where it is no mapping), and what is broken.
+    """
     faults: list[Fault] = []
+    checked: Fields | Plain = space
     if "dataset" in values:
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
-    if isinstance(values.get("scheduler"), dict):
-        values["scheduler"] = _check_scheduler(values["scheduler"], registries.schedulers, faults)
-    if isinstance(values.get("space"), dict):
-        nodes = _check_space(values["space"], registries, faults)
+    scheduler = values.get("scheduler")
+    if isinstance(scheduler, dict):
+        values["scheduler"] = _check_scheduler(scheduler, registries.schedulers, faults)
+    if isinstance(space, dict):
+        nodes = _check_space(space, registries, faults)
         nodes = check_searcher(values, nodes, registries.searchers, faults)
-        values["space"] = {key: plain(node) for key, node in nodes.items()}
-        if not faults:  # written out with their defaults, members of a grid may turn out to be the same
-            parse(values["space"], "space", faults)
-        faults += _count_faults(values, Fields(nodes))
-    if "evaluation" not in values or isinstance(values["evaluation"], dict):
-        values["evaluation"] = check_evaluation(dict(values.get("evaluation", {})), registries, faults)
-    return faults
+        checked = tree = Fields(nodes)
+        if not faults:
+            faults += resolved_faults(tree, "space")
+        faults += _count_faults(values, tree)
+    evaluation = values.get("evaluation", {})
+    if isinstance(evaluation, dict):
+        values["evaluation"] = check_evaluation(dict(evaluation), registries, faults)
+    return checked, faults
 
 
-def _check_scheduler(given: Mapping[str, object], registry: Registry, faults: list[Fault]) -> dict[str, object]:
+def _check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
     """Return the scheduler with its defaults filled in; what it breaks is added to `faults`."""
-    settings = {"name": DEFAULT, **given}
+    settings: dict[str, Plain] = {"name": DEFAULT, **given}
     name = settings["name"]
     if isinstance(name, str) and name in registry and IGNORES_SETTINGS in registry[name].tags:
         kept = {h.name for h in registry[name].hyperparameters}
@@ -168,7 +170,7 @@ def _check_scheduler(given: Mapping[str, object], registry: Registry, faults: li
     return resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}  # its faults are known
 
 
-def _check_space(space: Mapping[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Node]:
+def _check_space(space: Mapping[str, Plain], registries: Registries, faults: list[Fault]) -> dict[str, Node]:
     parts = registries.space
     for key in space:
         if key not in parts:
@@ -184,7 +186,7 @@ def _check_space(space: Mapping[str, Any], registries: Registries, faults: list[
     return nodes
 
 
-def _count_faults(values: dict[str, Any], space: Fields) -> list[Fault]:
+def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
     """Fill in `samples` where it may be left out, and check how many configurations there are."""
     if any(_invalid(node) for node in space.nodes.values()):
         values.setdefault("samples", 1)
@@ -212,40 +214,7 @@ def _invalid(node: Node) -> bool:
     return node is INVALID or isinstance(node, Constant)
 
 
-def _structure(values: dict[str, Any]) -> tuple[SweepSpec | None, list[Fault]]:
-    try:
-        return SweepSpec.model_validate(values), []
-    except ValidationError as error:
-        return None, [_from_pydantic(detail) for detail in error.errors(include_url=False)]
-
-
-def _from_pydantic(detail: ErrorDetails) -> Fault:
-    keys = [key for key in detail["loc"] if not str(key).startswith(("function-", "dict[", "literal["))]
-    path = ""
-    for key in keys:
-        path = join_path(path, key)
-    if detail["type"] == "extra_forbidden":
-        names = tuple(_model_at(keys[:-1]).model_fields)
-        return Fault(path, f"unknown key {keys[-1]!r}", did_you_mean(str(keys[-1]), names).removeprefix("; "))
-    if detail["type"] == "missing":
-        return Fault(path, "missing")
-    rule = detail["msg"].removeprefix("Value error, ")
-    rule = rule.replace("Input should be a valid dictionary or instance of", "must be a mapping:")
-    rule = rule.replace("Input should be", "must be")
-    shown = repr(detail["input"]) if keys[:1] != ["notify"] else "its value"  # which may be a secret
-    return Fault(path, rule if "=" in rule else f"{shown[:60]} {rule}")
-
-
-def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
-    """Return the model whose keys stand at `keys`."""
-    model: type[BaseModel] = SweepSpec
-    for key in (key for key in keys if isinstance(key, str)):  # members of a list are all alike
-        annotation = model.model_fields[key].annotation
-        model = next(a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel))
-    return model
-
-
-def _cross_rules(values: Mapping[str, Any], registries: Registries) -> list[Fault]:
+def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
     """Check the rules over several keys; values of a wrong type are the structure's business."""
     faults = notify_targets.notification_faults(values.get("notify"))
     objective = values.get("objective")

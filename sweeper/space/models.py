@@ -8,10 +8,14 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema
+from pydantic_core import PydanticKnownError, core_schema
 
+from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.plain import Plain
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.search.base import SEARCHERS, SearchMethod
+from sweeper.space.domains.domains import Fields, parse, plain
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
@@ -126,7 +130,7 @@ class Replicates(_Part):
         return self.seeds == "common"
 
 
-def _gpu(value: Any) -> Any:
+def _gpu(value: object) -> object:
     if value == "auto":
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
@@ -228,12 +232,30 @@ class Evaluation(_Part):
     metrics: list[dict[str, Any]] = Field(default_factory=list)
 
 
+def _tree(space: object) -> Fields:
+    """Return a space as the tree that checking made of it; values of a resolved file are parsed."""
+    if isinstance(space, Fields):
+        return space
+    if not isinstance(space, dict):
+        raise PydanticKnownError("dict_type")
+    faults: list[Fault] = []
+    tree = Fields({key: parse(part, key, faults) for key, part in space.items()})
+    if faults:
+        raise InvalidSearchSpace(faults)
+    return tree
+
+
+_TREE = core_schema.no_info_plain_validator_function(
+    _tree, serialization=core_schema.plain_serializer_function_ser_schema(plain)
+)
+
+
 class SweepSpec(_Part):
     """A checked search space file, every default filled in.
 
     Attributes:
         dataset: `{name: …, option: value}`.
-        space: `{loss: …, architecture: …, optimizer: …}` with domains, as in the file but resolved.
+        space: the tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
         samples: configurations drawn a grid point.
         searcher: who chooses them.
         retries: how often a crashed trial is tried again.
@@ -257,7 +279,7 @@ class SweepSpec(_Part):
     searcher: SearcherSettings = SearcherSettings()
     replicates: Replicates = Replicates()
     seed: int = Field(default=0, ge=0)
-    space: dict[str, Any]
+    space: Annotated[Fields, GetPydanticSchema(lambda source, handler: _TREE)]
     resources: Resources = Resources()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
@@ -290,7 +312,7 @@ class SweepSpec(_Part):
         """The same as `schedule`."""
         return self.schedule
 
-    def resolved(self) -> dict[str, Any]:
+    def resolved(self) -> dict[str, Plain]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
         values = self.model_dump(mode="json")
         values["header"] = {key: text for key, text in values["header"].items() if text}

@@ -11,10 +11,10 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from sweeper.core.errors import Fault, SweeperError
+from sweeper.core.plain import Plain
 from sweeper.space.models import Notification
 from sweeper.text.redaction import redact_arguments
 
@@ -43,7 +43,7 @@ class Target:
     command: tuple[str, ...] = ()
 
 
-def written_out(value: Any) -> Any:
+def written_out(value: Plain) -> Plain:
     """Return the short forms of `notify` as a list of mappings: one entry without its list, an entry as text."""
     entries = value if isinstance(value, list) else [] if value is None else [value]
     return [_from_text(entry) if isinstance(entry, str) else entry for entry in entries]
@@ -58,7 +58,7 @@ def option_notifications(texts: Sequence[str]) -> list[Notification]:
     return [Notification.model_validate(entry) for entry in entries]
 
 
-def notification_faults(entries: Any, place: str = "notify") -> list[Fault]:
+def notification_faults(entries: object, place: str = "notify") -> list[Fault]:
     """Return the rules that entries, each a mapping, break; no fault repeats a value that may be a secret."""
     faults = []
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
@@ -106,12 +106,12 @@ def resolve_targets(notifications: Sequence[Notification], environment: Mapping[
     return targets
 
 
-def _from_text(text: str) -> dict[str, Any]:
+def _from_text(text: str) -> dict[str, Plain]:
     """Return an entry given as text: an address, or a variable that holds one, is a webhook, all else a command."""
     if "://" in text.partition(" ")[0] or _REFERENCE.match(text):
         return {"webhook": text}
     try:
-        return {"command": shlex.split(text)}
+        return {"command": [*shlex.split(text)]}
     except ValueError:
         return {"command": [text]}
 

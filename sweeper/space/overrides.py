@@ -9,24 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
+from sweeper.core.plain import Plain
 from sweeper.space.file import Document, parse_value
+from sweeper.space.structure import SHORT_FORMS
 
 _PATH = re.compile(r"[^.\[\]]+|\[\d+\]")
-
-# What a scalar at these paths is short for.
-SHORT_FORMS = {
-    "dataset": "name",
-    "scheduler": "name",
-    "searcher": "name",
-    "replicates": "count",
-    "space.loss": "name",
-    "space.architecture": "name",
-    "space.optimizer": "name",
-}
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
@@ -54,29 +44,39 @@ def _split_path(path: str) -> list[str | int] | None:
     return keys if joined == path else None
 
 
-def _assign(document: Document, keys: Sequence[str | int], value: Any) -> list[Fault]:
+def _assign(document: Document, keys: Sequence[str | int], value: Plain) -> list[Fault]:
     """Set the value at `keys`, creating mappings on the way; return why that cannot be done."""
-    parent: Any = None
-    here: Any = document.values
-    path = ""
-    for position, key in enumerate(keys):
-        if position and path in SHORT_FORMS and not isinstance(here, (dict, list)) and here is not None:
-            here = {SHORT_FORMS[path]: here}
-            parent[keys[position - 1]] = here
-        if isinstance(key, int):
-            if not isinstance(here, list) or key >= len(here):
-                size = f"a list of {len(here)}" if isinstance(here, list) else "not a list"
-                return [Fault(join_path(path, key), f"--set: {path} is {size}", "indices count from 0")]
-        elif not isinstance(here, dict):
-            known = "a list; use [index]" if isinstance(here, list) else f"{here!r}, not a mapping"
-            return [Fault(join_path(path, key), f"--set: {path} is {known}")]
-        if position == len(keys) - 1:
-            here[key] = value
-            break
-        if isinstance(key, str) and here.get(key) is None:
-            here[key] = {}
-        parent, here, path = here, here[key], join_path(path, key)
-    _forget_lines(document, join_path(path, keys[-1]))
+    faults = _set(document.values, keys, "", value)
+    if not faults:
+        path = ""
+        for key in keys:
+            path = join_path(path, key)
+        _forget_lines(document, path)
+    return faults
+
+
+def _set(here: Plain, keys: Sequence[str | int], path: str, value: Plain) -> list[Fault]:
+    """Set the value at `keys` below `here`, which stands at `path`."""
+    key, *below = keys
+    place = join_path(path, key)
+    if isinstance(key, int):
+        if not isinstance(here, list) or key >= len(here):
+            size = f"a list of {len(here)}" if isinstance(here, list) else "not a list"
+            return [Fault(place, f"--set: {path} is {size}", "indices count from 0")]
+        if below:
+            return _set(here[key], below, place, value)
+        here[key] = value
+        return []
+    if not isinstance(here, dict):
+        known = "a list; use [index]" if isinstance(here, list) else f"{here!r}, not a mapping"
+        return [Fault(place, f"--set: {path} is {known}")]
+    if below:
+        inner = {} if here.get(key) is None else here[key]
+        here[key] = (
+            inner if isinstance(inner, (dict, list)) or place not in SHORT_FORMS else {SHORT_FORMS[place]: inner}
+        )
+        return _set(here[key], below, place, value)
+    here[key] = value
     return []
 
 

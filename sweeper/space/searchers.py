@@ -7,7 +7,6 @@ from typing import Any
 from sweeper.core.errors import Fault
 from sweeper.search.base import WARM_START, Searcher, written_method
 from sweeper.space.components import resolve_plain_component
-from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.domains import Node
 from sweeper.space.models import SearcherSettings, SweepSpec
 from trainables.registry import Registry
@@ -43,4 +42,4 @@ def check_searcher(
 def searcher_for(spec: SweepSpec) -> Searcher:
     """Return what chooses the configurations of `spec`, whose searcher learns; it has been told nothing yet."""
     goal = spec.objective
-    return spec.searcher.method.begin(parsed_space(spec), metric=goal.metric, mode=goal.mode, seed=spec.seed)
+    return spec.searcher.method.begin(spec.space, metric=goal.metric, mode=goal.mode, seed=spec.seed)

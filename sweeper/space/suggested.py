@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sweeper.journal.journal import read_kind
-from sweeper.space.configurations import ByIndex, Configuration, Configurations
+from sweeper.space.configurations import ByIndex, Configurations
+from sweeper.space.domains.choices import Configuration
 from sweeper.space.models import SweepSpec
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
@@ -48,7 +47,7 @@ def code_of(spec: SweepSpec) -> ExtensionCode | None:
         raise SweeperError(f"the code of your own components cannot be taken along: {error}") from error
 
 
-def manifest_part(own: ExtensionCode | None) -> dict[str, Any]:
+def manifest_part(own: ExtensionCode | None) -> dict[str, object]:
     """Return what a manifest says of the code; nothing where there is none."""
     return {} if own is None else {MANIFEST_KEY: own.facts}
 
@@ -71,7 +70,7 @@ def take_up_kept(paths: SweepPaths) -> None:
 
 def _all_names(spec: SweepSpec, registries: Registries) -> Iterator[tuple[Registry, str]]:
     for part, registry in registries.space.items():
-        yield from ((registry, name) for name in named_components(spec.space[part]))
+        yield from ((registry, name) for name in named_components(spec.space.nodes[part]))
     yield registries.datasets, spec.dataset["name"]
     yield from ((registries.posthoc, method["name"]) for method in spec.evaluation.posthoc)
     yield from ((registries.further_metrics, metric["name"]) for metric in spec.evaluation.metrics)

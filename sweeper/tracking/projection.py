@@ -208,7 +208,9 @@ def sentence(error: Exception) -> str:
 def _questions(paths: SweepPaths) -> str:
     """Return what to ask MLflow of the sweep, as Markdown."""
     spec = SweepSpec.model_validate(yaml.safe_load(paths.sweep_file.read_text()))
-    return as_markdown(questions(named_components(spec.space["loss"]), spec.objective.metric, spec.halving.rungs[0]))
+    return as_markdown(
+        questions(named_components(spec.space.nodes["loss"]), spec.objective.metric, spec.halving.rungs[0])
+    )
 
 
 def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:

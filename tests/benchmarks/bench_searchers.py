@@ -180,11 +180,11 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
 
 def _drawn(spec: SweepSpec, index: int) -> Any:
     from sweeper.search.base import Suggestion
-    from sweeper.space.configurations import configuration, parsed_space
+    from sweeper.space.configurations import configuration
     from sweeper.space.domains.choices import choices_of
 
     values = configuration(spec, index)
-    return Suggestion(values, choices_of(parsed_space(spec), values) or {})
+    return Suggestion(values, choices_of(spec.space, values) or {})
 
 
 def spread(values: list[float]) -> str:

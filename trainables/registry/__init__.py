@@ -9,7 +9,7 @@ from trainables.registry.registry import (
     column_label,
     is_import_path,
 )
-from trainables.registry.values import HyperparameterValue, number_in
+from trainables.registry.values import HyperparameterValue, hyperparameter_values, number_in
 
 __all__ = [
     "Component",
@@ -19,6 +19,7 @@ __all__ = [
     "Kind",
     "Registry",
     "column_label",
+    "hyperparameter_values",
     "is_import_path",
     "number_in",
 ]

@@ -31,3 +31,22 @@ def number_in(values: Mapping[str, object], name: str, default: float | None = N
     if isinstance(value, SupportsFloat):
         return float(value)
     raise ValueError(f"{name} = {value!r} must be a number")
+
+
+def hyperparameter_values(values: Mapping[str, object]) -> dict[str, HyperparameterValue]:
+    """Return values that were read from a file as hyperparameters.
+
+    Raises:
+        TypeError: a value is neither a number, a text, true or false, nor a list of numbers.
+    """
+    found: dict[str, HyperparameterValue] = {}
+    for name, value in values.items():
+        if (
+            value is None
+            or isinstance(value, (bool, int, float, str))
+            or (isinstance(value, (list, tuple)) and all(isinstance(each, (int, float)) for each in value))
+        ):
+            found[name] = value
+        else:
+            raise TypeError(f"{name} = {value!r} must be a number, a text, true or false, or a list of numbers")
+    return found

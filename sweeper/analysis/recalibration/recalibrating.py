@@ -34,6 +34,7 @@ from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.probabilities import UnusablePredictions
 from trainables.posthoc import fit
 from trainables.posthoc.training_gamma import with_training_gamma
+from trainables.registry import HyperparameterValue, hyperparameter_values
 
 ROWS_A_BATCH = 1000
 """Rows become Arrow after so many: a dictionary takes ten times the memory."""
@@ -160,7 +161,7 @@ def measure(
     found = []
     for (method, _), group in groupby(requests, key=lambda request: (request.method, request.options_text)):
         same = list(group)
-        options = with_training_gamma(method, same[0].options, loss)
+        options = with_training_gamma(method, hyperparameter_values(same[0].options), loss)
         outcomes = dict(_applied(predictions, method, options))
         found += [[_row(predictions, request, split, *outcomes[split]) for split in outcomes] for request in same]
     return found
@@ -171,7 +172,7 @@ Applied = tuple[NDArray[np.float64] | None, Mapping[str, float], str | None]
 
 
 def _applied(
-    predictions: StoredPredictions, method: str, options: Mapping[str, object]
+    predictions: StoredPredictions, method: str, options: Mapping[str, HyperparameterValue]
 ) -> Iterator[tuple[str, Applied]]:
     """Yield each split with the probabilities of a method that was fitted on the validation split."""
     splits = predictions.logits

@@ -11,12 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from sweeper.core.key_paths import join_path
+from sweeper.core.plain import Plain
 from sweeper.space.domains.domains import Constant, Fields, Interval, Members, Node, grid_size
 
 Choice = int | float
+
+Configuration = dict[str, dict[str, Plain]]
+"""`{"loss": {"name": "focal", "gamma": 3.0}, "architecture": …, "optimizer": …}`: a component for each part."""
 
 
 class Chooser(Protocol):
@@ -52,7 +56,14 @@ class Uniforms:
         return int(u * (interval.steps + 1))
 
 
-def draw(node: Node, path: str, point: int, choose: Chooser) -> Any:
+def draw_configuration(space: Fields, point: int, choose: Chooser) -> Configuration:
+    """Return one configuration of a checked space, whose parts all draw components; see `draw`."""
+    drawn = draw(space, "", point, choose)
+    assert isinstance(drawn, dict)
+    return {part: component for part, component in drawn.items() if isinstance(component, dict)}
+
+
+def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:
     """Return one value of `node`: grid point `point`, everything else as `choose` says.
 
     Args:
@@ -66,7 +77,7 @@ def draw(node: Node, path: str, point: int, choose: Chooser) -> Any:
     if isinstance(node, Interval):
         return _value(node, choose.number(path, node))
     if isinstance(node, Fields):
-        values = {}
+        values: dict[str, Plain] = {}
         for key, member in node.nodes.items():
             point, own = divmod(point, grid_size(member))
             values[key] = draw(member, join_path(path, key), own, choose)
@@ -81,7 +92,7 @@ def draw(node: Node, path: str, point: int, choose: Chooser) -> Any:
     return draw(node.nodes[index], _member_path(path, node, index), point, choose)
 
 
-def choices_of(node: Node, value: Any, path: str = "") -> dict[str, Choice] | None:
+def choices_of(node: Node, value: object, path: str = "") -> dict[str, Choice] | None:
     """Return the choices that lead to `value`, `None` where it lies outside of the space; grids are not chosen from.
 
     Args:
@@ -121,7 +132,7 @@ def _value(node: Interval, choice: Choice) -> Choice:
     return type(node.low)(choice) if node.kind == "randint" else choice
 
 
-def _choice(node: Interval, value: Any) -> Choice | None:
+def _choice(node: Interval, value: object) -> Choice | None:
     """Return the choice that leads to a number in the interval; `None` where none does."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not node.low <= value <= node.high:
         return None
@@ -134,7 +145,7 @@ def _choice(node: Interval, value: Any) -> Choice | None:
     return float(value)
 
 
-def _same(constant: Any, value: Any) -> bool:
+def _same(constant: Plain, value: object) -> bool:
     """Tell whether two plain values are one: `3` and `3.0` are, `1` and `true` are not."""
     if isinstance(constant, list) and isinstance(value, Sequence) and not isinstance(value, str):
         return len(constant) == len(value) and all(map(_same, constant, value))

@@ -14,12 +14,14 @@ A parsed space is a tree of `Constant`, `Fields` (a mapping), `Members` (choice,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
+from sweeper.core.plain import Plain
 
 MEMBER_DOMAINS = ("choice", "grid", "one_of")
 INTERVAL_DOMAINS = ("uniform", "loguniform", "quniform", "randint")
@@ -30,7 +32,7 @@ DOMAINS = (*MEMBER_DOMAINS, *INTERVAL_DOMAINS)
 class Constant:
     """One value, the same in every configuration: a scalar or a list of scalars."""
 
-    value: Any
+    value: Plain
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ INVALID = Constant(None)
 """Stands for a part of a space whose faults have been noted."""
 
 
-def parse(value: Any, path: str, faults: list[Fault]) -> Node:
+def parse(value: Plain, path: str, faults: list[Fault]) -> Node:
     """Parse one value of a search space; what breaks a rule is added to `faults` and stands as `INVALID`."""
     if isinstance(value, dict):
         named = [key for key in value if key in DOMAINS]
@@ -101,7 +103,7 @@ def parse(value: Any, path: str, faults: list[Fault]) -> Node:
     return Constant(value)
 
 
-def plain(node: Node) -> Any:
+def plain(node: Node) -> Plain:
     """Return the node as a file's values; `parse` gives the node again."""
     if isinstance(node, Constant):
         return list(node.value) if isinstance(node.value, list) else node.value
@@ -112,7 +114,7 @@ def plain(node: Node) -> Any:
     return {node.kind: [node.low, node.high] if node.step is None else [node.low, node.high, node.step]}
 
 
-def _members(kind: str, value: Any, path: str, faults: list[Fault]) -> Node:
+def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
     if not isinstance(value, list) or not value:
         faults.append(Fault(path, f"{kind} needs a list of at least one member", f"write {kind}: [a, b]"))
         return INVALID
@@ -126,38 +128,70 @@ def _members(kind: str, value: Any, path: str, faults: list[Fault]) -> Node:
         nodes.append(parse(member, place, faults))
         if kind != "grid" and grid_size(nodes[-1]) != 1:
             faults.append(Fault(place, f"a grid inside {kind}", "use grid here instead: it takes each member in turn"))
-    faults += [
-        Fault(join_path(path, index), f"{member!r} stands twice", "remove one of the two")
-        for index, member in enumerate(value)
-        if kind == "grid" and member in value[:index]
-    ]
+    if kind == "grid":
+        faults += _repeats(value, path)
     return Members(kind, tuple(nodes))
 
 
-def _interval(kind: str, value: Any, path: str, faults: list[Fault]) -> Node:
-    rule = _interval_fault(kind, value)
-    if rule is not None:
-        form = "[low, high, step]" if kind == "quniform" else "[low, high]"
-        faults.append(Fault(path, rule, f"write {kind}: {form} with low < high"))
-        return INVALID
-    return Interval(kind, *value)
+def _repeats(members: Sequence[Plain], path: str) -> list[Fault]:
+    return [
+        Fault(join_path(path, index), f"{member!r} stands twice", "remove one of the two")
+        for index, member in enumerate(members)
+        if member in members[:index]
+    ]
 
 
-def _interval_fault(kind: str, value: Any) -> str | None:
-    """Return the rule that an interval's ends break, or `None`."""
+def resolved_faults(node: Node, path: str) -> list[Fault]:
+    """Return the rules that a parsed space breaks only now that defaults are filled in and numbers have their type.
+
+    Two members of a grid may have become the same, and so may the two ends of an interval.
+    """
+    if isinstance(node, Fields):
+        return [f for key, member in node.nodes.items() for f in resolved_faults(member, join_path(path, key))]
+    if isinstance(node, Members):
+        inner = join_path(path, node.kind)
+        below = [f for i, member in enumerate(node.nodes) for f in resolved_faults(member, join_path(inner, i))]
+        return below + (_repeats([plain(member) for member in node.nodes], inner) if node.kind == "grid" else [])
+    if isinstance(node, Interval):
+        ends = (node.low, node.high) if node.step is None else (node.low, node.high, node.step)
+        rule = _ends_fault(node.kind, ends)
+        return [] if rule is None else [_interval_fault(node.kind, join_path(path, node.kind), rule)]
+    return []
+
+
+def _interval(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
     length = 3 if kind == "quniform" else 2
+    ends = [v for v in value if _is_finite(v)] if isinstance(value, list) else []
     if not isinstance(value, list) or len(value) != length:
-        return f"{kind} needs a list of {length} numbers"
-    numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in value)
-    if not numbers:
-        return f"{kind} needs finite numbers, not {value!r}"
+        rule: str | None = f"{kind} needs a list of {length} numbers"
+    elif len(ends) != length:
+        rule = f"{kind} needs finite numbers, not {value!r}"
+    else:
+        rule = _ends_fault(kind, ends)
+    if rule is not None:
+        faults.append(_interval_fault(kind, path, rule))
+        return INVALID
+    return Interval(kind, *ends)
+
+
+def _is_finite(value: Plain) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _interval_fault(kind: str, path: str, rule: str) -> Fault:
+    form = "[low, high, step]" if kind == "quniform" else "[low, high]"
+    return Fault(path, rule, f"write {kind}: {form} with low < high")
+
+
+def _ends_fault(kind: str, value: Sequence[int | float]) -> str | None:
+    """Return the rule that an interval's ends and step break, or `None`."""
     low, high = value[0], value[1]
     if low >= high:
         return f"low = {low} must be below high = {high}"
     if kind == "loguniform" and low <= 0:
         return f"low = {low} must be above 0: a logarithm is taken"
     if kind == "randint" and not all(float(v).is_integer() for v in value):
-        return f"randint needs whole numbers, not {value!r}"
+        return f"randint needs whole numbers, not {[*value]!r}"
     if not math.isfinite(high - low):
         return f"the interval from {low} to {high} is too wide for a float"
     if kind == "quniform":
@@ -194,7 +228,7 @@ def is_random(node: Node) -> bool:
     return isinstance(node, Interval)
 
 
-def extremes(node: Node) -> list[tuple[str, Any]]:
+def extremes(node: Node) -> list[tuple[str, Plain]]:
     """Return the values that decide whether a hyperparameter's domain is valid, each with its place below the node.
 
     A constant gives itself, an interval its two ends, choice and grid all members. Every rule in the registries is
@@ -205,7 +239,7 @@ def extremes(node: Node) -> list[tuple[str, Any]]:
     if isinstance(node, Interval):
         return [(f".{node.kind}", node.low), (f".{node.kind}", node.high)]
     if isinstance(node, Members):
-        found = []
+        found: list[tuple[str, Plain]] = []
         for index, member in enumerate(node.nodes):
             found += [(f".{node.kind}[{index}]{place}", value) for place, value in extremes(member)]
         return found

@@ -21,7 +21,6 @@ from sweeper.reporting.summary import searcher_lines
 from sweeper.results import load
 from sweeper.scheduling.audit import audit
 from sweeper.search.base import audit_suggestions
-from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.choices import choices_of
 from sweeper.space.loading import load_spec
 from sweeper.space.searchers import searcher_for
@@ -57,7 +56,7 @@ def test_it_learns_what_finished_in_its_space_and_counts_the_rest(earlier: tuple
     assert 0 < len(finished) < 8, "some were stopped early, which teach nothing"
     (lesson,) = _lessons(inline)
     assert (len(lesson.observations), lesson.outside) == (len(finished), 0)
-    node = parsed_space(sweep.spec)
+    node = sweep.spec.space
     for each, (index, trial) in zip(lesson.observations, finished.items(), strict=True):
         assert each["trial"] == f"c{index:05d}" and each["value"] == trial.objective
         assert each["choices"] == choices_of(node, sweep.configurations[index])

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from sweeper.core.ids import config_hash
 from sweeper.search.base import Searcher, audit_suggestions
 from sweeper.search.optuna import SeededTpe
-from sweeper.space.configurations import configuration, parsed_space
+from sweeper.space.configurations import configuration
 from sweeper.space.domains.choices import Choice, draw
 from sweeper.space.domains.domains import Interval, Members
 from sweeper.space.searchers import searcher_for
@@ -71,7 +71,7 @@ class Plain:
 
     def suggest(self, index: int) -> Any:
         self.trials[index] = self.study.ask()
-        return draw(parsed_space(SPEC), "", 0, self._Chooser(self.trials[index]))
+        return draw(SPEC.space, "", 0, self._Chooser(self.trials[index]))
 
     class _Chooser:
         def __init__(self, trial: optuna.Trial) -> None:

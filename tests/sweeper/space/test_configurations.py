@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.core.ids import flatten_configuration
-from sweeper.space.configurations import column_types, configuration, configurations, varying_columns
+from sweeper.space.configurations import (
+    column_types,
+    configuration,
+    configurations,
+    examples,
+    named_components,
+    varying_columns,
+)
+from sweeper.space.domains import domains
 from sweeper.space.domains.choices import Uniforms, draw
 from sweeper.space.domains.domains import grid_size, parse, plain
 from sweeper.space.loading import build_spec
@@ -46,6 +54,32 @@ def test_only_the_chosen_branchs_hyperparameters_exist():
     assert {loss["name"] for loss in drawn} == keys.keys()
     for loss in drawn:
         assert loss.keys() == keys[loss["name"]]
+
+
+def test_a_space_is_parsed_once_and_kept(monkeypatch):
+    parsed = []
+
+    def counted(value, path, faults):
+        parsed.append(path)
+        return parse(value, path, faults)
+
+    modules = [m for name, m in sys.modules.items() if name.startswith("sweeper.") and getattr(m, "parse", 0) is parse]
+    assert domains in modules and len(modules) > 1
+    for module in modules:
+        monkeypatch.setattr(module, "parse", counted)
+    spec = _spec(9, loss=CONDITIONAL)
+    assert sorted(Counter(p for p in parsed if p.count(".") == 1).items()) == [
+        ("space.architecture", 1),
+        ("space.loss", 1),
+        ("space.optimizer", 1),
+    ]
+    parsed.clear()
+    assert len([*configurations(spec), *examples(spec)]) == 18
+    assert column_types(spec.space).keys() >= set(varying_columns(spec.space))
+    assert named_components(spec.space.nodes["loss"]) == ["cross_entropy", "focal", "selective_risk"]
+    assert not parsed
+    build_spec(spec.resolved(), REGISTRIES)  # as a sweep is opened again
+    assert parsed.count("space.loss") == 1
 
 
 def test_the_same_on_every_machine():
@@ -230,7 +264,7 @@ def test_column_types_cover_every_branch():
 
 def test_types_that_differ_between_branches():
     first, second = {"name": "a", "width": 3, "form": "x"}, {"name": "b", "width": 0.5, "form": 1}
-    types = column_types({"architecture": {"choice": [first, second]}})
+    types = column_types(parse({"architecture": {"choice": [first, second]}}, "", []))
     assert types["config_architecture_width"] is float
     assert types["config_architecture_form"] is str
 
@@ -248,4 +282,4 @@ def test_varying_columns():
 
 def test_a_name_shared_by_two_components_does_not_vary_by_itself():
     members = [{"name": "a", "width": 1}, {"name": "b", "width": 2}]
-    assert varying_columns({"architecture": {"choice": members}}) == ("config_architecture_name",)
+    assert varying_columns(parse({"architecture": {"choice": members}}, "", [])) == ("config_architecture_name",)

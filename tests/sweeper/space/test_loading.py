@@ -37,8 +37,9 @@ def _faults(values):
 def test_defaults_are_filled_in():
     spec = build_spec(MINIMAL, REGISTRIES)
     assert spec.dataset == {"name": "digits", "image_size": 8}
-    assert spec.space["loss"] == {"name": "focal", "gamma": 3.0}
-    assert spec.space["optimizer"] == {"name": "sgd", "lr": 0.1, "momentum": 0.9, "schedule": "constant"}
+    space = spec.resolved()["space"]
+    assert space["loss"] == {"name": "focal", "gamma": 3.0}
+    assert space["optimizer"] == {"name": "sgd", "lr": 0.1, "momentum": 0.9, "schedule": "constant"}
     assert (spec.samples, spec.replicates.count, spec.replicates.packing) == (1, 1, "sequential")
     assert (spec.objective.metric, spec.objective.mode) == ("val_nll", "min")
     assert spec.evaluation.curvature == {"samples": None, "lanczos_steps": 32, "losses": ["cross_entropy", "training"]}
@@ -86,16 +87,17 @@ def test_numbers_take_their_hyperparameters_type():
         optimizer={"name": "sgd", "lr": {"randint": [1, 3]}, "milestones": [3, 6]},
     )
     spec = build_spec(_with(space=space, samples=2), REGISTRIES)
-    members = spec.space["loss"]["gamma"]["choice"]
+    space = spec.resolved()["space"]
+    members = space["loss"]["gamma"]["choice"]
     assert [type(m) for m in members] == [float, float]
-    assert [type(v) for v in spec.space["architecture"]["width"]["quniform"]] == [int, int, int]
-    assert [type(v) for v in spec.space["optimizer"]["lr"]["randint"]] == [float, float]
-    assert spec.space["optimizer"]["milestones"] == [3.0, 6.0]
+    assert [type(v) for v in space["architecture"]["width"]["quniform"]] == [int, int, int]
+    assert [type(v) for v in space["optimizer"]["lr"]["randint"]] == [float, float]
+    assert space["optimizer"]["milestones"] == [3.0, 6.0]
 
 
 def test_null_lets_the_component_decide():
     spec = build_spec(_with(space=_space(optimizer={"name": "sgd", "lr": 0.1, "milestones": None})), REGISTRIES)
-    assert "milestones" not in spec.space["optimizer"]
+    assert "milestones" not in spec.resolved()["space"]["optimizer"]
 
 
 RICH_SPACE = {
@@ -301,7 +303,7 @@ def test_faults_carry_lines_in_the_files_order(tmp_path):
 def test_overrides_are_checked_like_the_file(tmp_path):
     file = tmp_path / "space.yaml"
     file.write_text(yaml.safe_dump(MINIMAL))
-    assert load_spec(file, ["space.loss.gamma=1"], REGISTRIES).space["loss"]["gamma"] == 1.0
+    assert load_spec(file, ["space.loss.gamma=1"], REGISTRIES).resolved()["space"]["loss"]["gamma"] == 1.0
     with pytest.raises(InvalidSearchSpace, match=r"space\.loss\.gama: focal takes no hyperparameter 'gama'"):
         load_spec(file, ["space.loss.gama=1"], REGISTRIES)
 
@@ -372,3 +374,9 @@ def test_shipped_files_are_valid(name):
     header = spec.header
     assert all((header.question, header.source, header.expected, header.cost))
     assert re.match(rf"sweeper (run|submit) search_spaces/{name}\.yaml( --|, then |$)", header.command), header.command
+
+
+def test_unknown_hyperparameters_are_named_in_the_files_order():
+    unknown = [f"unknown_{letter}" for letter in "hcagbfed"]
+    faults = _faults(_with(space=_space(loss={"name": "focal", **dict.fromkeys(unknown, 1)})))
+    assert [path for path in faults if "unknown" in path] == [f"space.loss.{name}" for name in unknown]

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.choices import Uniforms, choices_of, draw
 from sweeper.space.domains.domains import parse
 from tests.sweeper.searches import Recorded, searched_spec
 
-NODE = parsed_space(searched_spec())
+NODE = searched_spec().space
 
 
 @settings(max_examples=200, deadline=None)
