@@ -120,6 +120,7 @@ class Trial:
             max_epochs=self.settings.max_epochs,
             device=self.settings.device,
             training=self.settings.training,
+            bins=self.settings.evaluation.bins,
         )
 
     def _train_epoch(self) -> list[dict[str, Any]]:
