@@ -19,7 +19,7 @@ from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measur
 from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.bootstrap import bootstrap_standard_error
+from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.further import Metrics, further_metric_columns
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.posterior_columns import posterior_columns, region_columns
@@ -33,9 +33,6 @@ POSTHOC_METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece"
 
 Accuracy among them, because MetaCal makes the rows that it rejects uniform (selective App. Table 4).
 """
-
-BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece")
-"""The metrics that are biased where samples are few, and so come with a standard error, `<metric>_se`."""
 
 CURVATURE_SUBSET_SEED = 0
 """One subset for all trials of all sweeps on a data set, so that curvatures on `samples` can be compared."""
