@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sweeper.results import Results
 from sweeper.analysis.statistics.basics import spread_text
+from sweeper.results import Results
 from sweeper.text.labels import describe, group, in_order, label
 
 FINISHED = "completed"
