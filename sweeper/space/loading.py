@@ -147,7 +147,8 @@ def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
             parse(values["space"], "space", faults)
         faults += _count_faults(values, Fields(nodes))
     if "evaluation" not in values or isinstance(values["evaluation"], dict):
-        values["evaluation"] = check_evaluation(dict(values.get("evaluation", {})), registries, faults)
+        asked = dict(values.get("evaluation", {}))
+        values["evaluation"] = check_evaluation(asked, registries, values.get("dataset"), faults)
     return faults
 
 

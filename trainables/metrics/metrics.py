@@ -108,12 +108,13 @@ def _likelihood_metrics(values: Floats, labels: Integers, correct: Any) -> dict[
 def _calibration_metrics(confidence: Floats, correct: Any, bins: int) -> dict[str, float]:
     """Return ece, mce, ada_ece, aurc and e_aurc of the top confidence [N]; one sort serves the last three."""
     samples = len(confidence)
+    right = correct.astype(np.float64)
     order = np.argsort(confidence, kind="stable")
     ascending, wrong = confidence[order], ~correct[order]
     aurc = float(tied_rank_weights(ascending) @ wrong / samples)
     return {
-        "ece": calibration_error(confidence, correct, bins),
-        "mce": calibration_error(confidence, correct, bins, norm="maximum"),
+        "ece": calibration_error(confidence, right, bins),
+        "mce": calibration_error(confidence, right, bins, norm="maximum"),
         "ada_ece": float(np.abs(group_sums(ascending - ~wrong, bins)).sum() / samples),
         "aurc": aurc,
         "e_aurc": aurc - optimal_area_under_risk_coverage(int(wrong.sum()), samples),

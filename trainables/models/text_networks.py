@@ -159,6 +159,7 @@ COMPONENTS = (
         summary="global-pooling convolutional network for token sequences",
         source="mukhoti App. D",
         tags=frozenset({"text"}),
+        stand_in={"name": "global_pooling_cnn", "dimension": 16, "channels": 16},
     ),
     Component(
         "text_average",
@@ -172,5 +173,6 @@ COMPONENTS = (
         summary="mean of word vectors, one hidden layer: the plain text network",
         source="Iyyer et al. 2015",
         tags=frozenset({"text"}),
+        stand_in={"name": "text_average", "dimension": 16, "width": 16},
     ),
 )
