@@ -45,7 +45,7 @@ def check_evaluation(
     return evaluation
 
 
-def split_faults(evaluation: Mapping[str, Any], known: Sequence[str] | None) -> list[Fault]:
+def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) -> list[Fault]:
     """Return what is wrong with the splits that an evaluation and its trajectory name.
 
     Args:
@@ -94,7 +94,7 @@ def _check_curvature(values: dict[str, Any], registries: Registries, faults: lis
     return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
-def further_metric_labels(evaluation: Any) -> list[str]:
+def further_metric_labels(evaluation: object) -> list[str]:
     """Return the columns of the metrics of the user's own that an evaluation's values name."""
     metrics = evaluation.get("metrics") if isinstance(evaluation, dict) else None
     named = [m.get("name") for m in metrics if isinstance(m, dict)] if isinstance(metrics, list) else []

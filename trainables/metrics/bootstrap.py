@@ -8,10 +8,9 @@ shows: report n beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities
 from trainables.metrics.binning import equal_width_bin, group_sums, norm_of_gaps
@@ -30,8 +29,8 @@ _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples held at once: 32 MB in flo
 
 def bootstrap_standard_error(
     metrics: str | Metric | Sequence[str],
-    probabilities: Any,
-    targets: Any,
+    probabilities: ArrayLike,
+    targets: ArrayLike,
     bins: int = 15,
     repetitions: int = 100,
     seed: int = 0,

@@ -28,6 +28,9 @@ from trainables.registry import column_label
 from trainables.training.network_norms import network_norms
 from trainables.training.trajectory import TrajectorySettings
 
+Row = dict[str, object]
+"""A record of a table: column → value."""
+
 POSTHOC_METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc", "s99", "s99_accuracy")
 """The metrics recorded of recalibrated probabilities: those that a change of confidence can move.
 
@@ -101,11 +104,11 @@ class Evaluation:
         spectra: rows of the `spectra` table; `None` where no spectral density was asked for.
     """
 
-    rows: list[dict[str, Any]]
-    reliability: list[dict[str, Any]]
+    rows: list[Row]
+    reliability: list[Row]
     logits: dict[str, np.ndarray] = field(default_factory=dict)
     targets: dict[str, np.ndarray] = field(default_factory=dict)
-    spectra: list[dict[str, Any]] | None = None
+    spectra: list[Row] | None = None
 
 
 @torch.no_grad()
@@ -143,7 +146,7 @@ def evaluate(
     rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
     spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
     rows[FITTED_ON].update(fault)
-    reliability = [
+    reliability: list[Row] = [
         {"split": name, **row}
         for name in splits
         for row in reliability_bins(softmax64(logits[name]), targets[name], settings.bins)
@@ -171,12 +174,12 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
     return split.select(chosen)
 
 
-def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int) -> dict[str, Any]:
+def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int) -> Row:
     probabilities = softmax64(logits)
-    row: dict[str, Any] = evaluate_probabilities(probabilities, targets, settings.bins)
+    row: Row = dict(evaluate_probabilities(probabilities, targets, settings.bins))
     if settings.bootstrap:
-        repeated = {"bins": settings.bins, "repetitions": settings.bootstrap, "seed": seed}
-        row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, **repeated))
+        repeated = (settings.bins, settings.bootstrap, seed)
+        row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, *repeated))
     row.update(further_metric_columns(settings.metrics, probabilities, targets))
     return row
 
@@ -193,8 +196,8 @@ def _posthoc_columns(
     settings: EvaluationSettings,
     loss: Loss,
     dataset: DataSet,
-) -> dict[str, dict[str, Any]]:
-    columns: dict[str, dict[str, Any]] = {name: {} for name in logits}
+) -> dict[str, Row]:
+    columns: dict[str, Row] = {name: {} for name in logits}
     for method, given in settings.posthoc:
         options = with_training_gamma(method, given, _trained_with(loss))
         prefix = f"posthoc_{column_label(method)}_"
@@ -226,7 +229,7 @@ def _trained_with(loss: Loss) -> dict[str, Any]:
 
 def _curvature_columns(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
-) -> dict[str, Any]:
+) -> Row:
     if settings is None:
         return {}
     inputs, targets = curvature_subset(dataset.val, settings.samples)
@@ -241,7 +244,7 @@ def _curvature_columns(
 
 def _spectra(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
-) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
+) -> tuple[list[Row] | None, dict[str, str]]:
     """Return the rows of `spectra`, and the reason where there are none though they were asked for."""
     if settings is None or not settings.spectrum:
         return None, {}
