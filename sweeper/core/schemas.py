@@ -85,9 +85,6 @@ DECISIONS_SCHEMA = pa.schema(
 NETWORK_NORMS = ("last_layer_weight_norm", "feature_norm")
 """What an evaluation measures of the network itself (mukhoti Figs. 3–4)."""
 
-BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
-"""Metrics that are biased at small samples and come with a bootstrap standard error, `<metric>_se`."""
-
 _CONSTANT = b"constant"
 
 _ARROW_TYPES: dict[type, pa.DataType] = {
@@ -143,6 +140,7 @@ def evaluation_columns(posthoc_methods: Sequence[str], metrics: Sequence[str] = 
     # These bring torch along, which a process that only reads tables does not need.
     from trainables.curvature import CURVATURE_FIELDS
     from trainables.metrics import METRIC_NAMES
+    from trainables.metrics.bootstrap import BOOTSTRAPPED
     from trainables.metrics.further import further_metric_names
     from trainables.posthoc import parameter_names
     from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS, REGION_COLUMNS

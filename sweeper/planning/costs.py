@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
-from sweeper.planning.dataset_sizes import DataSetSize, dataset_size
-from sweeper.planning.estimate import TRAINING_PASSES, forward_operations
+from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations
 from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.configurations import examples
 from sweeper.space.domains.choices import Configuration
 from sweeper.space.models import SweepSpec
+from trainables.registry import DataSetSize
 
 if TYPE_CHECKING:
-    from trainables.datasets import DataSet
+    from trainables.datasets import DataSet, Split
 
 MEASURED_SAMPLES = 2048
 """A larger training split is cut to this many samples and the time scaled up, so that planning stays quick."""
@@ -133,13 +133,14 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
     """Return the data set with the first `share` of each split."""
     if share == 1.0:
         return dataset
-    parts = {}
-    for name in ("train", "val", "test"):
-        split = getattr(dataset, name)
+
+    def first(split: Split) -> Split:
         count = max(1, int(len(split) * share))
-        parts[name] = replace(split, inputs=split.inputs[:count], targets=split.targets[:count])
+        return replace(split, inputs=split.inputs[:count], targets=split.targets[:count])
+
+    cut = dataset.with_splits(first)
     known = dataset.posterior  # a row for each test sample
-    return replace(dataset, **parts, posterior=None if known is None else known[: len(parts["test"])])
+    return replace(cut, posterior=None if known is None else known[: len(cut.test)])
 
 
 @contextmanager

@@ -6,17 +6,20 @@ a card does in a second comes from `hardware.yaml`, which says what was measured
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 import yaml
 
-from sweeper.planning.dataset_sizes import DataSetSize, dataset_size
 from sweeper.planning.preparation import distinct
 from sweeper.space.configurations import examples
 from sweeper.space.models import SweepSpec
+from trainables.datasets import DATASETS
+from trainables.losses import LOSSES
+from trainables.models import ARCHITECTURES
+from trainables.registry import DataSetSize
 
 LOOKED_AT = 2000
 """Configurations from which the mean over the space is taken; shares have converged by then."""
@@ -89,7 +92,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | N
     epoch = size.train * sum(f * p for f, p in zip(per_network, passes, strict=True)) / len(drawn)
     forward_pass = sum(per_network) / len(drawn)
     epoch += forward_pass * trajectory_samples(spec, size)
-    evaluation = forward_pass * (size.val + size.test + curvature_passes(spec, size))
+    evaluation = forward_pass * (_samples(size, spec.evaluation.splits) + curvature_passes(spec, size))
     operations = epochs * epoch + evaluations * evaluation
     known, slowest = cards()
     hours = {card.name: operations / card.operations_per_second / 3600 for card in known}
@@ -99,6 +102,13 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | N
         "float32; see sweeper/planning/hardware.yaml"
     )
     return Estimate(operations, {name: (h, h * slowest) for name, h in hours.items()}, forward, assumption)
+
+
+def dataset_size(dataset: Mapping[str, Any]) -> DataSetSize | None:
+    """Return a data set's size from its name and options; `None` where only its files know it."""
+    name = dataset["name"]
+    size = None if DATASETS.is_own(name) else DATASETS[name].size
+    return None if size is None else size(dataset)
 
 
 def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> float:
@@ -112,8 +122,8 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
     from trainables.models import build_model
 
     described = {k: v for k, v in architecture.items() if k not in ("pretrained", "weights_file")}
-    trees = described["name"] == "tree_lstm"
-    # A tree's height is in its data, which the meta device does not hold.
+    trees = ARCHITECTURES.has_tag(described["name"], "follows_data")
+    # What it computes is in its data, which the meta device does not hold.
     with torch.device("cpu" if trees else "meta"), torch.no_grad():
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
         counter = FlopCounterMode(display=False)
@@ -125,7 +135,7 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
 
 def training_passes(loss: Mapping[str, Any]) -> float:
     """Return a training step in forward passes; trace regularisation adds products that are differentiated again."""
-    if loss["name"] == "hessian_trace":
+    if LOSSES.has_tag(loss["name"], "third_order"):
         return TRAINING_PASSES + 2 * PRODUCT_PASSES * float(loss.get("probes", 1))
     return TRAINING_PASSES
 
@@ -133,7 +143,7 @@ def training_passes(loss: Mapping[str, Any]) -> float:
 def trajectory_samples(spec: SweepSpec, size: DataSetSize) -> float:
     """Return how many samples' forward passes the trajectory takes after an average epoch."""
     settings = spec.evaluation.trajectory
-    return 0.0 if settings is None else sum(getattr(size, split) for split in settings.splits) / settings.every
+    return 0.0 if settings is None else _samples(size, settings.splits) / settings.every
 
 
 def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
@@ -146,6 +156,10 @@ def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
     if settings.get("spectrum"):
         products += 2 * settings["spectrum_steps"]
     return float(samples * PRODUCT_PASSES * products * len(settings["losses"]))
+
+
+def _samples(size: DataSetSize, splits: Iterable[str]) -> int:
+    return sum(map(size.samples, splits))
 
 
 def _kind(size: DataSetSize) -> Any:

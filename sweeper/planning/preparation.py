@@ -9,6 +9,7 @@ from typing import Any
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.planning.user_code_checks import dataset_fault, own_faults
 from sweeper.space.configurations import examples
+from sweeper.space.evaluation import split_faults
 from sweeper.space.models import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
@@ -26,15 +27,19 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
 
     Raises:
         SweeperError: the data cannot be loaded: path, rule, remedy.
-        InvalidSearchSpace: with every architecture and batch size that does not fit, and every one to be fused
-            that cannot be.
+        InvalidSearchSpace: with every architecture and batch size that does not fit, every one to be fused that
+            cannot be, and every split to be measured on that the data lack.
     """
     dataset = _load(spec.dataset)
     drawn = examples(spec)[:LOOKED_AT]
     own = own_faults(spec, drawn, dataset)
     if own:
         raise InvalidSearchSpace(own)
+    unknown = split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
+    if unknown:
+        raise InvalidSearchSpace(unknown)
     training = TrainingSettings(**spec.training.model_dump())
+    names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
     faults = [
         *_faults(
             "space.architecture",
@@ -48,12 +53,12 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
         ),
         *_faults(
             "replicates.packing",
-            (c["architecture"]["name"] for c in drawn),
-            lambda name: packing_fault(name, spec.replicates.packing, training),
+            names,
+            lambda names: packing_fault(names, spec.replicates.packing, training),
         ),
         *_faults(
             "training",
-            ({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn),
+            names,
             lambda names: acceleration_fault(names, training),
         ),
         *_faults("training.compile", [training], compiler_fault),
@@ -65,7 +70,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
 
 def dataset_facts(dataset: DataSet) -> dict[str, Any]:
     """Return what the manifest records of a data set: sizes of the splits and the hash of their indices."""
-    sizes = {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)}
+    sizes = {name: len(split) for name, split in dataset.splits.items()}
     return {"samples": sizes, "classes": dataset.classes, "split_hash": dataset.split_hash}
 
 

@@ -222,8 +222,8 @@ def _check_dataset(dataset: object) -> None:
         raise _Fault(f"gives a {type(dataset).__name__}, which must be a trainables.datasets.DataSet")
     if not isinstance(dataset.classes, int) or dataset.classes < 2:
         raise _Fault(f"has classes = {dataset.classes!r}, which must be a whole number from 2")
-    for part in ("train", "val", "test"):
-        _check_split(part, getattr(dataset, part), dataset)
+    for part, split in dataset.splits.items():
+        _check_split(part, split, dataset)
 
 
 def _check_split(part: str, split: object, dataset: DataSet) -> None:

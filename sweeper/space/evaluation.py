@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,22 @@ from sweeper.space.registries import Registries
 from trainables.registry import column_label
 from trainables.registry.nearest import did_you_mean
 
+FITTED_ON = "val"
+"""The split that no evaluation leaves out, see `trainables.training.evaluation.FITTED_ON`."""
 
-def check_evaluation(evaluation: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
-    """Return the part with its components resolved and every default filled in; its faults are added to `faults`."""
+
+def check_evaluation(
+    evaluation: dict[str, Any], registries: Registries, dataset: object, faults: list[Fault]
+) -> dict[str, Any]:
+    """Return the part with its components resolved and every default filled in; its faults are added to `faults`.
+
+    Args:
+        evaluation: the file's values.
+        registries: what can be named.
+        dataset: the resolved data set; its component says which splits it has.
+        faults: those found so far.
+    """
+    faults += split_faults(evaluation, _known_splits(dataset, registries))
     for key, registry in (("posthoc", registries.posthoc), ("metrics", registries.further_metrics)):
         found: list[Fault] = []
         evaluation[key] = resolve_components(evaluation.get(key), registry, join_path("evaluation", key), found)
@@ -29,6 +43,37 @@ def check_evaluation(evaluation: dict[str, Any], registries: Registries, faults:
         _check_curvature(curvature, registries, faults) if isinstance(curvature, dict) else curvature
     )
     return evaluation
+
+
+def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) -> list[Fault]:
+    """Return what is wrong with the splits that an evaluation and its trajectory name.
+
+    Args:
+        evaluation: its values; those of a wrong type are the structure's business.
+        known: the data set's splits, or `None` where only loading tells them.
+    """
+    faults: list[Fault] = []
+    for place, part in (("evaluation", evaluation), ("evaluation.trajectory", evaluation.get("trajectory"))):
+        given = part.get("splits") if isinstance(part, Mapping) else None
+        names = given if isinstance(given, list) else []
+        for index, name in enumerate(names):
+            where = join_path(join_path(place, "splits"), index)
+            if known is not None and isinstance(name, str) and name not in known:
+                hint = did_you_mean(name, tuple(known)).removeprefix("; ")
+                faults.append(Fault(where, f"the data set has no split {name!r}", hint))
+            elif name in names[:index]:
+                faults.append(Fault(where, f"{name!r} is named twice", "name each split once"))
+        if place == "evaluation" and isinstance(given, list) and FITTED_ON not in names:
+            rule = f"splits = {names} leave out {FITTED_ON}, which post-hoc methods are fitted and objectives judged on"
+            faults.append(Fault("evaluation.splits", rule, f"add {FITTED_ON}"))
+    return faults
+
+
+def _known_splits(dataset: object, registries: Registries) -> tuple[str, ...] | None:
+    """Return the splits that a data set's component names; `None` for an unknown one and one of the user's own."""
+    name = dataset.get("name") if isinstance(dataset, dict) else None
+    known = isinstance(name, str) and not registries.datasets.is_own(name)
+    return registries.datasets[str(name)].splits if known else None
 
 
 def _measured_anyway(fault: Fault, registries: Registries) -> Fault:
@@ -49,7 +94,7 @@ def _check_curvature(values: dict[str, Any], registries: Registries, faults: lis
     return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
-def further_metric_labels(evaluation: Any) -> list[str]:
+def further_metric_labels(evaluation: object) -> list[str]:
     """Return the columns of the metrics of the user's own that an evaluation's values name."""
     metrics = evaluation.get("metrics") if isinstance(evaluation, dict) else None
     named = [m.get("name") for m in metrics if isinstance(m, dict)] if isinstance(metrics, list) else []

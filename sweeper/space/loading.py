@@ -154,7 +154,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         faults += _count_faults(values, tree)
     evaluation = values.get("evaluation", {})
     if isinstance(evaluation, dict):
-        values["evaluation"] = check_evaluation(dict(evaluation), registries, faults)
+        values["evaluation"] = check_evaluation(dict(evaluation), registries, values.get("dataset"), faults)
     return checked, faults
 
 

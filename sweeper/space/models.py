@@ -160,7 +160,7 @@ class Trajectory(_Part):
         gradient_norms: epochs after which the training samples' gradient norms are counted (mukhoti Fig. 4).
     """
 
-    splits: list[Literal["train", "val", "test"]] = ["train", "test"]
+    splits: list[str] = ["train", "test"]
     every: int = Field(default=1, ge=1)
     gradient_norms: list[Annotated[int, Field(ge=1)]] = []
 
@@ -222,6 +222,7 @@ class Evaluation(_Part):
         bootstrap: resamples for the calibration errors' standard errors; 0 for none.
         trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
         metrics: metrics of the user's own, each `{name: …, option: value}`; the project's are measured anyway.
+        splits: the data set's splits to measure on; `val`, which post-hoc methods are fitted on, is among them.
     """
 
     bins: int = Field(default=15, ge=1, le=1000)
@@ -230,6 +231,7 @@ class Evaluation(_Part):
     bootstrap: int = Field(default=100, ge=0, le=100_000)
     trajectory: Trajectory | None = None
     metrics: list[dict[str, Any]] = Field(default_factory=list)
+    splits: list[str] = ["val", "test"]
 
 
 def _tree(space: object) -> Fields:
@@ -318,6 +320,8 @@ class SweepSpec(_Part):
         values["header"] = {key: text for key, text in values["header"].items() if text}
         if not self.replicates.common_seeds:
             del values["replicates"]["seeds"]  # so that the same file resolves to what it always did
+        if self.evaluation.splits == Evaluation().splits:
+            del values["evaluation"]["splits"]  # likewise
         if self.searcher == SearcherSettings():
             del values["searcher"]
         elif not self.searcher.warm_start:

@@ -187,6 +187,11 @@ def _scale_counts(values: dict[str, Any], said: list[str]) -> None:
 
 def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> None:
     evaluation = dict(values["evaluation"])
+    # It brings torch along, which a process that only reads a sweep does not need.
+    from sweeper.space.rehearsal_parts import known_splits
+
+    known = known_splits(values["dataset"])
+    evaluation["splits"] = _kept_splits(evaluation["splits"], known, said)
     evaluation["bootstrap"] = min(evaluation["bootstrap"], BOOTSTRAP)
     curvature = evaluation["curvature"]
     if curvature:
@@ -194,8 +199,15 @@ def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: lis
         evaluation["curvature"] = {**curvature, **limits, "trace_precision": None}
         said.append(f"curvature on {limits['samples']} samples")
     if evaluation["trajectory"] is not None:
-        evaluation["trajectory"] = _scaled_trajectory(evaluation["trajectory"], epochs)
+        trajectory = _scaled_trajectory(evaluation["trajectory"], epochs)
+        evaluation["trajectory"] = {**trajectory, "splits": _kept_splits(trajectory["splits"], known, said)}
     values["evaluation"] = evaluation
+
+
+def _kept_splits(asked: Sequence[str], known: Sequence[str], said: list[str]) -> list[str]:
+    """Return the splits asked for that the data set of a rehearsal has."""
+    said += [f"nothing is measured on {name}, which the stand-in lacks" for name in asked if name not in known]
+    return [name for name in asked if name in known]
 
 
 def _scaled_trajectory(trajectory: dict[str, Any], epochs: tuple[int, int]) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.splits import Indices, hash_of_splits, stratified_split
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import SPLITS, Component, Hyperparameter
 
 SPLIT_SEED = 42
-SPLIT_NAMES = ("train", "val", "test")
 NPZ_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=…])"
 PARQUET_REMEDY = "write the columns inputs (list of numbers), target (whole number) and, if wanted, split (text)"
 
@@ -74,13 +73,13 @@ def splits_of(path: Path, targets: NDArray, given: NDArray | None, fractions: tu
     """
     if given is None:
         return stratified_split(targets, fractions, SPLIT_SEED)
-    unknown = sorted(set(given.tolist()) - set(SPLIT_NAMES))
+    unknown = sorted(set(given.tolist()) - set(SPLITS))
     if unknown or len(given) != len(targets):
         raise DataSetUnavailableError(
             path, f"has a split {unknown} or not one for each sample", "use train, val and test"
         )
-    parts = [np.flatnonzero(given == name).astype(np.int64) for name in SPLIT_NAMES]
-    for name, part in zip(SPLIT_NAMES, parts, strict=True):
+    parts = [np.flatnonzero(given == name).astype(np.int64) for name in SPLITS]
+    for name, part in zip(SPLITS, parts, strict=True):
         if not len(part):
             raise DataSetUnavailableError(path, f"has no samples in split {name}", "give every split some samples")
     return parts
@@ -143,5 +142,6 @@ COMPONENTS = (
             Hyperparameter("test_fraction", "number", 0.2, **FRACTION),
         ),
         summary="your own arrays in .npz or Parquet",
+        stand_in={"channels": 1, "size": 8, "classes": 10},
     ),
 )

@@ -1,9 +1,9 @@
-"""What a data set is: three splits of tensors, ready to be moved to a device as a whole."""
+"""What a data set is: splits of tensors by name, ready to be moved to a device as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.datasets.streaming import ahead, sent
+from trainables.registry import SPLITS
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class DataSet:
 
     Attributes:
         name: registry name.
-        train, val, test: the splits.
+        train, val, test: the splits that every data set has.
         classes: number of classes K.
         input_shape: shape of one network input.
         split_hash: sha256 hex of the splits' indices (`hash_of_splits`), recorded with the results.
@@ -75,6 +76,11 @@ class DataSet:
         vocabulary: number of token ids of a text data set, id 0 being padding; `None` for other data.
         posterior: true class probabilities of the test split, float64 [N, K], where they are known.
         word_vectors: pretrained word vectors [vocabulary, dimension], where asked for.
+        further: splits besides these three by name, e.g. shifted data that an evaluation may ask for. A data set's
+            component names them in `splits`, so that a search space is checked before anything is loaded.
+
+    Raises:
+        ValueError: a further split's name is taken, or would need quoting in SQL.
     """
 
     name: str
@@ -88,16 +94,35 @@ class DataSet:
     vocabulary: int | None = None
     posterior: Tensor | None = None
     word_vectors: Tensor | None = None
+    further: Mapping[str, Split] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the names of further splits."""
+        for name in self.further:
+            if name in SPLITS or not (name.isidentifier() and name == name.lower()):
+                raise ValueError(
+                    f"a further split of {self.name} is called {name!r}; choose lower-case letters, digits and _, "
+                    f"and none of {', '.join(SPLITS)}"
+                )
+
+    @property
+    def splits(self) -> Mapping[str, Split]:
+        """Every split by name: train, val, test, and the further ones."""
+        return {"train": self.train, "val": self.val, "test": self.test, **self.further}
+
+    def with_splits(self, change: Callable[[Split], Split]) -> DataSet:
+        """Return the data set with every split changed by `change`."""
+        further = {name: change(split) for name, split in self.further.items()}
+        return replace(self, train=change(self.train), val=change(self.val), test=change(self.test), further=further)
 
     @property
     def nbytes(self) -> int:
         """The size of all splits as they are stored."""
-        return sum(split.inputs.nbytes + split.targets.nbytes for split in (self.train, self.val, self.test))
+        return sum(split.inputs.nbytes + split.targets.nbytes for split in self.splits.values())
 
     def to(self, device: torch.device | str, streamed: bool = False) -> DataSet:
         """Return the data set with all splits on `device`, or on their way there batch by batch; see `Split.to`."""
-        train, val, test = (split.to(device, streamed) for split in (self.train, self.val, self.test))
-        return replace(self, train=train, val=val, test=test)
+        return self.with_splits(lambda split: split.to(device, streamed))
 
 
 __all__ = ["DataSet", "DataSetUnavailableError", "Split", "batch_fault", "batches", "evaluation_batches"]

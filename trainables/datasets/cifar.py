@@ -19,7 +19,17 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, extracted, fetch
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.images import AUGMENT, DOWNLOAD, FOLDER, IMAGE_SIZE, ImageArrays, held_out, image_dataset
+from trainables.datasets.images import (
+    AUGMENT,
+    DOWNLOAD,
+    FOLDER,
+    IMAGE_SIZE,
+    LIKE_CIFAR,
+    ImageArrays,
+    held_out,
+    image_dataset,
+    images_on_paper,
+)
 from trainables.registry import Component, Hyperparameter
 
 REMEDY = "delete the folder and give the data set download: true"
@@ -219,6 +229,22 @@ OPTIONS = (
 )
 
 COMPONENTS = (
-    Component("cifar10", _named("cifar10"), OPTIONS, summary="CIFAR-10, 45k/5k/10k", source="Krizhevsky 2009"),
-    Component("cifar100", _named("cifar100"), OPTIONS, summary="CIFAR-100, 45k/5k/10k", source="Krizhevsky 2009"),
+    Component(
+        "cifar10",
+        _named("cifar10"),
+        OPTIONS,
+        summary="CIFAR-10, 45k/5k/10k",
+        source="Krizhevsky 2009",
+        size=images_on_paper((3, 32, 32), 10, 45_000, 5_000, 10_000),
+        stand_in=LIKE_CIFAR,
+    ),
+    Component(
+        "cifar100",
+        _named("cifar100"),
+        OPTIONS,
+        summary="CIFAR-100, 45k/5k/10k",
+        source="Krizhevsky 2009",
+        size=images_on_paper((3, 32, 32), 100, 45_000, 5_000, 10_000),
+        stand_in=LIKE_CIFAR,
+    ),
 )

@@ -23,7 +23,7 @@ from torch.nn import functional
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.images import AUGMENT, ImageArrays, image_dataset
+from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset, images_on_paper
 from trainables.datasets.label_noise import LABEL_NOISE, flip_labels
 from trainables.datasets.splits import hash_of_splits, stratified_split
 from trainables.registry import Component
@@ -143,6 +143,9 @@ def load_digits_32(augment: bool = True) -> DataSet:
     )
 
 
+SAMPLES = (1079, 359, 359)
+"""For training, validation and test."""
+
 COMPONENTS = (
     Component(
         "digits",
@@ -150,6 +153,8 @@ COMPONENTS = (
         (LABEL_NOISE,),
         summary="UCI handwritten digits, 1,797 grey images of 8x8; ships with scikit-learn, no download",
         source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
+        size=images_on_paper((1, 8, 8), 10, *SAMPLES),
+        stand_in={},
     ),
     Component(
         "digits_32",
@@ -157,5 +162,7 @@ COMPONENTS = (
         (AUGMENT,),
         summary="the digits at 32x32 with three channels, for CIFAR networks without a download",
         source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
+        size=images_on_paper((3, 32, 32), 10, *SAMPLES),
+        stand_in=LIKE_CIFAR,
     ),
 )

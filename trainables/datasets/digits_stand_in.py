@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.digits import LEVELS, digit_arrays
+from trainables.datasets.digits import LEVELS, SAMPLES, digit_arrays
 from trainables.datasets.images import AUGMENT, ImageArrays, image_dataset
 from trainables.datasets.label_noise import LABEL_NOISE, flip_labels
 from trainables.datasets.sentiment import Tree, encoded_tree
 from trainables.datasets.splits import hash_of_splits
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 NAME = "digits_stand_in"
 SHADES = 4  # 17 grey levels as four words a place; white is no word
@@ -142,6 +142,14 @@ def _count(name: str, default: int, minimum: int, maximum: int, source: str) -> 
     return Hyperparameter(name, "integer", default, minimum=minimum, maximum=maximum, source=source)
 
 
+def _on_paper(options: Options) -> DataSetSize:
+    form, side = options["form"], options["size"]
+    shape = {"images": (options["channels"], side, side), "tokens": (PLACES,), "trees": (2 * TREE_SIDE**2 - 1, 4)}[form]
+    asked = (options[f"{split}_samples"] for split in ("train", "validation", "test"))
+    train, val, test = (min(int(count), most) for count, most in zip(asked, SAMPLES, strict=True))
+    return DataSetSize(shape, options["classes"], train, val, test, text=form != "images")
+
+
 COMPONENTS = (
     Component(
         NAME,
@@ -159,5 +167,7 @@ COMPONENTS = (
         ),
         summary="the digits in another data set's shape (images, token ids, parse trees), for rehearsals",
         source="UCI Machine Learning Repository, Optical Recognition of Handwritten Digits",
+        size=_on_paper,
+        stand_in={},
     ),
 )

@@ -13,7 +13,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, fetch
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.images import ImageArrays, held_out, image_dataset, published_images
+from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SOURCES = {
@@ -108,5 +108,12 @@ def load_fashion_mnist(
 
 
 COMPONENTS = (
-    published_images("fashion_mnist", load_fashion_mnist, "Fashion-MNIST, 28x28 grey images", "Xiao et al. 2017"),
+    published_images(
+        "fashion_mnist",
+        load_fashion_mnist,
+        "Fashion-MNIST, 28x28 grey images",
+        "Xiao et al. 2017",
+        size=images_on_paper((1, 28, 28), 10, 54_000, 6_000, 10_000),
+        stand_in={"channels": 1, "size": 28, "classes": 10},
+    ),
 )

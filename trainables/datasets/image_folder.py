@@ -12,7 +12,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.image_files import class_folders, decoded_images, image_paths
-from trainables.datasets.images import AUGMENT, ImageArrays, image_dataset
+from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset
 from trainables.datasets.splits import stratified_split
 from trainables.registry import Component, Hyperparameter
 
@@ -107,5 +107,6 @@ COMPONENTS = (
             AUGMENT,
         ),
         summary="your own images, a sub-folder for each class",
+        stand_in=LIKE_CIFAR,
     ),
 )

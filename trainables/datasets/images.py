@@ -13,7 +13,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.datasets.splits import Indices, hash_of_splits, shuffled_split, stratified_split, thinned
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 FOLDER = Hyperparameter("folder", "text", None, source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")
 DOWNLOAD = Hyperparameter("download", "boolean", False, source="nothing is fetched unless asked")
@@ -23,9 +23,35 @@ IMAGE_SIZE = Hyperparameter(
 )
 
 
-def published_images(name: str, load: Callable[..., DataSet], summary: str, source: str) -> Component:
+LIKE_CIFAR = {"channels": 3, "size": 32, "classes": 10}
+"""Options of `digits_stand_in` that give it CIFAR's shape; no class beyond ten, no side beyond 32."""
+
+
+def images_on_paper(
+    shape: tuple[int, int, int], classes: int, train: int, val: int, test: int
+) -> Callable[[Options], DataSetSize]:
+    """Return the `Component.size` of images of `shape` (C, H, W); `image_size` and `class_fraction` change it."""
+
+    def size(options: Options) -> DataSetSize:
+        side = options.get("image_size")
+        kept = round(train * options.get("class_fraction", 1.0))
+        return DataSetSize((shape[0], side, side) if side else shape, classes, kept, val, test)
+
+    return size
+
+
+def published_images(
+    name: str,
+    load: Callable[..., DataSet],
+    summary: str,
+    source: str,
+    *,
+    size: Callable[[Options], DataSetSize],
+    stand_in: Options = LIKE_CIFAR,
+) -> Component:
     """Return the component of a set whose published archives `load` reads, with the options that all of them take."""
-    return Component(name, load, (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE), summary, source)
+    options = (FOLDER, DOWNLOAD, AUGMENT, IMAGE_SIZE)
+    return Component(name, load, options, summary, source, size=size, stand_in=stand_in)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.images import DOWNLOAD, FOLDER
 from trainables.datasets.splits import Indices, hash_of_splits
 from trainables.datasets.text import WORD_VECTORS, frequent_words, padded_ids, read_word_vectors, words_of
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, DataSetSize, Hyperparameter
 
 # The archive of the UCI repository holds 20_newsgroups.tar.gz, which holds a folder a newsgroup.
 SOURCE = Source(
@@ -144,5 +144,7 @@ COMPONENTS = (
         ),
         summary="20 Newsgroups, 15,098/900/3,999 messages as token ids",
         source="mukhoti App. D; Lang 1995",
+        size=lambda options: DataSetSize((options["length"],), 20, 15_098, 900, 3_999, text=True),
+        stand_in={"form": "tokens", "classes": 10},
     ),
 )

@@ -21,7 +21,7 @@ from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.images import DOWNLOAD, FOLDER
 from trainables.datasets.splits import hash_of_splits
 from trainables.datasets.text import UNKNOWN, WORD_VECTORS, frequent_words, padded_ids, read_word_vectors
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 SOURCE = Source(
     "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip",
@@ -181,6 +181,15 @@ def _split(trees: list[Tree], ids: dict[str, int], nodes: int, form: str) -> Spl
     return Split(torch.from_numpy(inputs), targets)
 
 
+def _on_paper(options: Options) -> DataSetSize:
+    """Return SST-2's size; its longest sentence has 52 words, whose binary tree has 103 nodes."""
+    return DataSetSize((52,) if options["form"] == "words" else (103, 4), 2, 6_920, 872, 1_821, text=True)
+
+
+def _stand_in(options: Options) -> Options:
+    return {"form": "tokens" if options.get("form") == "words" else "trees", "classes": 2}
+
+
 COMPONENTS = (
     Component(
         "sst2",
@@ -195,5 +204,7 @@ COMPONENTS = (
         ),
         summary="Stanford Sentiment Treebank, two classes, 6,920/872/1,821 sentences as trees or words",
         source="mukhoti App. D; Socher et al. 2013",
+        size=_on_paper,
+        stand_in=_stand_in,
     ),
 )

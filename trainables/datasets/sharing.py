@@ -25,6 +25,7 @@ from torch import Tensor
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import data_folder, locked, temporary_beside
 from trainables.datasets.errors import DataSetUnavailableError
+from trainables.registry import SPLITS
 
 UNUSED_DAYS = 30
 """After this long without use a copy is removed when the next one is made. Our choice: a sweep is taken up sooner."""
@@ -85,14 +86,13 @@ def node_copy(dataset: DataSet) -> DataSet:
 
 def _leaves(dataset: DataSet) -> dict[str, Any]:
     """Return every field of the data set and of its splits by name, e.g. `train.inputs`."""
-    found: dict[str, Any] = {}
-    for field in fields(dataset):
-        value = getattr(dataset, field.name)
-        if isinstance(value, Split):
-            found.update({f"{field.name}.{part.name}": getattr(value, part.name) for part in fields(Split)})
-        else:
-            found[field.name] = value
-    return found
+    found: dict[str, Any] = {
+        f"{name}.{part.name}": getattr(split, part.name)
+        for name, split in dataset.splits.items()
+        for part in fields(Split)
+    }
+    own = (field.name for field in fields(dataset) if field.name not in (*SPLITS, "further"))
+    return found | {name: getattr(dataset, name) for name in own}
 
 
 def _write(dataset: DataSet, folder: Path) -> None:
@@ -124,11 +124,12 @@ def _mapped(folder: Path) -> DataSet | None:
         for file in folder.glob("*.npy"):
             # Copy on write: the tensors can be written to, as others can, but never the file.
             leaves[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False))
-        splits: dict[str, Any] = {
-            name: Split(**{part.name: leaves.pop(f"{name}.{part.name}") for part in fields(Split)})
-            for name in ("train", "val", "test")
+        names = dict.fromkeys(leaf.partition(".")[0] for leaf in leaves if "." in leaf)
+        splits = {
+            name: Split(**{part.name: leaves.pop(f"{name}.{part.name}") for part in fields(Split)}) for name in names
         }
-        dataset = DataSet(**splits, **leaves)
+        parts: dict[str, Any] = {name: splits.pop(name) for name in SPLITS}
+        dataset = DataSet(**parts, further=splits, **leaves)
     except (*_UNREADABLE, TypeError):
         return None
     with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, fetch
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.images import ImageArrays, held_out, image_dataset, published_images
+from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
 
 SOURCES = tuple(
     Source(f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat", f"{part}_32x32.mat", f"md5:{md5}")
@@ -81,5 +81,11 @@ def load_svhn(
 
 
 COMPONENTS = (
-    published_images("svhn", load_svhn, "Street View House Numbers, cropped digits", "posterior; Netzer et al. 2011"),
+    published_images(
+        "svhn",
+        load_svhn,
+        "Street View House Numbers, cropped digits",
+        "posterior; Netzer et al. 2011",
+        size=images_on_paper((3, 32, 32), 10, 65_931, 7_326, 26_032),
+    ),
 )

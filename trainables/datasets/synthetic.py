@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.splits import hash_of_splits
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 MEANS = (-2.0, 0.0, 2.0)
 # Vertices of a square of side 4. The clusters of a class share an edge: a straight line separates the classes.
@@ -131,6 +133,14 @@ def _sizes(train: int, validation: int, test: int, source: str) -> tuple[Hyperpa
     return tuple(Hyperparameter(name, "integer", size, minimum=1, source=source) for name, size in named)
 
 
+def _on_paper(features: int, classes: int) -> Callable[[Options], DataSetSize]:
+    def size(options: Options) -> DataSetSize:
+        train, val, test = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
+        return DataSetSize((features,), classes, train, val, test)
+
+    return size
+
+
 COMPONENTS = (
     Component(
         "known_posterior_1d",
@@ -138,6 +148,8 @@ COMPONENTS = (
         (*_sizes(5000, 5000, 20_000, "our choice: posterior prints none"), SEED),
         summary="three Gaussian classes on a line, true probabilities known",
         source="posterior section 5.2",
+        size=_on_paper(1, 3),
+        stand_in={},
     ),
     Component(
         "mukhoti_linear",
@@ -149,5 +161,7 @@ COMPONENTS = (
         ),
         summary="two linearly separable classes of two clusters with flipped labels, true probabilities known",
         source="mukhoti App. B",
+        size=_on_paper(2, 2),
+        stand_in={},
     ),
 )

@@ -17,7 +17,7 @@ from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, extracted, fetch
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.image_files import decoded_images, image_paths
-from trainables.datasets.images import ImageArrays, image_dataset, published_images
+from trainables.datasets.images import ImageArrays, image_dataset, images_on_paper, published_images
 from trainables.datasets.splits import stratified_split
 
 SOURCE = Source(
@@ -136,5 +136,6 @@ COMPONENTS = (
         load_tiny_imagenet,
         "Tiny-ImageNet, 200 classes, 64x64; image_size: 224 for transformers",
         "mukhoti App. D; selective",
+        size=images_on_paper((3, 64, 64), 200, 90_000, 10_000, 10_000),
     ),
 )

@@ -199,6 +199,6 @@ LOSSES.register(
         summary="a base loss plus the trace of its Hessian, by Hutchinson probes and double backward",
         source="curvature Eq. 33",
         check=check_base,
-        tags=frozenset({"needs_model", "stateful"}),
+        tags=frozenset({"needs_model", "stateful", "third_order"}),
     )
 )

@@ -8,26 +8,29 @@ shows: report n beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities
 from trainables.metrics.binning import equal_width_bin, group_sums, norm_of_gaps
 from trainables.metrics.probabilities import Floats, Integers, require_probabilities
 
-FAST_NAMES = ("ece", "ada_ece", "cw_ece", "mce")
-"""Metrics whose repetitions are computed together; any other name recomputes `evaluate_probabilities` each time."""
+BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
+"""The binned errors, which are biased at small samples: every evaluation reports the standard error of each.
+
+Their repetitions are computed together; any other name recomputes `evaluate_probabilities` each time."""
 
 Metric = Callable[[Floats, Integers], float]
+Places = Integers | NDArray[np.uint16]
 
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples held at once: 32 MB in float64
 
 
 def bootstrap_standard_error(
     metrics: str | Metric | Sequence[str],
-    probabilities: Any,
-    targets: Any,
+    probabilities: ArrayLike,
+    targets: ArrayLike,
     bins: int = 15,
     repetitions: int = 100,
     seed: int = 0,
@@ -58,8 +61,8 @@ def bootstrap_standard_error(
     unknown = [name for name in names if name not in METRIC_NAMES]
     if unknown:
         raise ValueError(f"unknown metric {', '.join(unknown)}; known: {', '.join(METRIC_NAMES)}")
-    spread = _fast_spreads(values, labels, [n for n in names if n in FAST_NAMES], bins, repetitions, seed)
-    slow = [name for name in names if name not in FAST_NAMES]
+    spread = _fast_spreads(values, labels, [n for n in names if n in BOOTSTRAPPED], bins, repetitions, seed)
+    slow = [name for name in names if name not in BOOTSTRAPPED]
     if slow:
         repeats = [evaluate_probabilities(values[d], labels[d], bins) for d in _draws(len(labels), repetitions, seed)]
         spread |= {name: _spread(r[name] for r in repeats) for name in slow}
@@ -78,7 +81,7 @@ def _spread(values: Iterable[float]) -> float:
 def _fast_spreads(
     values: Floats, labels: Integers, names: Sequence[str], bins: int, repetitions: int, seed: int
 ) -> dict[str, float]:
-    """Return the standard errors of FAST_NAMES metrics. Samples are sorted by confidence once, for equal mass."""
+    """Return the standard errors of BOOTSTRAPPED metrics. Samples are sorted by confidence once, for equal mass."""
     if not names:
         return {}
     confidence = values.max(axis=1)
@@ -104,11 +107,11 @@ def _repeated_metrics(
     gap = confidence - (values.argmax(axis=1) == labels)
     found: dict[str, Floats] = {}
     if "ada_ece" in names:
-        # sorting the drawn places is sorting the drawn confidences
-        ascending = np.sort(drawn.astype(np.uint16) if samples <= 2**16 else drawn, axis=1)
-        found["ada_ece"] = np.abs(group_sums(gap[ascending], bins, axis=1)).sum(axis=1) / samples
-    if set(names) == {"ada_ece"}:
-        return found
+        found["ada_ece"] = _equal_mass_gaps(gap, _narrow(drawn), bins) / samples
+    if "cw_ada_ece" in names:
+        found["cw_ada_ece"] = _repeated_classwise_equal_mass(values, labels, _narrow(drawn), bins)
+    if not set(names) - set(found):
+        return {name: found[name] for name in names}
     offsets = np.arange(repetitions)[:, None] * samples
     times = np.bincount((drawn + offsets).ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
     if "ece" in names or "mce" in names:
@@ -129,6 +132,33 @@ def _repeated_classwise(values: Floats, labels: Integers, times: Floats, bins: i
         columns = _one_column_a_bin(equal_width_bin(values[:, k], bins), values[:, k] - (labels == k), bins)
         total += np.abs(times @ columns).sum(axis=1)
     return total / (samples * classes)
+
+
+def _repeated_classwise_equal_mass(values: Floats, labels: Integers, drawn: Places, bins: int) -> Floats:
+    """Return the class-wise equal-mass ECE [R] of resamples `drawn` [R, N].
+
+    Samples of equal probability keep their order, as in `classwise_calibration_error` of the resample itself.
+    """
+    samples, classes = values.shape
+    total = np.zeros(len(drawn))
+    for k in range(classes):
+        order = np.argsort(values[:, k], kind="stable")
+        rank = np.empty(samples, dtype=drawn.dtype)
+        rank[order] = np.arange(samples, dtype=drawn.dtype)
+        gap = values[:, k] - (labels == k)
+        total += _equal_mass_gaps(gap[order], rank[drawn], bins)
+    return total / (samples * classes)
+
+
+def _equal_mass_gaps(gap: Floats, drawn: Places, bins: int) -> Floats:
+    """Return Σ_b |Σ gap| [R] over the equal-mass bins of resamples `drawn` [R, N] of sorted samples."""
+    # sorting the drawn places is sorting what the samples were sorted by
+    return np.asarray(np.abs(group_sums(gap[np.sort(drawn, axis=1)], bins, axis=1)).sum(axis=1))
+
+
+def _narrow(drawn: Integers) -> Places:
+    """Return places in 16 bits where they fit: those are sorted several times as fast."""
+    return drawn.astype(np.uint16) if drawn.shape[1] <= 2**16 else drawn
 
 
 def _one_column_a_bin(index: Integers, values: Floats, bins: int) -> Floats:

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import (
     bin_edges,
+    calibration_error,
     classwise_calibration_error,
     equal_width_bin,
     group_sums,
-    norm_of_gaps,
     sums_by_bin,
 )
 from trainables.metrics.probabilities import Booleans, Floats, Integers, require_probabilities, softmax64
@@ -107,15 +107,13 @@ def _likelihood_metrics(values: Floats, labels: Integers, correct: Booleans) -> 
 def _calibration_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict[str, float]:
     """Return ece, mce, ada_ece, aurc and e_aurc of the top confidence [N]; one sort serves the last three."""
     samples = len(confidence)
-    index = equal_width_bin(confidence, bins)
-    sums = sums_by_bin(index, confidence - correct, bins)
-    counts = np.bincount(index, minlength=bins)
+    right = correct.astype(np.float64)
     order = np.argsort(confidence, kind="stable")
     ascending, wrong = confidence[order], ~correct[order]
     aurc = float(tied_rank_weights(ascending) @ wrong / samples)
     return {
-        "ece": float(norm_of_gaps(sums, counts, "mean")),
-        "mce": float(norm_of_gaps(sums, counts, "maximum")),
+        "ece": calibration_error(confidence, right, bins),
+        "mce": calibration_error(confidence, right, bins, norm="maximum"),
         "ada_ece": float(np.abs(group_sums(ascending - ~wrong, bins)).sum() / samples),
         "aurc": aurc,
         "e_aurc": aurc - optimal_area_under_risk_coverage(int(wrong.sum()), samples),

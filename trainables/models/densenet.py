@@ -96,6 +96,9 @@ def _even_densenet(input_shape: tuple[int, ...], classes: int, layers: int = 6, 
     return densenet(input_shape, classes, (layers,) * 4, growth)
 
 
+SMALL = {"name": "densenet", "layers": 1, "growth": 4}
+"""What stands in for these networks in a rehearsal."""
+
 COMPONENTS = (
     Component(
         "densenet121",
@@ -103,6 +106,7 @@ COMPONENTS = (
         (Hyperparameter("growth", "integer", 32, minimum=2, source="Huang et al. 2017, Table 1"),),
         summary="DenseNet-121, stem for small images",
         source="mukhoti; Huang et al. 2017",
+        stand_in=SMALL,
     ),
     Component(
         "densenet",
@@ -113,5 +117,6 @@ COMPONENTS = (
         ),
         summary="DenseNet of four equal blocks for small images, of any size",
         source="Huang et al. 2017",
+        stand_in=SMALL,
     ),
 )

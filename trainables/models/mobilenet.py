@@ -99,5 +99,6 @@ COMPONENTS = (
         (Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="Sandler et al. 2018"),),
         summary="MobileNet-v2, strides for small images",
         source="curvature; Sandler et al. 2018",
+        stand_in={"name": "mobilenet_v2", "width": 0.125},
     ),
 )

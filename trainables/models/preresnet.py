@@ -126,6 +126,9 @@ def _fixed(bottleneck: bool) -> Callable[..., PreActivationResNet]:
 
 WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
 
+SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
+"""What stands in for these networks in a rehearsal."""
+
 COMPONENTS = (
     Component(
         "preresnet56",
@@ -133,6 +136,7 @@ COMPONENTS = (
         (WIDTH,),
         summary="PreResNet-56 (6n+2) of basic blocks, stem for small images",
         source="He et al. 2016, Identity Mappings",
+        stand_in=SMALL,
     ),
     Component(
         "preresnet56_bottleneck",
@@ -140,6 +144,7 @@ COMPONENTS = (
         (WIDTH,),
         summary="what the selective paper's code calls PreResNet-56: nine bottlenecks a stage",
         source="selective",
+        stand_in=SMALL,
     ),
     Component(
         "preresnet",
@@ -152,5 +157,6 @@ COMPONENTS = (
         summary="pre-activation ResNet of any depth 6n+2 for small images",
         source="He et al. 2016, Identity Mappings",
         check=preresnet_depth_fault,
+        stand_in=SMALL,
     ),
 )

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from torch import nn
 
+from trainables.models.resnet_cifar import SMALL_RESNET
 from trainables.models.shapes import require_image
 from trainables.models.torchvision_compat import register_missing_operators
+from trainables.models.vision_transformer import SMALL_TRANSFORMER
 from trainables.registry import Component, Hyperparameter
 from trainables.registry.nearest import nearest
 
@@ -188,6 +190,7 @@ COMPONENTS = (
         (PRETRAINED, WEIGHTS_FILE),
         summary="ViT-Small of 16-pixel patches at 224x224 (timm)",
         source="selective",
+        stand_in=SMALL_TRANSFORMER,
     ),
     Component(
         "swin_tiny_patch4_window7_224",
@@ -195,12 +198,20 @@ COMPONENTS = (
         (PRETRAINED, WEIGHTS_FILE),
         summary="Swin-Tiny at 224x224 (timm)",
         source="selective",
+        stand_in=SMALL_TRANSFORMER,
     ),
-    Component("timm", timm_network, (MODEL, PRETRAINED, WEIGHTS_FILE), summary="any timm model by its name"),
+    Component(
+        "timm",
+        timm_network,
+        (MODEL, PRETRAINED, WEIGHTS_FILE),
+        summary="any timm model by its name",
+        stand_in=SMALL_TRANSFORMER,
+    ),
     Component(
         "torchvision",
         torchvision_network,
         (MODEL, PRETRAINED, WEIGHTS_FILE),
         summary="any torchvision classification model by its name",
+        stand_in=SMALL_RESNET,
     ),
 )

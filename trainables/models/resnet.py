@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainables.models.layers import BasicBlock, conv1x1, conv3x3, initialise, projection
+from trainables.models.resnet_cifar import SMALL_RESNET
 from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter
 
@@ -114,7 +115,14 @@ WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, sou
 POOL = Hyperparameter("pool", "integer", 1, minimum=1, source="mukhoti's released code pools Tiny-ImageNet to 2x2")
 
 COMPONENTS = tuple(
-    Component(name, _variant(name, blocks, bottleneck), (WIDTH, POOL), summary=summary, source=source)
+    Component(
+        name,
+        _variant(name, blocks, bottleneck),
+        (WIDTH, POOL),
+        summary=summary,
+        source=source,
+        stand_in=SMALL_RESNET,
+    )
     for name, blocks, bottleneck, summary, source in (
         ("resnet18", (2, 2, 2, 2), False, "ResNet-18, stem for small images", "curvature"),
         ("resnet34", (3, 4, 6, 3), False, "ResNet-34, stem for small images", "He et al. 2016, Table 1"),

@@ -111,6 +111,9 @@ SHORTCUT = Hyperparameter(
     "shortcut", "text", "identity", choices=("identity", "projection"), source="He et al. 2016, section 4.2 (option A)"
 )
 
+SMALL_RESNET = {"name": "resnet8", "width": 0.25}
+"""What stands in for a residual network in a rehearsal."""
+
 COMPONENTS = (
     *(
         Component(
@@ -119,6 +122,7 @@ COMPONENTS = (
             (WIDTH, SHORTCUT),
             summary=f"ResNet-{depth} (6n+2) of basic blocks for small images",
             source="He et al. 2016, section 4.2; posterior",
+            stand_in=SMALL_RESNET,
         )
         for depth in DEPTHS
     ),
@@ -129,5 +133,6 @@ COMPONENTS = (
         summary="ResNet of any depth 6n+2, basic blocks, for small images",
         source="He et al. 2016, section 4.2",
         check=depth_fault,
+        stand_in={"name": "resnet_cifar", "depth": 8, "width": 0.25},
     ),
 )

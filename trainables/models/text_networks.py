@@ -161,6 +161,7 @@ COMPONENTS = (
         summary="global-pooling convolutional network for token sequences",
         source="mukhoti App. D",
         tags=frozenset({"text"}),
+        stand_in={"name": "global_pooling_cnn", "dimension": 16, "channels": 16},
     ),
     Component(
         "text_average",
@@ -174,5 +175,6 @@ COMPONENTS = (
         summary="mean of word vectors, one hidden layer: the plain text network",
         source="Iyyer et al. 2015",
         tags=frozenset({"text"}),
+        stand_in={"name": "text_average", "dimension": 16, "width": 16},
     ),
 )

@@ -113,6 +113,8 @@ COMPONENTS = (
         ),
         summary="binary constituency Tree-LSTM for parse trees",
         source="mukhoti App. D; Tai et al. 2015",
-        tags=frozenset({"text"}),
+        tags=frozenset({"text", "follows_data"}),
+        stand_in={"name": "tree_lstm", "dimension": 16, "width": 16},
+        lanes="the shape of its computation follows each sentence's tree, which lanes do not share",
     ),
 )

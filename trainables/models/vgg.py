@@ -56,5 +56,6 @@ COMPONENTS = (
         (Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="Simonyan & Zisserman 2015"),),
         summary="VGG-19 with batch normalisation for 32x32 images",
         source="curvature; Simonyan & Zisserman 2015",
+        stand_in={"name": "vgg19", "width": 0.0625},
     ),
 )

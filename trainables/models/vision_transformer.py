@@ -76,6 +76,9 @@ OPTIONS = (
     Hyperparameter("dropout", "number", 0.0, minimum=0, maximum=1, open_maximum=True, source="Touvron et al. 2021"),
 )
 
+SMALL_TRANSFORMER = {"name": "vit_small_32", "patch_size": 8, "depth": 1}
+"""What stands in for a transformer in a rehearsal."""
+
 COMPONENTS = (
     Component(
         "vit_small_32",
@@ -83,6 +86,7 @@ COMPONENTS = (
         OPTIONS,
         summary="ViT-Small for 32x32 images",
         source="curvature; Touvron et al. 2021, Table 1",
+        stand_in=SMALL_TRANSFORMER,
     ),
     Component(
         "vit_base_32",
@@ -90,5 +94,6 @@ COMPONENTS = (
         OPTIONS,
         summary="ViT-Base for 32x32 images",
         source="curvature; Dosovitskiy et al. 2021, Table 1",
+        stand_in=SMALL_TRANSFORMER,
     ),
 )

@@ -73,6 +73,9 @@ DROPOUT = Hyperparameter(
     "dropout", "number", 0.0, minimum=0, maximum=1, open_maximum=True, source="Zagoruyko & Komodakis 2016, Table 4"
 )
 
+SMALL = {"name": "wide_resnet", "depth": 10, "width": 0.25}
+"""What stands in for these networks in a rehearsal."""
+
 COMPONENTS = (
     Component(
         "wrn_28_10",
@@ -80,8 +83,16 @@ COMPONENTS = (
         (WIDTH, DROPOUT),
         summary="WRN-28-10, pre-activation",
         source="selective; Zagoruyko & Komodakis 2016",
+        stand_in=SMALL,
     ),
-    Component("wrn_26_10", wide_resnet_26, (WIDTH,), summary="mukhoti's WRN-26-10, post-activation", source="mukhoti"),
+    Component(
+        "wrn_26_10",
+        wide_resnet_26,
+        (WIDTH,),
+        summary="mukhoti's WRN-26-10, post-activation",
+        source="mukhoti",
+        stand_in=SMALL,
+    ),
     Component(
         "wide_resnet",
         wide_resnet,
@@ -89,5 +100,6 @@ COMPONENTS = (
         summary="wide ResNet of any depth 6n+4",
         source="Zagoruyko & Komodakis 2016",
         check=wide_depth_fault,
+        stand_in=SMALL,
     ),
 )

@@ -1,22 +1,18 @@
 """What can be chosen by name: components, their hyperparameters, and the registries that hold them."""
 
-from trainables.registry.registry import (
-    Component,
-    ExtensionError,
-    Hyperparameter,
-    Kind,
-    Registry,
-    column_label,
-    is_import_path,
-)
+from trainables.registry.component import SPLITS, Component, DataSetSize, Hyperparameter, Kind, Options
+from trainables.registry.registry import ExtensionError, Registry, column_label, is_import_path
 from trainables.registry.values import HyperparameterValue, hyperparameter_values, number_in
 
 __all__ = [
+    "SPLITS",
     "Component",
+    "DataSetSize",
     "ExtensionError",
     "Hyperparameter",
     "HyperparameterValue",
     "Kind",
+    "Options",
     "Registry",
     "column_label",
     "hyperparameter_values",

@@ -1,4 +1,4 @@
-"""Named components and the hyperparameters they take: one description, used to build, to validate and to list.
+"""The components of each kind by name: one description, used to build, to validate and to list.
 
 A `Registry` maps a name in a search space (a loss, an architecture, a data set, an optimiser, a post-hoc
 method) to a `Component`: how to build it and which `Hyperparameter`s it takes. The search-space reader checks
@@ -10,143 +10,12 @@ A name may also be a user's own: an import path, `my_losses:Tilted`, or an entry
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
+from trainables.registry.component import Component
 from trainables.registry.nearest import did_you_mean
-
-Kind = Literal["number", "integer", "text", "boolean", "numbers", "texts"]
-
-
-@dataclass(frozen=True)
-class Hyperparameter:
-    """One hyperparameter: its kind, default, valid range, and where default and range come from.
-
-    Attributes:
-        name: the key in a search space.
-        kind: `number` (float), `integer`, `text`, `boolean`, `numbers` or `texts` (lists of them).
-        default: the value used when a search space is silent; `None` means the component decides.
-        minimum, maximum: the valid range, ends included unless `open_minimum` / `open_maximum`.
-        choices: the valid values of a `text`; empty means any.
-        reason: one sentence that says why the range ends where it does.
-        source: paper and section the default comes from.
-        required: a search space must give it.
-    """
-
-    name: str
-    kind: Kind = "number"
-    default: Any = None
-    minimum: float | None = None
-    maximum: float | None = None
-    open_minimum: bool = False
-    open_maximum: bool = False
-    choices: tuple[str, ...] = ()
-    reason: str = ""
-    source: str = ""
-    required: bool = False
-
-    @property
-    def range_text(self) -> str:
-        """The valid values in words, e.g. `(0, 1]`, `msp | margin`, `true | false`."""
-        if self.kind == "boolean":
-            return "true | false"
-        if self.choices:
-            return " | ".join(self.choices)
-        if self.kind in ("text", "texts"):
-            return "text" if self.kind == "text" else "list of texts"
-        if self.minimum is None and self.maximum is None:
-            return "any number" if self.kind != "integer" else "any whole number"
-        low = "(-inf" if self.minimum is None else f"{'(' if self.open_minimum else '['}{self.minimum:g}"
-        high = "inf)" if self.maximum is None else f"{self.maximum:g}{')' if self.open_maximum else ']'}"
-        return f"{low}, {high}"
-
-    def fault(self, value: Any) -> str | None:
-        """Return the rule that `value` breaks as one sentence, or `None` when it is valid."""
-        if value is None and self.default is None and not self.required:
-            return None
-        if self.kind == "numbers":
-            if not isinstance(value, (list, tuple)) or not all(_is_number(v) for v in value):
-                return f"{self.name} = {value!r} must be a list of numbers"
-            return next((f for f in map(self._range_fault, value) if f), None)
-        if self.kind == "texts":
-            listed = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
-            return None if listed else f"{self.name} = {value!r} must be a list of texts"
-        if self.kind == "boolean":
-            return None if isinstance(value, bool) else f"{self.name} = {value!r} must be true or false"
-        if self.kind == "text":
-            return self._text_fault(value)
-        if not _is_number(value):
-            return f"{self.name} = {value!r} must be a number"
-        if self.kind == "integer" and isinstance(value, float) and not value.is_integer():
-            return f"{self.name} = {value!r} must be a whole number"
-        return self._range_fault(value)
-
-    def _text_fault(self, value: Any) -> str | None:
-        if not isinstance(value, str):
-            return f"{self.name} = {value!r} must be text"
-        if self.choices and value not in self.choices:
-            known = ", ".join(self.choices)
-            return f"{self.name} = {value!r} must be one of {known}{did_you_mean(value, self.choices)}"
-        return None
-
-    def _range_fault(self, value: float) -> str | None:
-        below = self.minimum is not None and (value < self.minimum or (self.open_minimum and value == self.minimum))
-        above = self.maximum is not None and (value > self.maximum or (self.open_maximum and value == self.maximum))
-        if below or above or not math.isfinite(value):
-            because = f": {self.reason}" if self.reason else ""
-            return f"{self.name} = {value:g} is outside {self.range_text}{because}"
-        return None
-
-
-@dataclass(frozen=True)
-class Component:
-    """A named, buildable thing.
-
-    Attributes:
-        name: in a search space.
-        build: makes it, from what its kind is given and its hyperparameters.
-        hyperparameters: what it takes.
-        summary: one line for `sweeper spaces`.
-        source: paper and section, or the package that a user's own comes from.
-        check: adds a rule over several hyperparameters at once.
-        tags: marks that the project's own code looks at.
-        columns: what a post-hoc method's `parameters` hold, which become columns.
-    """
-
-    name: str
-    build: Callable[..., Any]
-    hyperparameters: tuple[Hyperparameter, ...] = ()
-    summary: str = ""
-    source: str = ""
-    check: Callable[[Mapping[str, Any]], str | None] | None = None
-    tags: frozenset[str] = field(default_factory=frozenset)
-    columns: tuple[str, ...] = ()
-
-    def hyperparameter(self, name: str) -> Hyperparameter | None:
-        """Return the description of hyperparameter `name`, or `None`."""
-        return next((h for h in self.hyperparameters if h.name == name), None)
-
-    def faults(self, values: Mapping[str, Any]) -> list[str]:
-        """Return every rule that concrete `values` break, one sentence each."""
-        known = tuple(h.name for h in self.hyperparameters)
-        found = [
-            f"{self.name} takes no hyperparameter {key!r}{did_you_mean(key, known)}"
-            for key in values
-            if key not in known
-        ]
-        for description in self.hyperparameters:
-            if description.name in values:
-                fault = description.fault(values[description.name])
-                found += [fault] if fault else []
-            elif description.required:
-                found.append(f"{self.name} needs {description.name} ({description.range_text})")
-        if not found and self.check is not None:
-            fault = self.check(values)
-            found += [fault] if fault else []
-        return found
 
 
 class ExtensionError(ValueError):
@@ -223,6 +92,10 @@ class Registry(Mapping[str, Component]):
         """Tell whether a name is a user's own: not one of the project's components."""
         return name not in self._components
 
+    def has_tag(self, name: str, tag: str) -> bool:
+        """Tell whether one of the project's components has a tag of `trainables.registry.component.TAGS`."""
+        return name in self._components and tag in self._components[name].tags
+
     def trusts(self, name: str) -> bool:
         """Tell whether `name` is taken as it is, with its hyperparameters, because it was checked before."""
         return self.trusting and self.is_own(name)
@@ -273,10 +146,3 @@ def column_label(name: str) -> str:
         return name
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(":")[2])
     return re.sub(r"\W+", "_", words).lower()
-
-
-def _is_number(value: Any) -> bool:
-    """Tell whether `value` is a number; a whole one beyond 64 bits fits no column, tensor or float."""
-    if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) < 2**63
-    return isinstance(value, float)

@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainables.losses import LOSSES
+from trainables.models import ARCHITECTURES
+
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
 AUTO, DEVICE, HOST = "auto", "device", "host"
@@ -90,14 +93,15 @@ def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
 def acceleration_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -> str | None:
     """Return why a configuration cannot be trained as `settings` say, or `None`; for use before a run."""
     plain = settings.precision == FLOAT32 and not settings.compile
-    if configuration["loss"]["name"] == "hessian_trace" and not plain:
+    loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
+    if LOSSES.has_tag(loss, "third_order") and not plain:
         asked = "compile = true" if settings.compile else f"precision = {settings.precision}"
         return (
-            f"{asked} cannot train hessian_trace, which differentiates the network three times; "
+            f"{asked} cannot train {loss}, which differentiates the network three times; "
             "choose precision: float32 and compile: false, or another loss"
         )
-    if settings.compile and configuration["architecture"]["name"] == "tree_lstm":
-        return "compile = true cannot train tree_lstm, whose computation follows each sentence; choose compile: false"
+    if settings.compile and ARCHITECTURES.has_tag(network, "follows_data"):
+        return f"compile = true cannot train {network}, whose computation follows each sample; choose compile: false"
     return None
 
 

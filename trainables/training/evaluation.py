@@ -1,6 +1,6 @@
 """One evaluation of one replicate: metrics, post-hoc calibration and curvature, as one record a split.
 
-Post-hoc methods are fitted on the validation split and applied to both; curvature is taken on the validation
+Post-hoc methods are fitted on the validation split and applied to every split; curvature is taken on the validation
 split. What cannot be measured (a post-hoc method that refuses its data, a Hessian that is not finite) leaves
 its columns empty and its reason in a text column; it never ends the trial.
 """
@@ -19,7 +19,7 @@ from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measur
 from trainables.datasets.base import DataSet, Split, evaluation_batches
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.bootstrap import bootstrap_standard_error
+from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.further import Metrics, further_metric_columns
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.posterior_columns import posterior_columns, region_columns
@@ -28,14 +28,17 @@ from trainables.registry import column_label
 from trainables.training.network_norms import network_norms
 from trainables.training.trajectory import TrajectorySettings
 
+Row = dict[str, object]
+"""A record of a table: column → value."""
+
 POSTHOC_METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc", "s99", "s99_accuracy")
 """The metrics recorded of recalibrated probabilities: those that a change of confidence can move.
 
 Accuracy among them, because MetaCal makes the rows that it rejects uniform (selective App. Table 4).
 """
 
-BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece")
-"""The metrics that are biased where samples are few, and so come with a standard error, `<metric>_se`."""
+FITTED_ON = "val"
+"""The split that post-hoc methods are fitted on, curvature is taken on and objectives are judged on."""
 
 CURVATURE_SUBSET_SEED = 0
 """One subset for all trials of all sweeps on a data set, so that curvatures on `samples` can be compared."""
@@ -52,6 +55,10 @@ class EvaluationSettings:
         curvature: what to measure of the Hessian, or `None` for nothing.
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
+        splits: the data set's splits to measure on, in the order of the rows; `val` among them.
+
+    Raises:
+        ValueError: `val` is missing.
     """
 
     bins: int = 15
@@ -60,6 +67,14 @@ class EvaluationSettings:
     curvature: CurvatureSettings | None = None
     bootstrap: int = 100
     trajectory: TrajectorySettings | None = None
+    splits: tuple[str, ...] = (FITTED_ON, "test")
+
+    def __post_init__(self) -> None:
+        """Check the splits."""
+        if FITTED_ON not in self.splits:
+            raise ValueError(
+                f"splits = {list(self.splits)} must hold {FITTED_ON}, which post-hoc methods are fitted on"
+            )
 
     @staticmethod
     def from_mapping(settings: Mapping[str, Any]) -> EvaluationSettings:
@@ -73,6 +88,7 @@ class EvaluationSettings:
             curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
             bootstrap=settings.get("bootstrap", 100),
             trajectory=TrajectorySettings.from_mapping(trajectory, bins) if trajectory else None,
+            splits=tuple(settings.get("splits", EvaluationSettings.splits)),
         )
 
 
@@ -84,13 +100,15 @@ class Evaluation:
         rows: one flat record a split, the scalars of the `evaluations` table.
         reliability: rows of the `reliability` table.
         logits: split → float32 logits `[N, K]`.
+        targets: split → classes, int64 `[N]`.
         spectra: rows of the `spectra` table; `None` where no spectral density was asked for.
     """
 
-    rows: list[dict[str, Any]]
-    reliability: list[dict[str, Any]]
+    rows: list[Row]
+    reliability: list[Row]
     logits: dict[str, np.ndarray] = field(default_factory=dict)
-    spectra: list[dict[str, Any]] | None = None
+    targets: dict[str, np.ndarray] = field(default_factory=dict)
+    spectra: list[Row] | None = None
 
 
 @torch.no_grad()
@@ -103,7 +121,7 @@ def predict(model: nn.Module, split: Split, batch_size: int = 1024) -> Tensor:
 def evaluate(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: EvaluationSettings, *, stage: str, seed: int
 ) -> Evaluation:
-    """Measure a network on the validation and the test split.
+    """Measure a network on the splits that are asked for.
 
     Args:
         model: the network; its parameters, buffers and mode are left as they were found.
@@ -114,27 +132,27 @@ def evaluate(
         seed: of the curvature's probes and the bootstrap.
     """
     was_training = model.training
-    splits = {"val": dataset.val, "test": dataset.test}
+    splits = {name: dataset.splits[name] for name in settings.splits}
     logits = {name: predict(model, split).float().cpu().numpy() for name, split in splits.items()}
     targets = {name: split.targets.cpu().numpy() for name, split in splits.items()}
     rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
     for name, row in rows.items():
         row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
-    rows["test"].update(posterior_columns(dataset.posterior, softmax64(logits["test"])))
+        row.update(posterior_columns(_posterior(dataset, name), softmax64(logits[name])))
     norms = {name: network_norms(model, split) for name, split in splits.items()}
-    recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset.posterior)
+    recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
-    rows["val"].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
+    rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
     spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
-    rows["val"].update(fault)
-    reliability = [
+    rows[FITTED_ON].update(fault)
+    reliability: list[Row] = [
         {"split": name, **row}
         for name in splits
         for row in reliability_bins(softmax64(logits[name]), targets[name], settings.bins)
     ]
     model.train(was_training)
-    return Evaluation(list(rows.values()), reliability, logits, spectra)
+    return Evaluation(list(rows.values()), reliability, logits, targets, spectra)
 
 
 def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]:
@@ -156,12 +174,12 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
     return split.select(chosen)
 
 
-def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int) -> dict[str, Any]:
+def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int) -> Row:
     probabilities = softmax64(logits)
-    row: dict[str, Any] = evaluate_probabilities(probabilities, targets, settings.bins)
+    row: Row = dict(evaluate_probabilities(probabilities, targets, settings.bins))
     if settings.bootstrap:
-        repeated = {"bins": settings.bins, "repetitions": settings.bootstrap, "seed": seed}
-        row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, **repeated))
+        repeated = (settings.bins, settings.bootstrap, seed)
+        row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, *repeated))
     row.update(further_metric_columns(settings.metrics, probabilities, targets))
     return row
 
@@ -177,14 +195,14 @@ def _posthoc_columns(
     targets: Mapping[str, np.ndarray],
     settings: EvaluationSettings,
     loss: Loss,
-    posterior: Tensor | None,
-) -> dict[str, dict[str, Any]]:
-    columns: dict[str, dict[str, Any]] = {name: {} for name in logits}
+    dataset: DataSet,
+) -> dict[str, Row]:
+    columns: dict[str, Row] = {name: {} for name in logits}
     for method, given in settings.posthoc:
         options = with_training_gamma(method, given, _trained_with(loss))
         prefix = f"posthoc_{column_label(method)}_"
         try:
-            calibrator = fit(method, logits["val"], targets["val"], **options)
+            calibrator = fit(method, logits[FITTED_ON], targets[FITTED_ON], **options)
             calibrated = {name: calibrator(values) for name, values in logits.items()}
         except PosthocUnavailable as error:
             for row in columns.values():
@@ -195,9 +213,14 @@ def _posthoc_columns(
             measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins)
             row.update({prefix + metric: measured[metric] for metric in POSTHOC_METRICS})
             row.update(further_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
-        distances = posterior_columns(posterior, calibrated["test"])
-        columns["test"].update({prefix + metric: value for metric, value in distances.items()})
+            distances = posterior_columns(_posterior(dataset, name), calibrated[name])
+            row.update({prefix + metric: value for metric, value in distances.items()})
     return columns
+
+
+def _posterior(dataset: DataSet, split: str) -> Tensor | None:
+    """Return the true class probabilities of a split; those of the test split alone are known, if any are."""
+    return dataset.posterior if split == "test" else None
 
 
 def _trained_with(loss: Loss) -> dict[str, Any]:
@@ -206,7 +229,7 @@ def _trained_with(loss: Loss) -> dict[str, Any]:
 
 def _curvature_columns(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
-) -> dict[str, Any]:
+) -> Row:
     if settings is None:
         return {}
     inputs, targets = curvature_subset(dataset.val, settings.samples)
@@ -221,7 +244,7 @@ def _curvature_columns(
 
 def _spectra(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
-) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
+) -> tuple[list[Row] | None, dict[str, str]]:
     """Return the rows of `spectra`, and the reason where there are none though they were asked for."""
     if settings is None or not settings.spectrum:
         return None, {}

@@ -47,6 +47,7 @@ class Replicate:
         max_epochs: int,
         device: torch.device | str = "cpu",
         training: TrainingSettings = PLAIN,
+        bins: int = EvaluationSettings.bins,
     ) -> None:
         """Build the network, its loss and its optimiser.
 
@@ -57,11 +58,13 @@ class Replicate:
             max_epochs: the epoch that schedules run to.
             device: where the network lives.
             training: how training steps are computed.
+            bins: of an epoch's calibration error: those of its evaluations, so that both are one number.
         """
         self.dataset = dataset
         self.training = training
         self.seed = seed
         self.max_epochs = max_epochs
+        self.bins = bins
         self.epoch = 0
         self.device = torch.device(device)
         self.recipe = dict(configuration["optimizer"])
@@ -110,7 +113,7 @@ class Replicate:
         """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took."""
         self.epoch += 1
         self.loss.end_epoch(logits, self.dataset.val.targets)
-        metrics = epoch_metrics(logits, self.dataset.val.targets)
+        metrics = epoch_metrics(logits, self.dataset.val.targets, self.bins)
         self._keep_if_best(metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 
@@ -177,7 +180,7 @@ class Replicate:
             _set_global_state(outside)
 
 
-def epoch_metrics(logits: Tensor, targets: Tensor) -> dict[str, float]:
+def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float]:
     """Return an epoch's cheap validation metrics from logits `[N, K]`; not-a-number where these are not finite."""
     array, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
     if not math.isfinite(float(array.sum())):
@@ -189,7 +192,7 @@ def epoch_metrics(logits: Tensor, targets: Tensor) -> dict[str, float]:
     return {
         "val_nll": float(-log_probabilities[rows, labels].mean()),
         "val_accuracy": float(correct.mean()),
-        "val_ece": calibration_error(np.exp(log_probabilities[rows, prediction]), correct),
+        "val_ece": calibration_error(np.exp(log_probabilities[rows, prediction]), correct, bins),
     }
 
 

@@ -50,7 +50,7 @@ class TrajectorySettings:
     """What is measured after which epochs.
 
     Attributes:
-        splits: of `train`, `val` and `test`.
+        splits: names of the data set's splits.
         every: epochs from one measurement to the next.
         gradient_norms: epochs after which the training samples' gradient norms are counted.
         bins: of the calibration error.
@@ -92,7 +92,7 @@ def trajectory_row(
     was_training, layer = model.training, last_linear(model)
     row: dict[str, Any] = {}
     for name in settings.splits if epoch % settings.every == 0 else ():
-        found = _measured(model, layer, getattr(dataset, name), settings.bins)
+        found = _measured(model, layer, dataset.splits[name], settings.bins)
         row |= {f"{name}_{key}": value for key, value in found.items()}
     if row and layer is not None:
         row[WEIGHT_NORM] = float(layer.weight.detach().norm())

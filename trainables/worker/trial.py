@@ -120,6 +120,7 @@ class Trial:
             max_epochs=self.settings.max_epochs,
             device=self.settings.device,
             training=self.settings.training,
+            bins=self.settings.evaluation.bins,
         )
 
     def _train_epoch(self) -> list[dict[str, Any]]:
@@ -166,19 +167,15 @@ class Trial:
         for number, replicate in self.replicates.items():
             evaluation = replicate.evaluate(self.settings.evaluation, stage)
             rows += [{"replicate": number, "epoch": self.epoch, **row} for row in evaluation.rows]
-            self._write_tables(number, evaluation, replicate)
+            self._write_tables(number, evaluation)
         return rows
 
-    def _write_tables(self, number: int, evaluation: Evaluation, replicate: Replicate) -> None:
+    def _write_tables(self, number: int, evaluation: Evaluation) -> None:
         if self._files.tables is None:
             return
         place = (self._files.tables, self.assignment.trial, number, self.epoch)
-        targets = {
-            "val": replicate.dataset.val.targets.cpu().numpy(),
-            "test": replicate.dataset.test.targets.cpu().numpy(),
-        }
         written = [
-            write_predictions(*place, logits=evaluation.logits, targets=targets),
+            write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
             write_reliability(*place, rows=evaluation.reliability),
         ]
         if evaluation.spectra is not None:

@@ -10,11 +10,11 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import ArrayLike
 
 TEMPORARY_PREFIX = ".tmp-"
 """How names of unfinished files begin. They end without `.parquet`, so no reader's pattern matches them."""
@@ -72,7 +72,12 @@ def part_name(trial: str, replicate: int, epoch: int) -> str:
 
 
 def write_predictions(
-    folder: Path, trial: str, replicate: int, epoch: int, logits: Mapping[str, Any], targets: Mapping[str, Any]
+    folder: Path,
+    trial: str,
+    replicate: int,
+    epoch: int,
+    logits: Mapping[str, ArrayLike],
+    targets: Mapping[str, ArrayLike],
 ) -> Path:
     """Write the logits of one evaluation below `folder`, so that every metric can be computed again later.
 
@@ -100,7 +105,9 @@ def write_predictions(
     return write_parquet(path, batches[0].schema, [pa.concat_batches(batches)], durable=True)
 
 
-def write_reliability(folder: Path, trial: str, replicate: int, epoch: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+def write_reliability(
+    folder: Path, trial: str, replicate: int, epoch: int, rows: Iterable[Mapping[str, object]]
+) -> Path:
     """Write the reliability diagram's bins of one evaluation below `folder`, in its sub-folder `reliability`.
 
     Args:
@@ -116,7 +123,7 @@ def write_reliability(folder: Path, trial: str, replicate: int, epoch: int, rows
     return _write_rows(folder / "reliability", RELIABILITY_SCHEMA, (trial, replicate, epoch), rows)
 
 
-def write_spectra(folder: Path, trial: str, replicate: int, epoch: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+def write_spectra(folder: Path, trial: str, replicate: int, epoch: int, rows: Iterable[Mapping[str, object]]) -> Path:
     """Write the Hessians' spectral densities of one evaluation below `folder`, in its sub-folder `spectra`.
 
     Args:
@@ -157,7 +164,7 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
     return replace_file(path, write)
 
 
-def replace_file(path: Path, write: Callable[[Path], Any]) -> Path:
+def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
     """Let `write` fill a temporary file beside `path`, then give it the name `path` in one step.
 
     Whatever `write` raises is passed on; no temporary file stays behind.
@@ -178,14 +185,14 @@ def temporary_name() -> str:
     return f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _format(schema: pa.Schema) -> dict[str, Any]:
+def _format(schema: pa.Schema) -> dict[str, object]:
     """Options of the Parquet writer: dictionaries where values repeat, checksums so that damage shows."""
     repeating = [field.name for field in schema if pa.types.is_string(field.type)]
     return {"compression": "zstd", "use_dictionary": repeating, "write_page_checksum": True}
 
 
 def _write_rows(
-    folder: Path, schema: pa.Schema, place: tuple[str, int, int], rows: Iterable[Mapping[str, Any]]
+    folder: Path, schema: pa.Schema, place: tuple[str, int, int], rows: Iterable[Mapping[str, object]]
 ) -> Path:
     """Write the rows of one evaluation, the trial, replicate and epoch of `place` before each."""
     key = dict(zip(("trial", "replicate", "epoch"), place, strict=True))

@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweeper.planning.dataset_sizes import SIZES, dataset_size
-from sweeper.planning.estimate import PRODUCT_PASSES, TRAINING_PASSES, cards, estimate, forward_operations
+from sweeper.planning.estimate import (
+    PRODUCT_PASSES,
+    TRAINING_PASSES,
+    cards,
+    dataset_size,
+    estimate,
+    forward_operations,
+)
 from sweeper.planning.plan import plan
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
+from trainables.registry import DataSetSize
 
 SPACE = """
 dataset: {name: cifar10}
@@ -24,6 +31,13 @@ evaluation: {curvature: false}
 """
 
 
+def size_of(name: str) -> DataSetSize:
+    """Return the size of a data set with default options."""
+    size = dataset_size({"name": name, **{h.name: h.default for h in DATASETS[name].hyperparameters}})
+    assert size is not None
+    return size
+
+
 def spec_of(folder: Path, loss: str = "focal", *overrides: str) -> SweepSpec:
     path = folder / f"{loss}.yaml"
     path.write_text(SPACE.replace("LOSS", loss))
@@ -32,28 +46,28 @@ def spec_of(folder: Path, loss: str = "focal", *overrides: str) -> SweepSpec:
 
 def test_operations_are_the_published_ones() -> None:
     """ResNet-18 with the CIFAR stem: 0.56 G multiply-adds; WRN-28-10: 5.2 G (Zagoruyko & Komodakis 2016, Table 5)."""
-    size = SIZES["cifar10"]
+    size = size_of("cifar10")
     assert forward_operations({"name": "resnet18"}, size) == pytest.approx(2 * 0.556e9, rel=0.01)
     assert forward_operations({"name": "wrn_28_10"}, size) == pytest.approx(2 * 5.2e9, rel=0.02)
 
 
 def test_operations_of_a_small_network_by_hand() -> None:
-    size = SIZES["digits"]
+    size = size_of("digits")
     by_hand = 2 * (64 * 100 + 100 * 100 + 100 * 10)
     assert forward_operations({"name": "mlp", "depth": 2, "width": 100}, size) == by_hand
 
 
 def test_trees_and_words_are_counted() -> None:
-    trees = forward_operations({"name": "tree_lstm"}, SIZES["sst2"])
-    assert trees > forward_operations({"name": "tree_lstm", "width": 75}, SIZES["sst2"]) > 1e6
-    assert forward_operations({"name": "global_pooling_cnn"}, SIZES["newsgroups20"]) > 1e8
+    trees = forward_operations({"name": "tree_lstm"}, size_of("sst2"))
+    assert trees > forward_operations({"name": "tree_lstm", "width": 75}, size_of("sst2")) > 1e6
+    assert forward_operations({"name": "global_pooling_cnn"}, size_of("newsgroups20")) > 1e8
 
 
 def test_hours_are_operations_over_speed(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     found = estimate(spec, 350 * 5, 5)
     assert found is not None
-    forward = forward_operations({"name": "resnet18"}, SIZES["cifar10"])
+    forward = forward_operations({"name": "resnet18"}, size_of("cifar10"))
     operations = 350 * 5 * 45_000 * TRAINING_PASSES * forward + 5 * 15_000 * forward
     assert found.operations == pytest.approx(operations)
     known, slowest = cards()
@@ -75,7 +89,7 @@ def test_curvature_and_trace_regularisation_cost_their_products(tmp_path: Path) 
     measured = estimate(spec_of(tmp_path, "focal", *curvature), 100, 10)
     regularised = estimate(spec_of(tmp_path, "hessian_trace"), 100, 10)
     assert plain and measured and regularised
-    forward = forward_operations({"name": "resnet18"}, SIZES["cifar10"])
+    forward = forward_operations({"name": "resnet18"}, size_of("cifar10"))
     assert measured.operations - plain.operations == pytest.approx(10 * 1000 * 15 * PRODUCT_PASSES * forward)
     assert regularised.operations > 4 * plain.operations
 

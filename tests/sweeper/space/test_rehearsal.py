@@ -16,7 +16,6 @@ from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec, load_spec, rehearsal_of
 from sweeper.space.models import SweepSpec
 from sweeper.space.rehearsal import CONFIGURATIONS, EPOCHS, GRID_POINTS, REPLICATES, merged, rehearsal_name
-from sweeper.space.rehearsal_parts import STAND_INS
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.sweeps import create_sweep
 from tests.sweeper.small_registries import MINIMAL
@@ -195,7 +194,7 @@ def test_every_data_set_and_loss_has_a_rehearsal(tmp_path: Path) -> None:
             f"space: {{loss: {{grid: [{losses}]}}, architecture: mlp, optimizer: sgd}}\n"
         )
         assert load_spec(path, rehearse=True).is_rehearsal
-        assert name in STAND_INS or load_spec(path, rehearse=True).dataset["name"] == name
+        assert DATASETS[name].stand_in or load_spec(path, rehearse=True).dataset["name"] == name
 
 
 def test_every_network_has_a_small_one_that_suits_the_stand_in(tmp_path: Path) -> None:

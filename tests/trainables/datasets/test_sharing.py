@@ -177,3 +177,15 @@ def test_two_processes_hold_the_data_once():
     print(f"{LARGE_MIB} MiB in two processes: resident {found[:, 0]}, their shares {found[:, 1]} MiB")
     assert (found[:, 0] > 0.99 * LARGE_MIB).all()
     assert found[:, 1].sum() < 1.1 * LARGE_MIB
+
+
+def test_further_splits_are_shared_and_no_other_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
+    plain = load_dataset("digits")
+    wider = replace(plain, further={"shifted": replace(plain.test, targets=plain.test.targets.flip(0))})
+    assert content_key(wider) != content_key(plain) == content_key(replace(plain, further={}))
+    found = node_copy(wider)
+    assert list(found.splits) == ["train", "val", "test", "shifted"]
+    assert torch.equal(found.splits["shifted"].targets, wider.splits["shifted"].targets)
+    with pytest.raises(ValueError, match="choose lower-case letters"):
+        replace(plain, further={"out-of-distribution": plain.test})

@@ -3,7 +3,7 @@ import pytest
 
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import evaluate_probabilities
-from trainables.metrics.bootstrap import FAST_NAMES, bootstrap_standard_error
+from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.probabilities import UnusablePredictions
 
 
@@ -19,18 +19,36 @@ def naive(probabilities, targets, name, bins, repetitions, seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_fast_errors_agree_with_resampling(seed):
     probabilities, targets = reference.random_case(seed, samples=70, classes=4)
-    found = bootstrap_standard_error(FAST_NAMES, probabilities, targets, 10, 25, seed)
-    assert list(found) == [f"{name}_se" for name in FAST_NAMES]
-    for name in FAST_NAMES:
+    found = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, 10, 25, seed)
+    assert list(found) == [f"{name}_se" for name in BOOTSTRAPPED]
+    for name in BOOTSTRAPPED:
         expected = naive(probabilities, targets, name, 10, 25, seed)
         assert found[f"{name}_se"] == pytest.approx(expected, abs=1e-12)
 
 
 def test_blocks_of_repetitions_change_nothing(monkeypatch):
     probabilities, targets = reference.random_case(1, samples=70, classes=4)
-    whole = bootstrap_standard_error(("ece", "ada_ece"), probabilities, targets, repetitions=25)
+    whole = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25)
     monkeypatch.setattr("trainables.metrics.bootstrap._BLOCK_ELEMENTS", 70 * 7)
-    assert bootstrap_standard_error(("ece", "ada_ece"), probabilities, targets, repetitions=25) == pytest.approx(whole)
+    assert bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("name", BOOTSTRAPPED)
+def test_an_error_is_the_same_alone_and_beside_others(name):
+    probabilities, targets = reference.random_case(4, samples=70, classes=4)
+    together = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25)
+    assert bootstrap_standard_error(name, probabilities, targets, repetitions=25) == {
+        f"{name}_se": together[f"{name}_se"]
+    }
+
+
+def test_class_probabilities_that_tie_are_resampled_as_they_are_measured():
+    """Rounded to a tenth, most probabilities of a class are shared by many samples."""
+    probabilities, targets = reference.random_case(5, samples=70, classes=3)
+    first = np.round(probabilities[:, 0], 1)
+    probabilities = np.stack([first, (1 - first) / 2, (1 - first) / 2], axis=1)
+    found = bootstrap_standard_error("cw_ada_ece", probabilities, targets, 10, 25, 3)
+    assert found["cw_ada_ece_se"] == pytest.approx(naive(probabilities, targets, "cw_ada_ece", 10, 25, 3), abs=1e-12)
 
 
 def test_other_metrics_and_functions():

@@ -154,8 +154,10 @@ def test_what_cannot_be_combined_is_refused_in_a_sentence(data):
     assert "compile = true cannot train hessian_trace" in acceleration_fault(trace, COMPILED)
     assert acceleration_fault(trace, CHANNELS_LAST) is None and acceleration_fault(configuration(), BFLOAT16) is None
     assert "cannot train tree_lstm" in acceleration_fault(configuration(architecture="tree_lstm"), COMPILED)
-    assert "layout cannot be channels_last" in packing_fault("resnet8", FUSED, CHANNELS_LAST)
-    assert packing_fault("resnet8", AUTO, CHANNELS_LAST) is None
+    assert "layout cannot be channels_last" in packing_fault(
+        configuration(architecture="resnet8"), FUSED, CHANNELS_LAST
+    )
+    assert packing_fault(configuration(architecture="resnet8"), AUTO, CHANNELS_LAST) is None
     with pytest.raises(CannotCompileError, match="choose packing: sequential, or compile: false"):
         Lanes(_replicates(data, COMPILED, {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}))
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sweeper.core.schemas import REHEARSAL, evaluation_columns, record_batch, table_schemas
+from sweeper.space.models import Evaluation
 from tests.trainables.small_data import small_digits
 from trainables.curvature import CurvatureUnavailable
 from trainables.datasets import load_dataset
@@ -87,7 +88,7 @@ def test_columns_are_those_of_the_table(model, dataset, methods):
     keyed = [{"trial": "c00000", "replicate": 0, "epoch": 1, **row} for row in rows.values()]
     assert record_batch("evaluations", schema, keyed).num_rows == 2
     measured = {name for name in schema.names if not name.endswith(("_unavailable", REHEARSAL, *POSTERIOR_COLUMNS))}
-    assert measured - set(keyed[0]) <= {name for name in measured if "cw_ada_ece_se" in name or "posthoc" in name}
+    assert measured - set(keyed[0]) <= {name for name in measured if "posthoc" in name}
 
 
 def test_values_are_plain_python_values(model, dataset):
@@ -248,3 +249,25 @@ def test_region_shares_of_a_focal_network_and_distances_from_a_known_posterior()
     assert test["posthoc_temperature_true_calibration_error"] >= 0
     plain = evaluate(model, build_loss("brier"), known, settings, stage="end", seed=0)
     assert not any(name.startswith("region_") for name in plain.rows[0])
+
+
+def test_a_further_split_is_measured_where_it_is_asked_for_and_changes_no_other_row(model, dataset):
+    noise = torch.randn(dataset.test.inputs.shape, generator=torch.Generator().manual_seed(0))
+    wider = replace(dataset, further={"noisy": replace(dataset.test, inputs=dataset.test.inputs + noise)})
+    plain, known = _settings(), _rows(model, dataset, _settings())
+    assert repr(_rows(model, wider, plain)) == repr(known), "nothing is measured that was not asked for"
+    rows = _rows(model, wider, replace(plain, splits=("val", "noisy", "test")))
+    assert list(rows) == ["val", "noisy", "test"]
+    assert repr({name: rows[name] for name in known}) == repr(known)
+    assert rows["noisy"].keys() == known["test"].keys() and rows["noisy"]["nll"] != known["test"]["nll"]
+
+
+def test_an_evaluation_without_validation_data_is_refused():
+    with pytest.raises(ValueError, match=r"splits = \['test'\] must hold val"):
+        EvaluationSettings.from_mapping({"splits": ["test"]})
+
+
+def test_the_defaults_are_those_of_a_search_space():
+    assert EvaluationSettings.from_mapping({}) == replace(
+        EvaluationSettings.from_mapping(Evaluation().model_dump()), curvature=None
+    )

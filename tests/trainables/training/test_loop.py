@@ -14,6 +14,7 @@ from tests.trainables.small_data import poisoned, small_digits
 from trainables.models import ARCHITECTURES
 from trainables.registry import Component
 from trainables.training.evaluation import EvaluationSettings
+from trainables.training.lanes.packing import pack
 from trainables.training.loop import Replicate, epoch_metrics
 
 EPOCHS = 4
@@ -164,7 +165,7 @@ def test_an_epochs_metrics_equal_plain_formulas(seed):
     rng = np.random.default_rng(seed)
     logits, targets = rng.normal(0, 3, (40, 5)), rng.integers(0, 5, 40)
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    metrics = epoch_metrics(torch.tensor(logits), torch.tensor(targets))
+    metrics = epoch_metrics(torch.tensor(logits), torch.tensor(targets), 15)
     nll = -np.mean([math.log(p[t]) for p, t in zip(probabilities, targets, strict=True)])
     assert metrics["val_nll"] == pytest.approx(nll, rel=1e-6)
     assert metrics["val_accuracy"] == np.mean(probabilities.argmax(1) == targets)
@@ -191,3 +192,19 @@ def test_the_recipes_best_weights_are_evaluated_at_the_end(dataset):
     assert repr(restored.evaluate(settings, "end").rows) == repr(replicate.evaluate(settings, "end").rows)
     replicate.model.load_state_dict(kept)
     assert replicate.evaluate(settings, "rung").rows[0]["nll"] == end["nll"]
+
+
+@pytest.mark.parametrize("packing", ["sequential", "fused"])
+@pytest.mark.parametrize("bins", [10, 15])
+def test_an_epochs_calibration_error_is_that_of_its_evaluation(dataset, bins, packing):
+    """An objective named `val_ece` means one number, whether an epoch or an evaluation measured it."""
+    configuration, settings = _configuration(), EvaluationSettings(bins=bins, bootstrap=0)
+    replicates = [
+        Replicate(configuration, seed=seed, dataset=dataset, max_epochs=EPOCHS, bins=bins) for seed in range(2)
+    ]
+    group = pack(replicates, packing)
+    for _ in range(2):
+        rows = group.train_epoch()
+        for replicate, row in zip(replicates, rows, strict=True):
+            (found,) = (r["ece"] for r in replicate.evaluate(settings, "rung").rows if r["split"] == "val")
+            assert row["val_ece"] == pytest.approx(found, rel=1e-5 if packing == "fused" else 1e-12)

@@ -31,9 +31,6 @@ MEASURED_SECONDS = 1.0  # after which a round besides the warm-up is enough
 MOST_ROUNDS = 8
 CLEAR = 2.0  # a lead by this factor is beyond what a disturbed machine makes of equal times
 
-UNPACKABLE = {"tree_lstm": "the shape of its computation follows each sentence's tree, which lanes do not share"}
-"""Architectures that cannot be lanes, and why."""
-
 _choices: dict[str, str] = {}
 _mappable: dict[str, bool] = {}
 
@@ -72,18 +69,25 @@ def pack(replicates: Sequence[Replicate], packing: str) -> Packed:
     return Lanes(replicates) if packing == FUSED else Sequential(replicates)
 
 
-def packing_fault(architecture: str, packing: str, training: TrainingSettings = PLAIN) -> str | None:
-    """Return why an architecture's replicates cannot be packed as asked, or `None`."""
-    reason = _unpackable(architecture, training)
-    if packing != FUSED or reason is None:
+def packing_fault(configuration: Mapping[str, Any], packing: str, training: TrainingSettings = PLAIN) -> str | None:
+    """Return why a configuration's replicates cannot be packed as asked, or `None`."""
+    found = _unpackable(configuration, training)
+    if packing != FUSED or found is None:
         return None
-    return f"{architecture} cannot be trained with packing = fused: {reason}; choose sequential"
+    name, reason = found
+    return f"{name} cannot be trained with packing = fused: {reason}; choose sequential"
 
 
-def _unpackable(architecture: str, training: TrainingSettings) -> str | None:
+def _unpackable(configuration: Mapping[str, Any], training: TrainingSettings) -> tuple[str, str] | None:
+    """Return the network or loss that cannot be lanes, and why."""
+    network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
     if training.memory_format == CHANNELS_LAST:
-        return "lanes are channels of one network, whose layout cannot be channels_last"
-    return UNPACKABLE.get(architecture)
+        return network, "lanes are channels of one network, whose layout cannot be channels_last"
+    for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):
+        reason = "" if registry.is_own(name) else registry[name].lanes
+        if reason:
+            return name, reason
+    return None
 
 
 def is_own(configuration: Mapping[str, Any]) -> bool:
@@ -126,8 +130,8 @@ def chosen_packing(
     Raises:
         ValueError: the architecture cannot be packed as asked.
     """
-    name, batch_size = configuration["architecture"]["name"], configuration["optimizer"]["batch_size"]
-    fault = packing_fault(name, packing, training)
+    batch_size = configuration["optimizer"]["batch_size"]
+    fault = packing_fault(configuration, packing, training)
     if fault is not None:
         raise ValueError(fault)
     own = packing in (FUSED, AUTO) and len(seeds) > 1 and is_own(configuration)
@@ -135,7 +139,7 @@ def chosen_packing(
         return SEQUENTIAL
     if packing != AUTO:
         return packing
-    if len(seeds) == 1 or _unpackable(name, training):
+    if len(seeds) == 1 or _unpackable(configuration, training):
         return SEQUENTIAL
     key = _key(configuration, len(seeds), dataset, device, training)
 

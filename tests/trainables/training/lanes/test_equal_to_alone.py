@@ -24,7 +24,6 @@ from trainables.datasets.base import DataSet, Split
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.registry import Component
-from trainables.training.lanes.packing import UNPACKABLE
 
 SLOW = HEAVY | {"timm", "torchvision", "resnet32", "resnet44", "resnet56", "preresnet56", "mobilenet_v2", "resnet18"}
 SMALL = {
@@ -73,7 +72,7 @@ def _compare(name, dtype, epochs=1, batch_size=4):
 
 
 def _names(slow):
-    return [name for name in ARCHITECTURES if (name in SLOW) == slow and name not in UNPACKABLE]
+    return [name for name in ARCHITECTURES if (name in SLOW) == slow and not ARCHITECTURES[name].lanes]
 
 
 @pytest.mark.parametrize("name", _names(slow=False))

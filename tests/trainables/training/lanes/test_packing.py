@@ -77,7 +77,7 @@ def test_an_architecture_that_cannot_be_packed_is_refused_or_goes_alone():
     assert _choose(tree) == (SEQUENTIAL, [])
     with pytest.raises(ValueError, match=r"tree_lstm cannot be trained with packing = fused: .*; choose sequential"):
         _choose(tree, asked=FUSED)
-    assert packing_fault("tree_lstm", AUTO) is None and packing_fault("mlp", FUSED) is None
+    assert packing_fault(tree, AUTO) is None and packing_fault(configuration(), FUSED) is None
 
 
 def test_measuring_leaves_training_and_the_global_generator_alone():
