@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.results.queries import QueryError
 from sweeper.results import UnknownSweepError, load
 from sweeper.results.multi_sweep import load_several
+from sweeper.results.queries import QueryError
 from tests.sweeper.synthetic_sweep import write_sweep
 
 

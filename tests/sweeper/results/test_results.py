@@ -18,8 +18,8 @@ import pytest
 from sweeper import results as module
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.results.queries import QueryError
 from sweeper.results import Results, UnknownSweepError, load
+from sweeper.results.queries import QueryError
 from sweeper.text.tables import format_table
 
 
