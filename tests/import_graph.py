@@ -1,6 +1,6 @@
 """Who imports whom, read from the sources: every import counts, those inside functions too.
 
-What type checkers alone see is left out. `python -m tests.import_graph` draws the graph of folders into CONTRIBUTING.md.
+What type checkers alone see is left out. `python -m tests.import_graph` draws the folders into CONTRIBUTING.md.
 """
 
 from __future__ import annotations

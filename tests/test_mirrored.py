@@ -1,4 +1,4 @@
-"""Every module has its test at the same path below `tests/`, or a line in `covered_elsewhere.txt` naming one that runs it.
+"""Every module has a test at the same path below `tests/`, or a line in `covered_elsewhere.txt` that names one.
 
 A package's `__init__` is part of what its modules' tests import, and needs neither.
 """
@@ -38,7 +38,7 @@ def next_to(name: str) -> frozenset[str]:
 
 
 def reached(test: str) -> set[str]:
-    """Return the modules that a test imports, itself or through the tests' helpers, and those that these import, three steps far."""
+    """Return what a test and its helpers import, and what is imported from there in three steps."""
     helpers, waiting = set(), [module_name(ROOT / test)]
     while waiting:
         if (name := waiting.pop()) not in helpers:
@@ -55,9 +55,7 @@ def test_every_module_has_its_test_or_a_line() -> None:
     assert len(named) == len(set(named)), "one line a module"
     alone = {module for module in MODULES if not mirrored(module).is_file()}
     assert alone - set(named) == set(), "write their tests at the same path, or say which test covers them"
-    assert set(named) - alone == set(), (
-        "these modules have a test of their own or are gone: their lines are superfluous"
-    )
+    assert set(named) - alone == set(), "superfluous: these have a test of their own, or are gone"
 
 
 @pytest.mark.parametrize(("module", "test"), LINES, ids=[module for module, _ in LINES])
