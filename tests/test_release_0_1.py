@@ -120,7 +120,7 @@ def test_resumed_it_ends_and_keeps_what_it_had(folder: Path) -> None:
 
 def test_post_hoc_methods_are_fitted_on_its_predictions(folder: Path) -> None:
     said("recalibrate", folder, "--method", "temperature")
-    for method, column in (("none", "ece"), ("temperature", "temperature_ece")):
+    for method, column in (("none", "ece"), ("temperature", "posthoc_temperature_ece")):
         again = queried(
             folder,
             f"SELECT r.ece AS now, e.{column} AS before FROM recalibrations r JOIN evaluations e "
