@@ -12,7 +12,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.state import SweepState, fold
-from sweeper.scheduling.asha import Rungs, audit
+from sweeper.scheduling.audit import audit
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec
 
@@ -46,7 +46,7 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
     spec, paths = build_spec(SPACE), SweepPaths(folder / "sweep")
     driver = Driver(
         paths, configurations(spec), seed=0, replicates=1, halving=spec.halving, journal=Journal(paths.journal),
-        state=SweepState(spec.samples), rungs=Rungs(spec.halving), retries=0, slots=slots, shares=lambda index: 0.25,
+        state=SweepState(spec.samples), rungs=spec.halving.begin(), retries=0, slots=slots, shares=lambda index: 0.25,
     )  # fmt: skip
     driver.begin()
     settings = {

@@ -95,7 +95,8 @@ def test_only_the_commands_import_commands():
 def test_only_the_commands_print():
     for path in FILES:
         if folder_name(path) not in ("sweeper.cli", "search_spaces.examples"):
-            calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+            called = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+            calls = (node.func for node in called if not any(word.arg == "file" for word in node.keywords))
             assert not any(isinstance(call, ast.Name) and call.id == "print" for call in calls), path
 
 

@@ -101,7 +101,7 @@ def test_resumed_it_ends_and_keeps_what_it_had(folder: Path) -> None:
     ended = rows(folder, f"trial IN {trials}")
     journal = {name: (paths.journal / name).read_bytes() for name in record_names(paths.journal)}
     before = reports(paths)
-    done = sweeper("resume", folder.name, "--no-mlflow", "--cpus", "2", cwd=folder.parent.parent)
+    done = sweeper("resume", folder.name, "--no-mlflow", "--cpus", "2", cwd=folder.parent.parent, timeout=540)
     assert done.returncode == 0, done.stderr
     assert set(statuses(folder)) == {"completed", "early_stopped"}
     assert {name: (paths.journal / name).read_bytes() for name in journal} == journal, "records never change"

@@ -19,6 +19,8 @@ def spaces(
     optimizers: Annotated[bool, typer.Option("--optimizers", help="List optimisers and their recipes.")] = False,
     posthoc: Annotated[bool, typer.Option("--posthoc", help="List post-hoc methods.")] = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="List metrics that installed packages add.")] = False,
+    schedulers: Annotated[bool, typer.Option("--schedulers", help="List schedulers and their settings.")] = False,
+    searchers: Annotated[bool, typer.Option("--searchers", help="List searchers and their settings.")] = False,
 ) -> None:
     """List the search spaces that ship, or what a search space may name."""
     from sweeper.space import catalogue
@@ -30,6 +32,8 @@ def spaces(
         "optimizers": optimizers,
         "posthoc": posthoc,
         "metrics": metrics,
+        "schedulers": schedulers,
+        "searchers": searchers,
     }
     chosen = [kind for kind, wanted in asked.items() if wanted]
     for kind in chosen:

@@ -31,7 +31,7 @@ from sweeper.monitoring.prometheus import METRICS, MetricsSink, Publish
 from sweeper.notifications.notifier import Notifier
 from sweeper.planning.preparation import dataset_facts
 from sweeper.planning.prices import price_from
-from sweeper.scheduling.asha import Rungs
+from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
 from sweeper.space.models import Budget, Resources
 from sweeper.storage.lease import Lease
@@ -50,7 +50,7 @@ class Parts:
 
     sweep: Sweep
     state: SweepState
-    rungs: Rungs
+    rungs: RungState
     tables: ParquetSink
     progress: Progress
     lease: Lease

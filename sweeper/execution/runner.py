@@ -30,7 +30,6 @@ from sweeper.notifications.notifier import Notifier
 from sweeper.planning.lane_notes import lane_notes
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
 from sweeper.reporting import write_report
-from sweeper.scheduling.asha import Rungs
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
@@ -134,7 +133,7 @@ def _drive(
     with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
         notes = discard_damaged(paths, mirror) if options.discard_damaged else []
-        state, rungs = SweepState(len(sweep.configurations)), Rungs(halving)
+        state, rungs = SweepState(len(sweep.configurations)), halving.begin()
         sweep = replace(sweep, configurations=configurations_of(sweep.spec, state.suggested))
         worked = WorkingTime()
         for record in read_journal(paths.journal):

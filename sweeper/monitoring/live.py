@@ -16,7 +16,7 @@ from sweeper.journal.journal import Record
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import Snapshot, snapshot
 from sweeper.monitoring.view import progress_line, progress_panel
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.base import Scheduler
 from sweeper.text.durations import duration
 
 PLAIN_LINE_SECONDS = 10.0
@@ -29,7 +29,7 @@ class Progress:
         self,
         console: Console,
         state: SweepState,
-        halving: Halving,
+        halving: Scheduler,
         describe: Callable[[int], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -17,7 +17,7 @@ from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import Snapshot
 from sweeper.monitoring.view import counts_text, left_text, speed_text
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.base import Scheduler
 from sweeper.text.durations import duration
 
 UPDATE_SECONDS = 0.5
@@ -42,7 +42,7 @@ def in_notebook() -> bool:
 class NotebookProgress(Progress):
     """Shows a sweep in the output of the cell that runs it."""
 
-    def __init__(self, console: Console, state: SweepState, halving: Halving, describe: Callable[[int], str]) -> None:
+    def __init__(self, console: Console, state: SweepState, halving: Scheduler, describe: Callable[[int], str]) -> None:
         """Prepare to show `state`; `console` is not written to."""
         super().__init__(console, state, halving, describe)
         self._handle: Any = None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from sweeper.journal.journal import Record
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import snapshot
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.base import Scheduler
 
 PREFIX = "ray_"
 """What Ray puts before the name of a metric that a program defines."""
@@ -46,7 +46,7 @@ class MetricsSink:
         self,
         sweep: str,
         state: SweepState,
-        halving: Halving,
+        halving: Scheduler,
         publish: Publish,
         *,
         samples_per_epoch: int,

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.base import Scheduler
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Snapshot:
         return max(0.0, self.epochs_expected - self.epochs) * self.seconds / self.epochs
 
 
-def snapshot(state: SweepState, halving: Halving, *, seconds: float, epochs_before: float) -> Snapshot:
+def snapshot(state: SweepState, halving: Scheduler, *, seconds: float, epochs_before: float) -> Snapshot:
     """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
 
     Args:

@@ -11,7 +11,7 @@ from sweeper.core.ray_environment import prepare
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.monitoring.snapshot import snapshot
-from sweeper.scheduling.asha import audit
+from sweeper.scheduling.audit import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
 from sweeper.storage.lease import holder
 from sweeper.storage.store_lease import OBJECT, holder_of_copy

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeper.planning.estimate import Estimate, estimate
 from sweeper.planning.view import PlanView
-from sweeper.scheduling.asha import Halving, Rungs, decide
+from sweeper.scheduling.base import Scheduler, decide
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.models import Resources, SweepSpec
 from sweeper.space.rehearsal import notice
@@ -49,7 +50,7 @@ class Range:
     high: float
 
     @staticmethod
-    def of(values: np.ndarray) -> Range:
+    def of(values: NDArray[np.float64]) -> Range:
         """Return the range of simulated values."""
         low, high = np.percentile(values, [5, 95])
         return Range(float(low), float(np.mean(values)), float(high))
@@ -162,8 +163,8 @@ def plan(
     trials, replicates = len(space), spec.replicates.count
     apart = replicates if spec.replicates.packing == "trials" else 1
     workers = min(workers or local_workers(spec), trials * apart)
-    simulated = simulate(spec.halving, trials, math.ceil(workers / apart))
-    rungs = spec.halving.rungs
+    simulated = simulate(spec.schedule, trials, math.ceil(workers / apart))
+    rungs = spec.schedule.rungs
     lengths = np.diff([0, *rungs])
     epochs = simulated @ lengths * replicates
     evaluations = simulated.sum(axis=1) * replicates
@@ -189,10 +190,7 @@ def searched(spec: SweepSpec) -> str:
     if not spec.searcher.learns:
         return ""
     warm = f", told of {', '.join(spec.searcher.warm_start)}" if spec.searcher.warm_start else ""
-    return (
-        f"{spec.searcher.name}{warm}: {spec.searcher.startup} trials at random, then from what was observed; time is "
-        "reckoned for random ones"
-    )
+    return f"{spec.searcher.name}{warm}: {spec.searcher.method.course}; time is reckoned for random ones"
 
 
 def takes(resources: Resources) -> str:
@@ -207,20 +205,22 @@ def takes(resources: Resources) -> str:
     return f"{cores} and {resources.gpu:g} of a card, {most} to a card; twice as much after running out of its memory"
 
 
-def simulate(halving: Halving, trials: int, workers: int, repetitions: int | None = None, seed: int = 0) -> np.ndarray:
+def simulate(
+    scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
+) -> NDArray[np.float64]:
     """Return how many of `trials` reach each rung, float64 [repetitions, rungs], under the scheduler's decisions."""
     size = min(trials, SIMULATED_TRIALS)
-    if not halving.stops:
-        return np.full((1, len(halving.rungs)), float(trials))
+    if len(scheduler.rungs) == 1:
+        return np.full((1, 1), float(trials))
     repetitions = repetitions or max(40, min(1000, 50_000 // size))
     random = np.random.default_rng(seed)
-    counts = [_simulate_once(halving, size, min(workers, size), random) for _ in range(repetitions)]
+    counts = [_simulate_once(scheduler, size, min(workers, size), random) for _ in range(repetitions)]
     return np.array(counts, dtype=np.float64) * (trials / size)
 
 
-def _simulate_once(halving: Halving, trials: int, workers: int, random: np.random.Generator) -> list[int]:
+def _simulate_once(scheduler: Scheduler, trials: int, workers: int, random: np.random.Generator) -> list[int]:
     """Run one sweep of random trials, `workers` at a time, each at a speed of its own, in random order."""
-    rungs, epochs = Rungs(halving), halving.rungs
+    state, epochs = scheduler.begin(), scheduler.rungs
     quality, pace = random.normal(size=trials), random.uniform(0.5, 2.0, size=trials)
     reached = [0] * len(epochs)
     running = [(epochs[0] * pace[trial], trial, 0) for trial in range(workers)]
@@ -229,8 +229,8 @@ def _simulate_once(halving: Halving, trials: int, workers: int, random: np.rando
     while running:
         now, trial, column = heapq.heappop(running)
         reached[column] += 1
-        decision = decide(rungs, trial, epochs[column], quality[trial])
-        rungs.add(epochs[column], trial, quality[trial])
+        decision = decide(state, trial, epochs[column], quality[trial])
+        state.add(epochs[column], trial, quality[trial])
         if decision is not None and decision.kind == "continue":
             heapq.heappush(running, (now + (epochs[column + 1] - epochs[column]) * pace[trial], trial, column + 1))
         elif (following := next(waiting, None)) is not None:

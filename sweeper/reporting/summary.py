@@ -11,6 +11,7 @@ from sweeper.results import Results
 from sweeper.results.glance import glance
 from sweeper.results.leaderboard import leaderboard, searcher
 from sweeper.results.overview import overview
+from sweeper.search.base import written_method
 from sweeper.space.rehearsal import notice
 from sweeper.text.labels import plural
 
@@ -52,8 +53,7 @@ def searcher_lines(results: Results) -> list[str]:
     if not asked:
         return []
     chosen = results.rows("SELECT count(DISTINCT trial) AS n FROM trials WHERE config_hash IS NOT NULL")[0]["n"]
-    line = f"optuna chose {plural(chosen, 'configuration')}, at random until {asked.get('startup')} trials had ended"
-    lines = [line]
+    lines = [f"{asked['name']} chose {plural(chosen, 'configuration')}: {written_method(asked).course}"]
     for source in results.manifest.get("warm_start", ()):
         outside = f"; {source['outside']} more lie outside of this space" if source["outside"] else ""
         trials = plural(source["observations"], "finished trial")

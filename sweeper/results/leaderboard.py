@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sweeper.results import Results
 from sweeper.analysis.statistics.basics import spread_text
+from sweeper.results import Results
+from sweeper.search.base import written_method
 from sweeper.text.labels import describe, group, in_order, label
 
 FINISHED = "completed"
@@ -59,7 +60,7 @@ def objective(results: Results) -> Objective:
 def searcher(results: Results) -> dict[str, Any]:
     """Return who chose the configurations and its options; empty where they were drawn at random or from grids."""
     written = results.specification.get("searcher")
-    return written if isinstance(written, dict) and written.get("name") == "optuna" else {}
+    return written if isinstance(written, dict) and written_method(written).learns else {}
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from sweeper.text.labels import plural
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sweeper.results.leaderboard import FINISHED, Leaderboard
-
 from sweeper.results import Results
+from sweeper.results.leaderboard import FINISHED, Leaderboard
+from sweeper.text.labels import plural
 
 STATUS_SQL = (
     "SELECT status, count(*) AS trials FROM (SELECT DISTINCT ON (trial) trial, status FROM trials ORDER BY trial, "

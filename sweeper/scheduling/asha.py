@@ -1,9 +1,8 @@
-"""Asynchronous successive halving (ASHA) as pure functions of (rungs, report): what to do with a trial, and why.
+"""Asynchronous successive halving (ASHA) in its stopping variant.
 
-This is the *stopping* variant, as in Ray Tune's AsyncHyperBandScheduler: a trial that reaches a rung is compared
-once with everything that reached the rung before it, and either stops there or goes on at once. It departs from
-Li et al. 2020 (arXiv:1810.05934), whose algorithm pauses trials and promotes the best of the paused ones when a
-worker falls free:
+It works as Ray Tune's AsyncHyperBandScheduler: a trial that reaches a rung is compared once with everything that
+reached the rung before it, and either stops there or goes on at once. It departs from Li et al. 2020
+(arXiv:1810.05934), whose algorithm pauses trials and promotes the best of the paused ones when a worker falls free:
 
 * nothing is ever resumed after a stop, so an early comparison against few competitors is final;
 * the first trial at each rung always goes on, and more than one in `reduction_factor` is promoted
@@ -12,42 +11,51 @@ worker falls free:
 
 Unlike Ray's class, a value that is not a finite number ends the trial as failed at once, rungs are whole epochs
 computed without logarithms, and trials are known by their configuration, so a resumed trial cannot compete
-with itself. The same rungs and the same report always give the same decision; an audit relies on it.
+with itself.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.journal import Record
+from sweeper.scheduling.base import (
+    GRACE_EPOCHS,
+    MAX_EPOCHS,
+    SCHEDULERS,
+    RungState,
+    Scheduler,
+    grace_before_the_end,
+)
+from trainables.registry import Component, Hyperparameter
 
 
 @dataclass(frozen=True)
-class Halving:
-    """The scheduler's settings: `none` never stops a trial before `max_epochs`."""
+class Halving(Scheduler):
+    """Asynchronous successive halving.
 
-    metric: str
-    mode: Literal["min", "max"]
-    max_epochs: int
+    Attributes:
+        grace_epochs: the first rung.
+        reduction_factor: from one rung to the next, in epochs; about one trial in as many goes on.
+    """
+
     grace_epochs: int = 1
     reduction_factor: float = 3
-    stops: bool = True
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are evaluated and compared; the last one is `max_epochs`."""
-        if not self.stops:
-            return (self.max_epochs,)
         rungs, epoch = [], float(self.grace_epochs)
         while epoch < self.max_epochs:
             rungs.append(int(epoch))
             epoch *= self.reduction_factor
         return (*rungs, self.max_epochs)
+
+    def begin(self) -> Rungs:
+        """Return the state before the first record."""
+        return Rungs(self)
 
     @property
     def quantile(self) -> float:
@@ -91,114 +99,58 @@ class Rung:
         return low + (high - low) * weight if weight < 0.5 else high - (high - low) * (1 - weight)
 
 
-class Rungs:
-    """All rungs of a sweep."""
+class Rungs(RungState):
+    """The values seen at every rung of a sweep."""
 
     def __init__(self, halving: Halving) -> None:
         """Start with the empty rungs of `halving`."""
-        self.halving = halving
+        super().__init__(halving)
+        self._share = halving.quantile
         self.by_epoch = {epoch: Rung() for epoch in halving.rungs}
 
     def add(self, rung: int, configuration: int, metric: float) -> None:
         """Record the value with which a configuration arrived at a rung."""
-        self.by_epoch[rung].add(configuration, _score(self.halving, metric))
+        self.by_epoch[rung].add(configuration, self.scheduler.score(metric))
 
-    def apply(self, record: Record) -> None:
-        """Fold one journal record in: a report that was decided on at a rung."""
-        decision = record.body.get("decision") if record.kind == "report" else None
-        if decision and decision["rung"] is not None and decision["metric"] is not None:
-            self.add(decision["rung"], record.body["configuration"], decision["metric"])
+    def competitors(self, rung: int) -> int:
+        """Return how many configurations have reached a rung."""
+        return len(self.by_epoch[rung])
 
-
-def decide(rungs: Rungs, configuration: int, epoch: int, metric: float | None) -> Decision | None:
-    """Return the decision on a trial that reports after `epoch` epochs, or `None` between rungs. Changes nothing.
-
-    Args:
-        rungs: what reached each rung before.
-        configuration: the trial's configuration.
-        epoch: completed epochs.
-        metric: the objective's value, mean over replicates.
-    """
-    halving = rungs.halving
-    if metric is None or not math.isfinite(metric):
-        if epoch not in rungs.by_epoch and metric is None:
-            return None
-        return Decision(
-            epoch if epoch in rungs.by_epoch else None,
-            "fail",
-            f"{halving.metric} is {metric} after epoch {epoch}: not a finite number",
-            metric,
-            None,
-            0,
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+        """Stop a trial whose value is worse than the quantile of the others'."""
+        scheduler, others = self.scheduler, self.by_epoch[rung]
+        cutoff_score = others.quantile(self._share)
+        if cutoff_score is None:
+            reason = f"first trial at rung {rung}: nothing to compare with"
+            return Decision(rung, "continue", reason, metric, None, 0)
+        cutoff = scheduler.score(cutoff_score)
+        stops = scheduler.score(metric) < cutoff_score
+        relation = "worse than" if stops else "at least as good as"
+        reason = (
+            f"{scheduler.metric} {metric:.6g} at rung {rung} is {relation} the cut-off {cutoff:.6g} "
+            f"of {len(others)} competitor{'s' if len(others) != 1 else ''}"
         )
-    if epoch >= halving.max_epochs:
-        competitors = len(rungs.by_epoch[halving.max_epochs])
-        reason = f"reached the last epoch, {halving.max_epochs}"
-        return Decision(halving.max_epochs, "complete", reason, metric, None, competitors)
-    rung = rungs.by_epoch.get(epoch)
-    if rung is None or not halving.stops:
-        return None
-    return _compare(halving, rung, epoch, metric)
+        return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, len(others))
 
 
-def decide_on(rungs: Rungs, report: Mapping[str, Any]) -> Decision | None:
-    """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
-
-    Where replicates diverged, or failed otherwise in processes of their own, the mean is over the others and the reason
-    says so: such a configuration competes, but never unmarked.
-    """
-    decision = decide(rungs, report["configuration"], report["epoch"], report["objective"])
-    diverged = sorted(map(int, report.get("replicate_errors", {})))
-    if decision is None or decision.kind == "fail" or not diverged:
-        return decision
-    named = f"replicate{'s' if len(diverged) > 1 else ''} {', '.join(map(str, diverged))}"
-    word = "failed" if report.get("replicate_kinds") else "diverged"
-    return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which {word}")
-
-
-def audit(halving: Halving, records: Iterable[Record]) -> tuple[int, list[str]]:
-    """Recompute every decision, and every absence of one, from the records before it.
-
-    Returns how many decisions were checked, and one sentence for each that differs. Of a failure only the sentence
-    is taken on trust: it is the trial's own, and may say more than that its objective is not a number.
-    """
-    rungs, checked, differences = Rungs(halving), 0, []
-    for record in records:
-        body = record.body
-        if record.kind == "report":
-            journaled = body["decision"]
-            decided = decide_on(rungs, body)
-            again = decided.to_dict() if decided is not None else None
-            checked += journaled is not None
-            if _comparable(again) != _comparable(journaled):
-                differences.append(f"record {record.sequence}: journaled {journaled}, recomputed {again}")
-                if journaled is not None and journaled["rung"] not in rungs.by_epoch:
-                    continue
-        rungs.apply(record)
-    return checked, differences
-
-
-def _comparable(decision: dict[str, Any] | None) -> dict[str, Any] | None:
-    if decision is None or decision["kind"] != "fail":
-        return decision
-    return {key: value for key, value in decision.items() if key != "reason"}
-
-
-def _compare(halving: Halving, rung: Rung, epoch: int, metric: float) -> Decision:
-    cutoff_score = rung.quantile(halving.quantile)
-    if cutoff_score is None:
-        reason = f"first trial at rung {epoch}: nothing to compare with"
-        return Decision(epoch, "continue", reason, metric, None, 0)
-    cutoff = _score(halving, cutoff_score)
-    stops = _score(halving, metric) < cutoff_score
-    relation = "worse than" if stops else "at least as good as"
-    reason = (
-        f"{halving.metric} {metric:.6g} at rung {epoch} is {relation} the cut-off {cutoff:.6g} "
-        f"of {len(rung)} competitor{'s' if len(rung) != 1 else ''}"
+SCHEDULERS.register(
+    Component(
+        "asha",
+        Halving,
+        (
+            MAX_EPOCHS,
+            GRACE_EPOCHS,
+            Hyperparameter(
+                "reduction_factor",
+                "integer",
+                3,
+                minimum=2,
+                reason="below 2 more than half would go on",
+                source="Li et al. 2018 (Hyperband), section 2.6: the theory's optimum is e ≈ 2.72",
+            ),
+        ),
+        "asynchronous successive halving: a trial goes on if it is among the best 1/reduction_factor at its rung",
+        "Li et al. 2020 (arXiv:1810.05934), the stopping variant of Ray Tune",
+        check=grace_before_the_end,
     )
-    return Decision(epoch, "stop" if stops else "continue", reason, metric, cutoff, len(rung))
-
-
-def _score(halving: Halving, value: float) -> float:
-    """Return the value with larger meaning better; its own inverse."""
-    return value if halving.mode == "max" else -value
+)

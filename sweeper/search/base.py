@@ -1,7 +1,8 @@
-"""A searcher that learns, as the driver sees it, and what such a searcher has been told. No Ray, no Optuna, no I/O.
+"""What a searcher is, in a search space and to the driver, and what it has been told. No Ray, no Optuna, no I/O.
 
-What it is told is a fold of the journal, and a suggestion depends on that fold and on its own number alone. So a driver
-that takes a sweep up suggests what its predecessor would have, and an audit can suggest everything again.
+A `SearchMethod` is what a search space names: it says what it asks of the space, and begins a `Searcher` if it learns.
+What that is told is a fold of the journal, and a suggestion depends on that fold and on its own number alone. So a
+driver that takes a sweep up suggests what its predecessor would have, and an audit can suggest everything again.
 
 It is told of a trial what the scheduler judged: the objective at every rung. A trial that was stopped early stays one
 that was stopped, at its highest rung, and is never held against finished ones as if its value were final; a failed one
@@ -13,12 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import Record
 from sweeper.journal.state import ENDED, FAILED, RUNNING
 from sweeper.space.domains.choices import Choice
+from sweeper.space.domains.domains import Node
+from trainables.registry import Hyperparameter, Registry
+
+WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: what a sweep finds is its own")
+"""For searchers that learn: names of earlier sweeps, whose finished trials are told as `learned` records before the
+first suggestion. It is no setting of the `SearchMethod`, which need not know where an observation comes from."""
 
 SAME_NUMBER = 1e-9
 """Two suggestions are one if their numbers differ by less than this share: processors round logarithms differently."""
@@ -30,6 +38,51 @@ class Suggestion:
 
     values: dict[str, Any]
     choices: dict[str, Choice]
+
+
+SEARCHERS = Registry("searcher")
+"""Searchers by the name that a search space gives. A component's build takes its settings, returns a `SearchMethod`."""
+
+
+class SearchMethod:
+    """A searcher as a search space names it, with its settings; as it stands, `random`.
+
+    One that does not learn may rewrite the space; its configurations are drawn from that, and every `grid` is taken
+    member by member. One that learns chooses each configuration when a trial can start.
+
+    Attributes:
+        learns: whether a configuration depends on what was observed before, so that none is known in advance.
+    """
+
+    learns: ClassVar[bool] = False
+
+    @property
+    def course(self) -> str:
+        """How configurations are chosen as a sweep goes on, in words; empty where that follows from the space alone."""
+        return ""
+
+    def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
+        """Return the parts of a space as they will be searched.
+
+        Args:
+            nodes: as they were written, by key; `INVALID` where they have a fault already.
+            faults: takes each rule of the searcher that the space breaks, with its place below `space`.
+        """
+        return nodes
+
+    def begin(self, space: Node, *, metric: str, mode: str, seed: int) -> Searcher:
+        """Return what chooses, told of nothing yet; only a method that learns is asked. It may import what is slow."""
+        raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
+
+
+def written_method(written: Mapping[str, object]) -> SearchMethod:
+    """Return the searcher of a resolved search space; the plain one where this version knows no such searcher."""
+    settings = {key: value for key, value in written.items() if key not in ("name", WARM_START.name)}
+    try:
+        method: SearchMethod = SEARCHERS.build(str(written.get("name")), **settings)
+    except ValueError:
+        return SearchMethod()
+    return method
 
 
 class Searcher(Protocol):

@@ -1,13 +1,12 @@
 """What can be written in a search space file, as data: shipped files, and components with their hyperparameters.
 
-`sweeper spaces` shows the files; `--losses`, `--architectures`, `--datasets`, `--optimizers`, `--posthoc` and
-`--metrics` show the components of one kind, those of installed packages among them.
+`sweeper spaces` shows the files; `--losses`, `--architectures`, `--datasets`, `--optimizers`, `--posthoc`, `--metrics`,
+`--schedulers` and `--searchers` show the components of one kind, those of installed packages among them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -24,6 +23,8 @@ KINDS = {
     "optimizers": "optimizers",
     "posthoc": "posthoc",
     "metrics": "further_metrics",
+    "schedulers": "schedulers",
+    "searchers": "searchers",
 }
 """What can be listed, and the registry that holds it. Metrics are those beside the ones of every evaluation."""
 
@@ -118,7 +119,7 @@ def components_table(kind: str, registries: Registries | None = None) -> Table:
     return table
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a default as a search space file would write it; `auto` where the component decides."""
     if value is None:
         return "auto"

@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from search_spaces import locate
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.key_paths import join_path
+from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS
 from sweeper.space import notify as notify_targets
 from sweeper.space.components import resolve_component, resolve_plain_component
 from sweeper.space.domains.domains import INVALID, Constant, Fields, Members, Node, grid_size, is_random, parse, plain
@@ -29,8 +30,9 @@ from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
-from sweeper.space.searcher_settings import check_searcher
+from sweeper.space.searchers import check_searcher
 from sweeper.space.user_code import look_beside
+from trainables.registry import Registry
 from trainables.registry.nearest import did_you_mean
 
 __all__ = ["SweepSpec", "build_spec", "load_spec"]
@@ -140,8 +142,11 @@ def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
     faults: list[Fault] = []
     if "dataset" in values:
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
+    if isinstance(values.get("scheduler"), dict):
+        values["scheduler"] = _check_scheduler(values["scheduler"], registries.schedulers, faults)
     if isinstance(values.get("space"), dict):
-        nodes = check_searcher(values, _check_space(values["space"], registries, faults), faults)
+        nodes = _check_space(values["space"], registries, faults)
+        nodes = check_searcher(values, nodes, registries.searchers, faults)
         values["space"] = {key: plain(node) for key, node in nodes.items()}
         if not faults:  # written out with their defaults, members of a grid may turn out to be the same
             parse(values["space"], "space", faults)
@@ -149,6 +154,18 @@ def _check_names(values: dict[str, Any], registries: Registries) -> list[Fault]:
     if "evaluation" not in values or isinstance(values["evaluation"], dict):
         values["evaluation"] = check_evaluation(dict(values.get("evaluation", {})), registries, faults)
     return faults
+
+
+def _check_scheduler(given: Mapping[str, object], registry: Registry, faults: list[Fault]) -> dict[str, object]:
+    """Return the scheduler with its defaults filled in; what it breaks is added to `faults`."""
+    settings = {"name": DEFAULT, **given}
+    name = settings["name"]
+    if isinstance(name, str) and name in registry and IGNORES_SETTINGS in registry[name].tags:
+        kept = {h.name for h in registry[name].hyperparameters}
+        others = {h.name for component in registry.values() for h in component.hyperparameters} - kept
+        settings = {key: value for key, value in settings.items() if key not in others}
+    resolved = resolve_plain_component(settings, registry, "scheduler", faults)
+    return resolved or {"name": name if isinstance(name, str) else DEFAULT, "max_epochs": 1}  # its faults are known
 
 
 def _check_space(space: Mapping[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Node]:
@@ -231,12 +248,7 @@ def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
 def _cross_rules(values: Mapping[str, Any], registries: Registries) -> list[Fault]:
     """Check the rules over several keys; values of a wrong type are the structure's business."""
     faults = notify_targets.notification_faults(values.get("notify"))
-    scheduler, objective = values.get("scheduler"), values.get("objective")
-    if isinstance(scheduler, dict) and scheduler.get("name", "asha") == "asha":
-        grace, last = scheduler.get("grace_epochs", 1), scheduler.get("max_epochs")
-        if isinstance(grace, int) and isinstance(last, int) and grace > last >= 1:
-            rule = f"grace_epochs = {grace} is above max_epochs = {last}"
-            faults.append(Fault("scheduler.grace_epochs", rule, "the first rung comes no later than the last epoch"))
+    objective = values.get("objective")
     header = values.get("header")
     claims = header.get("claims") if isinstance(header, dict) else None
     for index, claim in enumerate(claims if isinstance(claims, list) else ()):

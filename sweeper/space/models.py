@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
+from sweeper.search.base import SEARCHERS, SearchMethod
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
@@ -56,43 +57,50 @@ class Objective(_Part):
     mode: Literal["min", "max"] = "min"
 
 
-class Scheduler(_Part):
-    """How long trials run.
+Setting = str | bool | int | float | list[float] | None
+"""A plug-in's setting as YAML writes it."""
 
-    `asha` is asynchronous successive halving (Li et al. 2020, arXiv:1810.05934); `none` runs every trial to the end.
-    The reduction factor's default, 3, is the one Hyperband's authors work with (Li et al. 2018, section 2.6: the
-    theory's optimum is e ≈ 2.72).
-    """
 
-    name: Literal["asha", "none"] = "asha"
-    max_epochs: int = Field(ge=1, le=100_000)
-    grace_epochs: int = Field(default=1, ge=1)
-    reduction_factor: int = Field(default=3, ge=2)
+class _PlugIn(_Part):
+    """A plug-in's name and settings. They were checked against its registry, which also filled in the defaults."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    __pydantic_extra__: dict[str, Setting] = Field(init=False)
 
     @property
-    def rungs(self) -> tuple[int, ...]:
-        """The epochs at which trials are evaluated; the last one is `max_epochs`."""
-        return Halving("", "min", self.max_epochs, self.grace_epochs, self.reduction_factor, self.name == "asha").rungs
+    def settings(self) -> dict[str, Setting]:
+        """The plug-in's own settings, without those that all of its kind have."""
+        return dict(self.__pydantic_extra__)
 
 
-class Searcher(_Part):
-    """Who chooses configurations; `sweeper.space.searcher_settings` says what each asks of the space.
+class SchedulerSettings(_PlugIn):
+    """How long trials run, and which stop early: a name of `sweeper.scheduling.SCHEDULERS` and its settings."""
+
+    name: str = DEFAULT
+    max_epochs: int
+
+
+class SearcherSettings(_PlugIn):
+    """Who chooses configurations: a name of `sweeper.search.SEARCHERS` and its settings.
 
     Attributes:
-        name: `random`; `grid`, which takes every member of every domain in turn; `optuna`, Optuna's tree-structured
-            Parzen estimator (Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization, section 4).
-        startup: trials that optuna draws at random before it begins to model; its own default, 10.
-        warm_start: names of earlier sweeps whose finished configurations optuna has observed when it begins.
+        warm_start: names of earlier sweeps whose finished configurations a searcher that learns has observed when it
+            begins.
     """
 
-    name: Literal["random", "grid", "optuna"] = "random"
-    startup: int | None = Field(default=None, ge=1, le=MAXIMUM_CONFIGURATIONS)
+    name: str = "random"
     warm_start: list[str] = Field(default_factory=list)
+
+    @property
+    def method(self) -> SearchMethod:
+        """The searcher with its settings."""
+        method: SearchMethod = SEARCHERS.build(self.name, **self.settings)
+        return method
 
     @property
     def learns(self) -> bool:
         """Whether a configuration depends on what was observed before, so that none is known in advance."""
-        return self.name == "optuna"
+        return self.method.learns
 
 
 class Replicates(_Part):
@@ -244,9 +252,9 @@ class SweepSpec(_Part):
     header: Header = Header()
     dataset: dict[str, Any]
     objective: Objective = Objective()
-    scheduler: Scheduler
+    scheduler: SchedulerSettings
     samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
-    searcher: Searcher = Searcher()
+    searcher: SearcherSettings = SearcherSettings()
     replicates: Replicates = Replicates()
     seed: int = Field(default=0, ge=0)
     space: dict[str, Any]
@@ -269,13 +277,18 @@ class SweepSpec(_Part):
         return bool(self.rehearsed)
 
     @property
-    def halving(self) -> Halving:
-        """The scheduler's settings together with the objective it compares."""
-        s = self.scheduler
-        stops = s.name == "asha"
-        return Halving(
-            self.objective.metric, self.objective.mode, s.max_epochs, s.grace_epochs, s.reduction_factor, stops
+    def schedule(self) -> Scheduler:
+        """The scheduler, with the objective it compares."""
+        chosen, goal = self.scheduler, self.objective
+        scheduler: Scheduler = SCHEDULERS.build(
+            chosen.name, goal.metric, goal.mode, max_epochs=chosen.max_epochs, **chosen.settings
         )
+        return scheduler
+
+    @property
+    def halving(self) -> Scheduler:
+        """The same as `schedule`."""
+        return self.schedule
 
     def resolved(self) -> dict[str, Any]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
@@ -283,5 +296,8 @@ class SweepSpec(_Part):
         values["header"] = {key: text for key, text in values["header"].items() if text}
         if not self.replicates.common_seeds:
             del values["replicates"]["seeds"]  # so that the same file resolves to what it always did
-        values["searcher"] = {} if self.searcher == Searcher() else {k: v for k, v in values["searcher"].items() if v}
+        if self.searcher == SearcherSettings():
+            del values["searcher"]
+        elif not self.searcher.warm_start:
+            del values["searcher"]["warm_start"]
         return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sweeper.scheduling import SCHEDULERS
+from sweeper.search import SEARCHERS
 from trainables.registry import Registry
 
 EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece")
@@ -23,6 +25,7 @@ class Registries:
         curvature_defaults: every setting of the curvature measurement with its default.
         curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
         claims: the names of the claims that a sweep's tables can be judged by.
+        schedulers, searchers: the registries of what decides on trials and chooses configurations.
     """
 
     losses: Registry
@@ -35,6 +38,8 @@ class Registries:
     curvature_faults: Callable[[Mapping[str, Any]], list[str]]
     claims: tuple[str, ...] = ()
     further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
+    schedulers: Registry = field(default_factory=lambda: SCHEDULERS)
+    searchers: Registry = field(default_factory=lambda: SEARCHERS)
 
     def trusted(self) -> Registries:
         """Return the same for a file that was checked before: users' own names are taken as they are."""

@@ -110,6 +110,8 @@ def merged(base: Any, changes: Any, path: str = "") -> Any:
     other = path != "scheduler" and "name" in changes and changes["name"] != base.get("name")
     if domain or other:
         return dict(changes)
+    if path == "scheduler" and changes.get("name", base.get("name")) != base.get("name"):
+        base = {key: value for key, value in base.items() if key == "max_epochs"}  # which all schedulers have
     joined = {key: merged(base.get(key), value, key) for key, value in changes.items()}
     return {**base, **joined}
 
@@ -117,8 +119,9 @@ def merged(base: Any, changes: Any, path: str = "") -> Any:
 def _scale_epochs(values: dict[str, Any], epochs: int, said: list[str]) -> None:
     scheduler = values["scheduler"]
     before = scheduler["max_epochs"]
-    grace = max(1, min(epochs, round(scheduler["grace_epochs"] * epochs / before)))
-    values["scheduler"] = {**scheduler, "max_epochs": epochs, "grace_epochs": grace}
+    counted = {key: value for key, value in scheduler.items() if key.endswith("_epochs") and value is not None}
+    scaled = {key: max(1, min(epochs, round(value * epochs / before))) for key, value in counted.items()}
+    values["scheduler"] = {**scheduler, **scaled, "max_epochs": epochs}
     if epochs != before:
         said.append(f"{before} epochs → {epochs}; milestones, warm-up and rungs move with them")
 

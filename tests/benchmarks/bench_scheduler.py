@@ -35,9 +35,9 @@ def ray_reports(trials: int, seed: int) -> None:
 
 def own_reports(trials: int, seed: int) -> None:
     """The same reports through this project's decisions."""
-    from sweeper.scheduling.asha import Rungs, decide
+    from sweeper.scheduling.base import decide
 
-    rungs = Rungs(HALVING)
+    rungs = HALVING.begin()
     for index, value in enumerate(np.random.default_rng(seed).standard_normal(trials)):
         decide(rungs, index, HALVING.grace_epochs, -float(value))
         rungs.add(HALVING.grace_epochs, index, -float(value))

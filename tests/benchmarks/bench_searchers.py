@@ -33,7 +33,6 @@ from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
 from sweeper.journal.journal import Journal, Record
 from sweeper.journal.state import COMPLETED, SweepState
-from sweeper.scheduling.asha import Rungs
 from sweeper.search.base import Searcher, suggested_body
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
@@ -130,7 +129,7 @@ def run(way: str, seed: int, budget: int) -> Run:
         paths = SweepPaths(Path(folder) / "sweep")
         driver = Driver(
             paths, configurations_of(spec, state.suggested), seed=spec.seed, replicates=1, halving=spec.halving,
-            journal=Journal(paths.journal, durable=False), state=state, rungs=Rungs(spec.halving), sinks=[spending],
+            journal=Journal(paths.journal, durable=False), state=state, rungs=spec.halving.begin(), sinks=[spending],
             searcher=searcher_of(spec),
         )  # fmt: skip
         driver.begin()

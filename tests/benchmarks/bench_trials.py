@@ -121,7 +121,6 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
     from sweeper.execution.runner import _open_tables
     from sweeper.journal.journal import Journal
     from sweeper.journal.state import SweepState
-    from sweeper.scheduling.asha import Rungs
     from sweeper.space.loading import load_spec
     from sweeper.storage.mirror import SharedFolder
     from sweeper.storage.sweeps import create_sweep
@@ -146,7 +145,7 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
         halving=spec.halving,
         journal=Journal(made.paths.journal),
         state=SweepState(trials),
-        rungs=Rungs(spec.halving),
+        rungs=spec.halving.begin(),
         sinks=[tables],
         slots=cores,
     )

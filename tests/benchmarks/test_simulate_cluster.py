@@ -7,6 +7,7 @@ import random
 import pytest
 
 from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.simulated_cluster import SimulatedCluster, simulate
 
 
@@ -28,7 +29,7 @@ def test_books_balance(seed: int) -> None:
 
 
 def test_long_epochs_report_each_and_short_ones_every_ten_seconds() -> None:
-    halving = Halving("val_nll", "min", 30, stops=False)
+    halving = RunToEnd("val_nll", "min", 30)
     long, short = (simulate(halving, 40, SimulatedCluster(4, 0, e, 0.0), 0) for e in (60.0, 1.0))
     assert long.total_reports == 40 * 30
     assert short.total_reports == 40 * 3

@@ -15,7 +15,8 @@ from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal.journal import Record, read_journal
 from sweeper.journal.state import ENDED
 from sweeper.results import load
-from sweeper.scheduling.asha import Rungs, audit, decide
+from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import decide
 from sweeper.search.base import audit_suggestions, suggested_body
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
@@ -123,7 +124,7 @@ def trained(spec: SweepSpec, chosen: Drawn) -> Undisturbed:
 
 
 def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturbed:
-    rungs, dataset = Rungs(spec.halving), settings.load_dataset()
+    rungs, dataset = spec.halving.begin(), settings.load_dataset()
     records: list[Record] = []
     decisions: dict[int, list[dict[str, Any]]] = {}
     known: list[dict[str, Any]] = []

@@ -21,7 +21,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, PREEMPTED, Failure
 from sweeper.journal.journal import Journal, Record, read_journal
 from sweeper.journal.state import SweepState, fold
-from sweeper.scheduling.asha import Halving, Rungs
+from sweeper.scheduling.base import Scheduler
 from sweeper.search.base import Searcher
 from sweeper.space.suggested import SuggestedConfigurations
 
@@ -49,7 +49,7 @@ class Worker:
     """A process with an assignment, as `SweepTrainable` and `Trial` behave."""
 
     paths: SweepPaths
-    halving: Halving
+    halving: Scheduler
     rng: np.random.Generator
     assignment: list[int]
     left: list[int] = field(init=False)
@@ -140,7 +140,7 @@ class FakeSweep:
     """A sweep on disk and what drives it."""
 
     paths: SweepPaths
-    halving: Halving
+    halving: Scheduler
     configurations: int
     retries: int = 1000
     slots: int = 1
@@ -154,7 +154,7 @@ class FakeSweep:
 
     def driver(self, sink: KillingSink | None = None, **options: Any) -> Driver:
         """Fold the journal and take the sweep up, as `sweeper.execution.runner` does."""
-        state, rungs = SweepState(self.configurations), Rungs(self.halving)
+        state, rungs = SweepState(self.configurations), self.halving.begin()
         searcher = self.searcher() if self.searcher is not None else None
         for record in self.records():
             state.apply(record)

@@ -17,7 +17,6 @@ from sweeper.execution.warm_start import Lesson, lessons
 from sweeper.journal.journal import Journal
 from sweeper.journal.state import SweepState
 from sweeper.planning.preparation import dataset_facts
-from sweeper.scheduling.asha import Rungs
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.space.suggested import configurations_of
@@ -61,7 +60,7 @@ class Inline:
         return sweep
 
     def drive(self, sweep: Sweep, settings: dict[str, Any], learned: Sequence[Lesson] = ()) -> None:
-        spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), Rungs(sweep.spec.halving)
+        spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), sweep.spec.halving.begin()
         searcher = None
         if spec.searcher.learns:
             from sweeper.space.searchers import searcher_for

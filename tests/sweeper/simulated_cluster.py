@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sweeper.scheduling.asha import Halving, Rungs, decide
+from sweeper.scheduling.base import Scheduler, decide
 
 
 @dataclass
@@ -55,7 +55,7 @@ class SimulatedCluster:
     report_seconds: float = 10.0
 
 
-def simulate(halving: Halving, trials: int, cluster: SimulatedCluster, seed: int = 0) -> Traffic:
+def simulate(halving: Scheduler, trials: int, cluster: SimulatedCluster, seed: int = 0) -> Traffic:
     """Run a sweep of `trials` on a cluster and return what reached the driver.
 
     A trial's epoch takes a lognormal time around the median; its loss falls towards a floor of its own.
@@ -64,7 +64,7 @@ def simulate(halving: Halving, trials: int, cluster: SimulatedCluster, seed: int
     floors = rng.lognormal(-1, 0.5, trials)
     epoch_seconds = cluster.epoch_seconds * rng.lognormal(0, cluster.spread, trials)
     noise = rng.normal(0, 0.02, (trials, len(halving.rungs)))
-    rungs, waiting, traffic = Rungs(halving), iter(range(trials)), Traffic()
+    rungs, waiting, traffic = halving.begin(), iter(range(trials)), Traffic()
     # (time of the next report, trial, epochs done by then)
     events: list[tuple[float, int, int]] = []
     column = {epoch: place for place, epoch in enumerate(halving.rungs)}

@@ -6,10 +6,10 @@ import heapq
 
 import numpy as np
 
-from sweeper.scheduling.asha import Halving, Rungs, decide
+from sweeper.scheduling.base import Scheduler, decide
 
 
-def simulate(halving: Halving, trials: int, *, workers: int, seed: int) -> dict[int, int]:
+def simulate(halving: Scheduler, trials: int, *, workers: int, seed: int) -> dict[int, int]:
     """Run `trials` on `workers` whose epochs take random times; return how many trials reached each rung.
 
     A trial's loss falls towards a floor of its own, so that early and late values agree in part, as real ones do.
@@ -18,7 +18,7 @@ def simulate(halving: Halving, trials: int, *, workers: int, seed: int) -> dict[
     rng = np.random.default_rng(seed)
     floors, speeds = rng.lognormal(-1, 0.5, trials), rng.lognormal(0, 0.3, trials)
     noise = rng.normal(0, 0.02, (trials, len(halving.rungs)))
-    rungs, waiting = Rungs(halving), iter(range(trials))
+    rungs, waiting = halving.begin(), iter(range(trials))
     reports: list[tuple[float, int, int]] = []
 
     def begin(now: float) -> None:

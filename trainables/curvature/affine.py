@@ -9,10 +9,9 @@ Attention, layer-norm, GELU, sigmoid gates and shared weights are not.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from trainables.curvature.folding import BATCH_NORMS
 from trainables.curvature.graph import graph_uses, short_name
@@ -41,10 +40,11 @@ _PROBE_SAMPLES = 3
 
 
 def affine_in_each_parameter(network: nn.Module, inputs: Tensor) -> bool:
-    """Whether the logits of `network` (eval mode, not folded) are piecewise affine in each parameter alone.
+    """Return whether the logits of `network` (eval mode, not folded) are piecewise affine in each parameter alone.
 
-    True only if every operation between parameters and logits is known, every trainable parameter is the weight
-    or bias of a linear, convolution or batch-norm layer, each is used once, and samples do not mix.
+    Looks at the first samples of `inputs` [N, …]. True only if every operation between parameters and logits is known,
+    every trainable parameter is the weight or bias of a linear, convolution or batch-norm layer, each is used once, and
+    samples do not mix.
     """
     example = inputs[:_PROBE_SAMPLES]
     layers, logits = record_layers(network, example)
@@ -66,7 +66,7 @@ def record_layers(network: nn.Module, inputs: Tensor) -> tuple[dict[nn.Module, t
     found: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     calls: dict[nn.Module, int] = {}
 
-    def after(module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+    def after(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         calls[module] = calls.get(module, 0) + 1
         found[module] = (arguments[0], output)
 
@@ -85,7 +85,7 @@ def _owns_all_parameters(network: nn.Module, layers: dict[nn.Module, tuple[Tenso
     return len(owned) == len(set(owned)) and set(owned) == wanted
 
 
-def _is_known(node: Any) -> bool:
+def _is_known(node: Node) -> bool:
     """Whether a graph node is affine in each parameter alone; multiplying is fine by a bare parameter or a constant."""
     name = short_name(node)
     inputs = [function for function, _ in node.next_functions]
@@ -99,7 +99,7 @@ def _is_known(node: Any) -> bool:
     return slots is not None and all(_is_bare_parameter(inputs[slot]) for slot in slots)
 
 
-def _is_bare_parameter(node: Any) -> bool:
+def _is_bare_parameter(node: Node | None) -> bool:
     """Whether a slot holds a constant, a parameter, or a transposed parameter."""
     if node is not None and short_name(node) == "TBackward0":
         node = node.next_functions[0][0]

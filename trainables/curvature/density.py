@@ -29,11 +29,11 @@ class Quadrature:
     weights: Tensor
 
     def moment(self, function: Callable[[Tensor], Tensor]) -> float:
-        """Return the mean of `function` over the spectrum; times the dimension it is Tr f(H)."""
+        """Return the mean of `function` over the spectrum, Σ w_i f(λ_i); times the dimension it is Tr f(H)."""
         return float((self.weights * function(self.nodes)).sum())
 
     def density(self, points: Tensor, width: float) -> Tensor:
-        """Return the density at `points`, each node widened to a Gaussian of standard deviation `width`."""
+        """Return the density at `points` [M], each node widened to a Gaussian of standard deviation `width`."""
         distances = (points[:, None] - self.nodes[None, :]) / width
         return (torch.exp(-(distances**2) / 2) @ self.weights) / (width * math.sqrt(2 * math.pi))
 
@@ -71,10 +71,22 @@ def spectral_density(
 ) -> dict[str, list[dict[str, float]]]:
     """Return the spectral density of each mean loss's Hessian as rows of `eigenvalue`, `density` and `weight`.
 
-    Rows are evenly spaced eigenvalues over the spectrum; `density` integrates to 1 over them, and `weight` is the
-    share of eigenvalues in that row's interval, which a logarithmic axis can show beside the bulk at 0. Takes
-    `probes`·`settings.spectrum_steps` products for each loss (more probes settle the bulk, more steps the edges).
-    See `measure_curvature` for the arguments, for what stays untouched and for CurvatureUnavailable.
+    Stochastic Lanczos quadrature (Ghorbani, Krishnan & Xiao 2019, arXiv:1901.10159, §2): ρ(λ) ≈ Σ_i w_i N(λ; λ_i, σ²)
+    over the nodes λ_i and weights w_i of `probes` Lanczos runs, σ being 1 % of the spectrum's range. Rows are evenly
+    spaced eigenvalues over the spectrum; `density` integrates to 1 over them, and `weight` is the share of eigenvalues
+    in that row's interval, which a logarithmic axis can show beside the bulk at 0.
+
+    Args:
+        model: as for `measure_curvature`, which also says what stays untouched.
+        inputs: [N, …].
+        targets: [N] class indices.
+        losses: label → mean loss.
+        settings: `spectrum_steps` products a probe, `samples` and `batch_size`.
+        seed: of the probes.
+        probes: Lanczos runs for each loss; more probes settle the bulk, more steps the edges.
+
+    Raises:
+        CurvatureUnavailable: as `measure_curvature`.
     """
     found: dict[str, list[dict[str, float]]] = {}
     done: list[tuple[LossFunction, str]] = []

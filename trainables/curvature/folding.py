@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +16,24 @@ from torch import Tensor, nn
 from trainables.curvature.graph import graph_uses
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
-def normalisation_scale(norm: Any) -> tuple[Tensor, Tensor]:
+def fixed_statistics(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """Return the running mean μ and 1/√(σ² + ε), each [C], of a batch-norm that keeps running statistics."""
+    assert norm.running_mean is not None and norm.running_var is not None, "its statistics are the batch's"
+    return norm.running_mean, torch.rsqrt(norm.running_var + norm.eps)
+
+
+def normalisation_scale(norm: BatchNorm) -> tuple[Tensor, Tensor]:
     """Return the factor s [C] and shift β − μ·s [C] of an eval-mode batch-norm, differentiable in γ and β."""
-    inverse = torch.rsqrt(norm.running_var + norm.eps)
+    mean, inverse = fixed_statistics(norm)
     scale = inverse if norm.weight is None else norm.weight * inverse
-    shift = -norm.running_mean * scale
+    shift = -mean * scale
     return scale, shift if norm.bias is None else shift + norm.bias
 
 
-def fold_batch_norm(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, Any]]:
+def fold_batch_norm(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, BatchNorm]]:
     """Fold, in place, each batch-norm of `network` (a private copy in eval mode) that directly follows a convolution.
 
     One forward pass over `example` finds the pairs: the convolution's output goes to that batch-norm and nowhere
@@ -50,7 +56,7 @@ def fold_batch_norm(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
     return []
 
 
-def _folded(convolution: nn.Conv2d, norm: Any, inputs: Tensor) -> Tensor:
+def _folded(convolution: nn.Conv2d, norm: BatchNorm, inputs: Tensor) -> Tensor:
     scale, shift = normalisation_scale(norm)
     bias = shift if convolution.bias is None else shift + convolution.bias * scale
     forward: Callable[..., Tensor] = convolution._conv_forward
@@ -61,17 +67,17 @@ def _identity(inputs: Tensor) -> Tensor:
     return inputs
 
 
-def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, Any]]:
+def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, BatchNorm]]:
     """Return the convolutions whose output is used by one batch-norm with fixed statistics and by nothing else."""
     outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}
     calls: dict[nn.Module, int] = {}
-    followers: list[tuple[nn.Conv2d, Any, Tensor]] = []
+    followers: list[tuple[nn.Conv2d, BatchNorm, Tensor]] = []
 
-    def after(module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+    def after(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         calls[module] = calls.get(module, 0) + 1
         if isinstance(module, nn.Conv2d):
             outputs[id(output)] = (module, output)
-        elif id(arguments[0]) in outputs and getattr(module, "running_mean", None) is not None:
+        elif isinstance(module, BATCH_NORMS) and id(arguments[0]) in outputs and module.running_mean is not None:
             convolution, tensor = outputs[id(arguments[0])]
             followers.append((convolution, module, tensor))
 
@@ -86,5 +92,5 @@ def _adjacent_pairs(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
     return [
         (convolution, norm)
         for convolution, norm, tensor in followers
-        if calls[convolution] == calls[norm] == 1 and uses.get(tensor.grad_fn, 0) == 1
+        if calls[convolution] == calls[norm] == 1 and tensor.grad_fn is not None and uses.get(tensor.grad_fn, 0) == 1
     ]

@@ -10,15 +10,14 @@ et al. 2019, arXiv:1912.06015).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainables.curvature.affine import record_layers
-from trainables.curvature.folding import normalisation_scale
+from trainables.curvature.folding import BATCH_NORMS, BatchNorm, fixed_statistics, normalisation_scale
 
-Folded = Mapping[nn.Module, Any]
+Folded = Mapping[nn.Module, BatchNorm]
 
 _MAX_BYTES = 128 * 2**20  # of per-class gradients at a time
 
@@ -81,14 +80,15 @@ def _slice_gram(network: nn.Module, folded: Folded, inputs: Tensor, directions: 
     return gram
 
 
-def _layer_gram(layer: Any, norm: Any, features: Tensor, gradients: Tensor) -> Tensor | float:
+def _layer_gram(layer: nn.Module, norm: BatchNorm | None, features: Tensor, gradients: Tensor) -> Tensor | float:
     """Return one layer's share of J_i J_iᵀ [n, K, K], from its input and each logit's gradient of its output."""
     if isinstance(layer, nn.Linear):
         columns = features.reshape(len(features), 1, -1, layer.in_features).transpose(2, 3)
         return _affine_gram(layer, columns, gradients.reshape(*gradients.shape[:2], -1, layer.out_features).mT)
     gradients = gradients.reshape(*gradients.shape[:3], -1)
-    if not isinstance(layer, nn.Conv2d):
+    if isinstance(layer, BATCH_NORMS):
         return _normalisation_gram(layer, features.reshape(*features.shape[:2], -1), gradients)
+    assert isinstance(layer, nn.Conv2d), f"no rule for a {type(layer).__name__}; see affine.LAYERS"
     columns = _convolution_columns(layer, features)
     if norm is None:
         return _affine_gram(layer, columns, gradients)
@@ -97,7 +97,7 @@ def _layer_gram(layer: Any, norm: Any, features: Tensor, gradients: Tensor) -> T
     return share + _affine_gram(layer, columns, gradients * scale[:, None])
 
 
-def _affine_gram(layer: Any, columns: Tensor, gradients: Tensor) -> Tensor | float:
+def _affine_gram(layer: nn.Linear | nn.Conv2d, columns: Tensor, gradients: Tensor) -> Tensor | float:
     """Return the share of a weight and bias, from columns [n, G, R, T] and output gradients [n, K, C, T]."""
     share: Tensor | float = 0.0
     if layer.weight.requires_grad:
@@ -121,12 +121,12 @@ def _matrix_gram(columns: Tensor, gradients: Tensor) -> Tensor:
     return (smoothed @ flat.reshape_as(smoothed).mT).sum(1)
 
 
-def _normalisation_gram(norm: Any, features: Tensor, gradients: Tensor) -> Tensor | float:
+def _normalisation_gram(norm: BatchNorm, features: Tensor, gradients: Tensor) -> Tensor | float:
     """Return the share of an eval-mode batch-norm's γ and β, from its input [n, C, T]."""
     share: Tensor | float = 0.0
     if norm.weight is not None and norm.weight.requires_grad:
-        inverse = torch.rsqrt(norm.running_var + norm.eps)
-        normalised = (features - norm.running_mean[:, None]) * inverse[:, None]
+        mean, inverse = fixed_statistics(norm)
+        normalised = (features - mean[:, None]) * inverse[:, None]
         share = share + _outer((gradients * normalised[:, None]).sum(3))
     if norm.bias is not None and norm.bias.requires_grad:
         share = share + _outer(gradients.sum(3))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import Node
 
 
-def graph_uses(outputs: Iterable[Tensor]) -> dict[Any, int]:
+def graph_uses(outputs: Iterable[Tensor]) -> dict[Node, int]:
     """Return every node of the graph behind `outputs`, with the number of operations or outputs that use it."""
     waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    uses: dict[Any, int] = dict.fromkeys(waiting, 1)
+    uses: dict[Node, int] = dict.fromkeys(waiting, 1)
     while waiting:
         for node, _ in waiting.pop().next_functions:
             if node is None:
@@ -22,10 +22,9 @@ def graph_uses(outputs: Iterable[Tensor]) -> dict[Any, int]:
     return uses
 
 
-def short_name(node: Any) -> str:
+def short_name(node: Node) -> str:
     """Return a node's name without namespace, e.g. `AddmmBackward0`, `AccumulateGrad`."""
-    name: str = node.name()
-    return name.split("::")[-1]
+    return node.name().split("::")[-1]
 
 
 def cannot_differentiate(outputs: Iterable[Tensor]) -> bool:

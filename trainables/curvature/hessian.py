@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,21 +16,29 @@ from trainables.curvature.surface import Chunk, Surface
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
+@runtime_checkable
+class Freezable(Protocol):
+    """A loss that treats something as constant: ranks, weights, thresholds, a bandwidth, per-sample γ."""
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> LossFunction:
+        """Return the loss with all that fixed at these logits [N, K] and targets [N]."""
+
+
 def flatten(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
-    """Return `tensors` as one vector, with zeros for each that is `None`."""
+    """Return `tensors`, shaped like `like`, as one vector [P], with zeros for each that is `None`."""
     pieces = (torch.zeros_like(p) if t is None else t for t, p in zip(tensors, like, strict=True))
     return torch.cat([piece.reshape(-1) for piece in pieces])
 
 
 def split_like(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return `vector` [P] cut into pieces with the shapes and type of `like`."""
-    pieces = vector.to(like[0].dtype).split([p.numel() for p in like])
+    pieces = torch.split(vector.to(like[0].dtype), [p.numel() for p in like])
     return [piece.view(p.shape) for piece, p in zip(pieces, like, strict=True)]
 
 
 def split_rows(vectors: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return the rows [m, P] cut into columns [m, numel] for each of `like`, in their type."""
-    return vectors.to(like[0].dtype).split([p.numel() for p in like], dim=1)
+    return torch.split(vectors.to(like[0].dtype), [p.numel() for p in like], dim=1)
 
 
 def hessian_vector_product(
@@ -41,11 +49,17 @@ def hessian_vector_product(
     training: bool = False,
     batched: bool = False,
 ) -> list[Tensor | None]:
-    """Return H·v, a tensor for each parameter, from gradients that were taken with `create_graph=True`.
+    """Return H·v = ∇(gᵀv) from gradients g that kept their graph (Pearlmutter 1994).
 
-    With `training` the result can itself be differentiated, as the `hessian_trace` regulariser needs
-    (curvature paper, Eq. 33). With `batched` each vector has a leading dimension m, and so has the result: m
-    products in one traversal. A parameter that the gradient does not depend on gets `None`.
+    Args:
+        gradients: g of each parameter, taken with `create_graph=True`; `None` where the loss does not depend on it.
+        parameters: what the gradients were taken with respect to.
+        vectors: v, shaped like the parameters.
+        training: the result can itself be differentiated, as the `hessian_trace` loss needs (curvature Eq. 33).
+        batched: each vector has a leading dimension m, and so has the result: m products in one traversal.
+
+    Returns:
+        A tensor for each parameter, `None` for one that the gradient does not depend on.
     """
     kept = [(g, v) for g, v in zip(gradients, vectors, strict=True) if g is not None and g.requires_grad]
     if not kept:  # the loss is affine in the parameters
@@ -152,7 +166,6 @@ class HessianOperator:
         return total
 
 
-def frozen(loss: Any, logits: Tensor, targets: Tensor) -> LossFunction:
+def frozen(loss: LossFunction, logits: Tensor, targets: Tensor) -> LossFunction:
     """Return `loss` with everything that it treats as constant fixed at `logits`; a plain function as it is."""
-    freeze = getattr(loss, "frozen", None)
-    return loss if freeze is None else freeze(logits, targets)
+    return loss.frozen(logits, targets) if isinstance(loss, Freezable) else loss

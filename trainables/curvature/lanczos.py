@@ -89,7 +89,7 @@ def lanczos(product: Product, start: Tensor, *, steps: int, tolerance: float, ge
     raise AssertionError("the loop returns at its last step")
 
 
-def near(gradient: Tensor, generator: torch.Generator) -> Tensor:
+def gradient_start(gradient: Tensor, generator: torch.Generator) -> Tensor:
     """Return a start [P] for Lanczos: the gradient's direction with a tenth of a random one.
 
     The gradient lies largely along the top eigenvectors (5 products against 6 from a random start for the same
@@ -116,7 +116,8 @@ def _unit(vector: Tensor, basis: Tensor, generator: torch.Generator) -> Tensor:
         return vector / norm
     drawn = torch.randn(vector.numel(), generator=generator, dtype=torch.float64).to(vector)
     drawn = _project_out(drawn, basis)
-    return drawn / drawn.norm()
+    direction: Tensor = drawn / drawn.norm()
+    return direction
 
 
 def _ritz(diagonal: list[float], off_diagonal: list[float], remainder: float, basis: Tensor) -> Lanczos:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.curvature.hessian import HessianOperator, LossFunction
-from trainables.curvature.lanczos import Lanczos, lanczos, near
+from trainables.curvature.lanczos import Lanczos, gradient_start, lanczos
 from trainables.curvature.per_sample_trace import per_sample_trace
 from trainables.curvature.settings import CurvatureSettings
 from trainables.curvature.surface import Surface, second_order
@@ -26,21 +26,30 @@ def measure_curvature(
     settings: CurvatureSettings,
     seed: int,
 ) -> dict[str, dict[str, float]]:
-    """Measure the Hessian of each mean loss over (`inputs` [N, …], `targets` [N]) at the model's parameters.
+    """Measure the Hessian H of each mean loss over the data, at the model's parameters and over all trainable ones.
 
-    The network is taken in eval mode; the model itself, its flags and all random state stay as they are, and the
-    result is a function of the arguments alone. H is over all trainable parameters. Each loss maps (logits,
-    targets) to its mean over a batch; one with a `frozen` method is fixed at the current logits first, over one
-    partition of the data into batches of `settings.batch_size`.
+    The network is evaluated in eval mode. The model, its flags and all random state stay as they are, and the result
+    depends on the arguments alone.
 
-    Returns for each label the `CURVATURE_FIELDS`: λ_max (largest algebraic) and λ_min by Lanczos from the
-    gradient, the trace with its standard error, ‖gradient‖, the Hessian-vector products spent, the residual
-    ‖Hv − λv‖/|λ| of λ_max, and the number of samples. A Ritz value never lies outside the spectrum: after few
-    steps λ_max is a lower bound and λ_min an upper bound. A trace without probes has standard error 0; a deflated
-    one states the error of the part that was probed.
+    Args:
+        model: maps inputs [N, …] to logits [N, K].
+        inputs: [N, …].
+        targets: [N] class indices.
+        losses: label → a function of (logits, targets) that returns the mean over a batch. One with a `frozen`
+            method is first fixed at the current logits, over one partition of the data into batches of
+            `settings.batch_size`.
+        settings: what to measure, and the limits on products.
+        seed: of the Lanczos start and the probes.
 
-    Raises CurvatureUnavailable, with one sentence, when a product is not finite or an operator has no second
-    derivative.
+    Returns:
+        For each label the `CURVATURE_FIELDS`: λ_max (largest algebraic) and λ_min by Lanczos from the gradient, the
+        trace with its standard error, ‖gradient‖, the number of Hessian-vector products, the residual ‖Hv − λv‖/|λ|
+        of λ_max and the number of samples. A Ritz value never lies outside the spectrum: after few steps λ_max is a
+        lower bound and λ_min an upper bound. An exact trace has standard error 0; a deflated one has that of the part
+        that was probed.
+
+    Raises:
+        CurvatureUnavailable: a product is not finite, an operator has no second derivative, or memory ran out.
     """
     measured: dict[str, dict[str, float]] = {}
     done: list[tuple[LossFunction, str]] = []
@@ -58,7 +67,8 @@ def prepare_surface(
 ) -> Surface:
     """Return the surface of `model` over `settings.samples` evenly spaced samples. Use within `second_order`.
 
-    `basis_rows` vectors of all parameters are to fit in memory beside its graphs.
+    Memory for `basis_rows` vectors of all parameters is left beside its graphs. Raises CurvatureUnavailable when the
+    model cannot be copied or run, or has no trainable parameter.
     """
     chosen = evenly_spaced(len(targets), settings.samples)
     chosen_inputs = inputs[chosen.to(inputs.device)]
@@ -88,7 +98,7 @@ def _measure(surface: Surface, loss: LossFunction, settings: CurvatureSettings, 
     operator = HessianOperator(surface, loss, settings.vectors_per_pass)
     ends = lanczos(
         operator.product,
-        near(operator.gradient, generator).to(surface.basis_type),
+        gradient_start(operator.gradient, generator).to(surface.basis_type),
         steps=min(settings.lanczos_steps, max(1, settings.max_matvecs - 2)),  # two probes have a standard error
         tolerance=settings.residual_tolerance,
         generator=generator,

@@ -78,7 +78,7 @@ class CurvatureSettings:
         return cls(**given)
 
 
-def settings_faults(values: Mapping[str, Any]) -> list[str]:
+def settings_faults(values: Mapping[str, object]) -> list[str]:
     """Return every rule that the mapping `evaluation.curvature` breaks, one sentence each."""
     known = tuple(field.name for field in fields(CurvatureSettings))
     found = [f"curvature takes no setting {key!r}{did_you_mean(str(key), known)}" for key in values if key not in known]

@@ -111,7 +111,8 @@ class Surface:
     ) -> None:
         """Copy `model`, look at its structure on a few samples, and cut the data into chunks that fit in memory.
 
-        `basis_rows` vectors of all parameters are to fit beside the graphs.
+        Memory for `basis_rows` vectors of all parameters is left beside the graphs. Raises CurvatureUnavailable when
+        the model cannot be copied or run, or has no trainable parameter.
         """
         self.network = private_copy(model)
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
@@ -135,7 +136,7 @@ class Surface:
         self.chunks = [Chunk(x, y, index < kept) for index, (x, y) in enumerate(pairs)]
 
     def logits(self, chunk: Chunk) -> Tensor:
-        """Return the chunk's logits [n, K] with their graph."""
+        """Return the chunk's logits [n, K] with their graph. Raises CurvatureUnavailable where that fails."""
         if chunk.logits is not None:
             return chunk.logits
         try:

@@ -56,13 +56,13 @@ def hutchinson(
     """Return the trace as `known`, its part on the orthonormal rows of `basis` [k, P], plus an estimate of the rest.
 
     The rest is Hutchinson's estimator on the complement: the mean of wᵀHw over probes w = (I − QᵀQ)z with random
-    signs z. The standard error covers that residual part only; the deflated part has none.
+    signs z (Hutchinson 1990). The standard error covers that residual part only; the deflated part has none.
     """
     if len(basis) >= basis.shape[1]:
         return TraceEstimate(known, 0.0, 0)
     values: list[float] = []
     wanted = max(_FEWEST_PROBES, min(effort.probes, effort.max_products))
-    while len(values) < wanted or _go_on(values, known, effort):
+    while len(values) < wanted or _needs_more_probes(values, known, effort):
         missing = wanted - len(values) if len(values) < wanted else 1
         signs = project_out(rademacher(min(missing, _PROBES_PER_PASS), basis, generator), basis)
         values += (signs * products(signs)).sum(1).tolist()
@@ -73,7 +73,7 @@ def hutchinson(
 def hutch_plus_plus(
     products: Products, basis: Tensor, known: float, effort: Effort, generator: torch.Generator
 ) -> TraceEstimate:
-    """Return the trace like `hutchinson`, beside `basis` and beside the range of a few random images (Hutch++).
+    """Return the trace like `hutchinson`, beside `basis` [k, P] and the range of a few random images (Hutch++).
 
     A third of `probes` are multiplied once to find that range and once more for the trace on it, the last third
     are probes of the rest, drawn independently, so that their standard error is honest (Meyer, Musco, Musco &
@@ -107,7 +107,7 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return mean, math.sqrt(variance / len(values))
 
 
-def _go_on(values: list[float], known: float, effort: Effort) -> bool:
+def _needs_more_probes(values: list[float], known: float, effort: Effort) -> bool:
     if effort.precision is None or len(values) >= effort.max_products:
         return False
     mean, error = mean_and_error(values)

@@ -1,7 +1,7 @@
-"""The code of users' own components as one archive: what a sweep keeps, and what its processes import from.
+"""The code of users' own components as one archive, which a sweep keeps and its processes import from.
 
-An archive holds the modules that import paths name, every module of the same folders that these import, and of an
-installed package its entry points, so that plain names mean the same everywhere. Equal code gives equal bytes.
+An archive holds the modules that import paths name, every module they import from the same folders, and the entry
+points of installed packages, so that plain names mean the same everywhere. Equal code gives equal bytes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trainables.extensions.installed import GROUP, entry_points, provenance
 from trainables.extensions.targets import OUR_PACKAGES, import_target, look_first_in, looks_first_in, package_place
 from trainables.registry import ExtensionError, Registry, is_import_path
 
 MOST_BYTES = 32 * 2**20
-"""What travels to every process is code and its small tables; data and weights belong on the machines. Our choice."""
+"""Code and its small tables travel to every process; data and weights belong on the machines. Our choice."""
 
 LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", "node_modules", ".ipynb_checkpoints"})
 
@@ -50,8 +49,8 @@ class ExtensionCode:
         return archive_digest(self.archive)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What a manifest says of it."""
+    def facts(self) -> dict[str, str | dict[str, dict[str, str]]]:
+        """What the manifest records."""
         return {"digest": self.digest, "components": self.components}
 
 
@@ -89,7 +88,7 @@ def gathered(named: Iterable[tuple[Registry, str]]) -> ExtensionCode | None:
 
 
 def archive_digest(archive: bytes) -> str:
-    """Return 16 hexadecimal digits of an archive's names and contents; how they are compressed does not count."""
+    """Return 16 hexadecimal digits of an archive's names and contents; compression does not matter."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
         for name in sorted(file.namelist()):
@@ -99,11 +98,11 @@ def archive_digest(archive: bytes) -> str:
 
 
 def take_up(archive: bytes, others: Sequence[Path] = ()) -> None:
-    """Let this process import from `archive` before everything else. Doing so twice changes nothing.
+    """Make this process import from `archive` first. A second call changes nothing.
 
     Args:
         archive: of an `ExtensionCode`.
-        others: folders in which to look last.
+        others: folders to search last.
     """
     folder = unpacked(archive)
     if not looks_first_in(folder):
@@ -111,7 +110,7 @@ def take_up(archive: bytes, others: Sequence[Path] = ()) -> None:
 
 
 def unpacked(archive: bytes) -> Path:
-    """Return a folder with the files of `archive`, which this user's processes on this machine share."""
+    """Return a folder with the files of `archive`, shared by this user's processes on this machine."""
     parent = _own_folder()
     folder = parent / archive_digest(archive)
     if not folder.is_dir():
@@ -155,7 +154,7 @@ def _files(tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
         own = [*_files_below(place)]
         yield from ((file.relative_to(place.parent).as_posix(), file) for file in own)
         if place.parent in installed:
-            continue  # what it depends on is installed where it is
+            continue  # its dependencies are installed beside it
         imported = {name for file in own if file.suffix == ".py" for name in _imports(file)}
         waiting += sorted(name for name in imported - seen if _lies_in(name, place.parent))
 

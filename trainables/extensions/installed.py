@@ -1,4 +1,4 @@
-"""The names that installed packages give to components of their own, from their entry points."""
+"""The names under which installed packages register components, from their entry points."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import metadata
 
 GROUP = "calibration_sweeper"
-"""Entry points lie in `calibration_sweeper.losses`, `.architectures`, `.datasets`, `.metrics` and `.posthoc`."""
+"""Entry points are in `calibration_sweeper.losses`, `.architectures`, `.datasets`, `.metrics` and `.posthoc`."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """A name is part of column names, which SQL must not need to quote."""
@@ -23,24 +23,24 @@ def _entry_points(group: str) -> dict[str, metadata.EntryPoint]:
 
 
 def installed_names(group: str) -> Mapping[str, str]:
-    """Return the names of a group, `losses` say, each with its import path. Nothing is imported.
+    """Return the names of a group such as `losses`, each with its import path. Nothing is imported.
 
-    What cannot be a name is left out; `sweeper doctor` tells of it.
+    Names that no column could have are left out; `sweeper doctor` reports them.
     """
     return {name: point.value for name, point in entry_points(group).items() if NAME.fullmatch(name)}
 
 
 def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
-    """Return the entry points of a group by name; of two packages' equal names the first on the path counts."""
+    """Return the entry points of a group by name; where two packages use one name, the first on the path counts."""
     return _entry_points(group)
 
 
 def provenance(group: str, name: str) -> str:
-    """Return the package and version that a name comes from, `my-package 1.0`; empty where it is none's."""
+    """Return the package and version that a name comes from, e.g. `my-package 1.0`, or an empty text."""
     point = entry_points(group).get(name)
     return f"{point.dist.name} {point.dist.version}" if point is not None and point.dist is not None else ""
 
 
 def look_again() -> None:
-    """Read the entry points anew when they are asked for next: the path has changed."""
+    """Read the entry points again on the next request: the path has changed."""
     _entry_points.cache_clear()

@@ -1,7 +1,7 @@
-"""From what an import path stands for to a `Component` of its kind, as the project's own are.
+"""Users' own objects as `Component`s, like the project's own.
 
-Each family of components (losses, networks, data sets, metrics, post-hoc methods) says in its file `own.py` how it
-adapts a stranger's function or class; what is alike for all of them is here.
+The file `own.py` of each family (losses, networks, data sets, metrics, post-hoc methods) adapts a user's function or
+class; this file holds what all families share.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainables.extensions.installed import installed_names, provenance
 from trainables.extensions.targets import import_target
 from trainables.registry import Component
 
-Adapter = Callable[[Any, str, str], Component]
-"""Makes a component of (target, import path, name). Raises ExtensionError for a target of another kind."""
+Adapter = Callable[[object, str, str], Component]
+"""Makes a component from (target, import path, name). Raises ExtensionError for a target of the wrong kind."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +24,14 @@ class OwnFamily:
 
     Attributes:
         group: of their entry points, e.g. `losses`.
-        adapt: makes a component of what an import path stands for.
+        adapt: makes a component from an imported object.
     """
 
     group: str
     adapt: Adapter
 
     def names(self) -> Mapping[str, str]:
-        """Return the names that installed packages give, each with its import path. Nothing is imported for that."""
+        """Return the names that installed packages register, each with its import path. Nothing is imported."""
         return installed_names(self.group)
 
     def component(self, name: str, path: str) -> Component:
@@ -43,7 +42,7 @@ class OwnFamily:
             path: its import path.
 
         Raises:
-            ExtensionError: it cannot be imported, or is nothing that its kind can be made of.
+            ExtensionError: it cannot be imported, or is of the wrong kind.
         """
         target = import_target(path)
         origin = ", ".join(part for part in (provenance(self.group, name), path if path != name else "") if part)
@@ -54,7 +53,7 @@ class OwnFamily:
         return replace(component, summary=summary, source=origin or "import path")
 
 
-def described(target: Any) -> str:
+def described(target: object) -> str:
     """Return what a target is, for messages: `the class Tilted`, `a function`, `a str`."""
     if isinstance(target, type):
         return f"the class {target.__name__}"

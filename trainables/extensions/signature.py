@@ -6,23 +6,23 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Union
+from typing import Literal, Union
 
 from trainables.registry import ExtensionError, Hyperparameter, Kind
 
 KINDS: dict[type, Kind] = {float: "number", int: "integer", bool: "boolean", str: "text"}
 
 
-def hyperparameters_of(target: Callable[..., Any], path: str, leading: Sequence[str]) -> tuple[Hyperparameter, ...]:
+def hyperparameters_of(target: Callable[..., object], path: str, leading: Sequence[str]) -> tuple[Hyperparameter, ...]:
     """Return the hyperparameters that `target` takes after its first arguments.
 
     Args:
-        target: a class or function; its `HYPERPARAMETERS` count where it has some.
+        target: a class or function; its `HYPERPARAMETERS`, if any, take precedence.
         path: its import path, for messages.
-        leading: names of the arguments that its kind is called with, which come first by place.
+        leading: names of the positional arguments that its kind is called with.
 
     Raises:
-        ExtensionError: with every argument that cannot be read or called, at once.
+        ExtensionError: names every argument that cannot be read or passed.
     """
     try:
         arguments = list(inspect.signature(target).parameters.values())
@@ -49,14 +49,14 @@ def hyperparameters_of(target: Callable[..., Any], path: str, leading: Sequence[
     return tuple(found)
 
 
-def _hints(target: Any) -> dict[str, Any]:
+def _hints(target: Callable[..., object]) -> dict[str, object]:
     try:
-        return typing.get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
+        return typing.get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]  # a class's own
     except Exception:
-        return {}  # a hint that cannot be resolved; the default tells the type then
+        return {}  # a hint that cannot be resolved; then the default implies the type
 
 
-def _described(argument: inspect.Parameter, hint: Any) -> Hyperparameter:
+def _described(argument: inspect.Parameter, hint: object) -> Hyperparameter:
     if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
         raise ValueError(f"{argument} cannot be given in a search space; name each hyperparameter")
     required = argument.default is argument.empty
@@ -66,7 +66,7 @@ def _described(argument: inspect.Parameter, hint: Any) -> Hyperparameter:
     choices: tuple[str, ...] = ()
     if typing.get_origin(hint) is Literal and all(isinstance(value, str) for value in typing.get_args(hint)):
         kind, choices = "text", typing.get_args(hint)
-    elif hint in KINDS:
+    elif isinstance(hint, type) and hint in KINDS:
         kind = KINDS[hint]
     elif hint in (list, tuple) or (typing.get_origin(hint) or hint) in (list, tuple, Sequence):
         kind = "numbers"
@@ -81,7 +81,7 @@ def _described(argument: inspect.Parameter, hint: Any) -> Hyperparameter:
     return description
 
 
-def _without_none(hint: Any) -> Any:
+def _without_none(hint: object) -> object:
     """Return the type in `float | None`; other hints as they are."""
     if typing.get_origin(hint) not in (Union, types.UnionType):
         return hint

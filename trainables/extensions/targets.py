@@ -1,4 +1,4 @@
-"""From an import path to what it stands for, and from a user's exception to the line of theirs that it comes from."""
+"""Import what an import path names, and trace a user's exception to the line of their code that raised it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from trainables.extensions.installed import look_again
 from trainables.registry import ExtensionError
@@ -17,15 +17,14 @@ from trainables.registry.nearest import did_you_mean
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
 
 _roots: list[str] = []
-_added: list[str] = []  # those of the roots that were not on the module search path before
+_added: list[str] = []  # roots that were not on the module search path before
 _loaded: set[str] = set()
 
 
 def look_in(folders: Sequence[Path]) -> None:
-    """Let import paths be found in `folders`, after everything installed; those given before no longer count.
+    """Search `folders` for import paths, after everything installed; they replace the folders given before.
 
-    What was imported from import paths is imported anew when it is asked for next, so that a file that was edited since
-    counts as it is now.
+    Modules that import paths brought in are imported again on the next request, so that edits take effect.
     """
     for root in _added:
         if root in sys.path:
@@ -36,9 +35,9 @@ def look_in(folders: Sequence[Path]) -> None:
 
 
 def look_first_in(folder: Path, others: Sequence[Path] = ()) -> None:
-    """Let import paths be found in `folder`, before everything else: it holds the code that a sweep was begun with.
+    """Search `folder` for import paths before everything else: it holds the code that the sweep started with.
 
-    `others` are looked in after everything installed.
+    `others` are searched after everything installed.
     """
     look_in(others)
     sys.path.insert(0, str(folder))
@@ -47,12 +46,12 @@ def look_first_in(folder: Path, others: Sequence[Path] = ()) -> None:
 
 
 def looks_first_in(folder: Path) -> bool:
-    """Tell whether import paths are found in `folder` before everything else."""
+    """Return whether `folder` is searched before everything else."""
     return _roots[:1] == sys.path[:1] == [str(folder)]
 
 
 def forget_loaded() -> None:
-    """Take back the modules that import paths have brought in."""
+    """Unload the modules that import paths brought in."""
     for name in [name for name in sys.modules if name.partition(".")[0] in _loaded]:
         del sys.modules[name]
     _loaded.clear()
@@ -60,16 +59,16 @@ def forget_loaded() -> None:
     look_again()
 
 
-def import_target(path: str) -> Any:
-    """Return what an import path such as `my_package.losses:Tilted` stands for.
+def import_target(path: str) -> object:
+    """Return the object that an import path such as `my_package.losses:Tilted` names.
 
     Raises:
-        ExtensionError: it is no import path, the module is missing or raises, or it has no such name.
+        ExtensionError: it is not an import path, the module is missing or raises, or it has no such name.
     """
     module_name, _, names = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *names.split("."))):
         raise ExtensionError(f"{path!r} is no import path; write module.file:Name, e.g. my_losses:Tilted")
-    found: Any = _imported(path, module_name)
+    found: object = _imported(path, module_name)
     for name in names.split("."):
         if not hasattr(found, name):
             known = tuple(key for key in vars(found) if not key.startswith("_")) if hasattr(found, "__dict__") else ()
@@ -81,12 +80,12 @@ def import_target(path: str) -> Any:
 
 
 def _elsewhere(module_name: str) -> str:
-    """Return where a module lies that hides one of the user's by its name; nothing where it is the user's."""
+    """Return, for messages, the place of a module that shadows the user's; empty where it is the user's own."""
     place = package_place(module_name.partition(".")[0])
     return "" if place is None or str(place.parent) in _roots else f" (it is the one in {place.parent})"
 
 
-def _imported(path: str, module_name: str) -> Any:
+def _imported(path: str, module_name: str) -> ModuleType:
     for root in _roots:
         if root not in sys.path:
             sys.path.append(root)

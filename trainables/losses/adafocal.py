@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +66,7 @@ class AdaFocal(FocalTypeLoss):
         """Return each bin's γ and the inner edges."""
         return {"gammas": self.bin_gammas, "edges": self.edges}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Take over γ and edges."""
         self.bin_gammas = torch.as_tensor(state["gammas"])
         self.edges = torch.as_tensor(state["edges"])

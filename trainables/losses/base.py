@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from trainables.registry import Registry
+from trainables.registry import HyperparameterValue, Registry
 
 State = dict[str, Tensor | float | int]
 
@@ -29,7 +28,7 @@ class Loss:
         stateful: this instance keeps state between batches or epochs (`state_dict` is not empty).
     """
 
-    name: ClassVar[str] = ""
+    name: str = ""
     batch_coupled: bool = False
     needs_model: bool = False
     stateful: bool = False
@@ -49,7 +48,12 @@ class Loss:
             return self.value(widened(logits), targets)
 
     def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return [N] values whose mean is the loss. Raises TypeError where a loss has no such values."""
+        """Return [N] values whose mean is the loss.
+
+        Raises:
+            TypeError: the loss is a function of the whole batch and has none.
+            ValueError: the shapes do not belong together.
+        """
         check_batch(logits, targets)
         with full_precision(logits):
             return self.values(widened(logits), targets)
@@ -59,7 +63,11 @@ class Loss:
         return self.values(logits, targets).mean()
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the [N] per-sample values of checked logits in float32 or wider."""
+        """Return the [N] per-sample values of checked logits in float32 or wider.
+
+        Raises:
+            TypeError: the loss is a function of the whole batch and has none.
+        """
         raise TypeError(f"{self.name} has no per-sample values: it is a function of the whole batch")
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
@@ -80,18 +88,18 @@ class Loss:
         """Return what has to be saved with the trial so that training resumes as if never interrupted."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore `state_dict`. Raises ValueError when the keys are not this loss's."""
         expected = set(self.state_dict())
         if set(state) != expected:
             raise ValueError(f"{self.name} keeps {sorted(expected)}, but the saved state has {sorted(state)}")
         self.restore(state)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Take over a state whose keys were checked; losses with state override this."""
 
 
-def build_loss(name: str, **hyperparameters: Any) -> Loss:
+def build_loss(name: str, **hyperparameters: HyperparameterValue | Tensor) -> Loss:
     """Build the loss registered as `name`.
 
     Tensor-valued hyperparameters are taken as they are; all others are checked against their ranges.
@@ -114,7 +122,7 @@ def check_batch(logits: Tensor, targets: Tensor) -> None:
 
 
 def full_precision(logits: Tensor) -> torch.autocast:
-    """Return a context in which autocast lowers nothing: losses are cheap, their rounding errors are not."""
+    """Return a context in which autocast lowers no precision: losses are cheap, their rounding errors are not."""
     return torch.autocast(device_type=logits.device.type, enabled=False)
 
 

@@ -10,7 +10,7 @@ from trainables.registry import Component
 
 
 class Brier(Loss):
-    """Σ_k (p_k − 1[k = y])², a value in [0, 2] (summed over classes, not averaged)."""
+    """Σ_k (p_k − 1[k = y])², a value in [0, 2]: summed over classes, not averaged (Brier 1950; mukhoti §5.1)."""
 
     name = "brier"
 

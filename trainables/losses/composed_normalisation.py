@@ -8,8 +8,7 @@ order is right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,13 +19,15 @@ from torch.overrides import TorchFunctionMode
 class ComposedNormalisation(TorchFunctionMode):
     """Within this context batch normalisation (training) and layer normalisation are composed."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         """Replace these two functions' calls, leave every other as it is."""
-        if func is functional.batch_norm:
-            return _batch_norm(*args, **(kwargs or {}))
-        if func is functional.layer_norm:
-            return _layer_norm(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        return _COMPOSED.get(func, func)(*args, **(kwargs or {}))
 
 
 def _batch_norm(
@@ -71,3 +72,9 @@ def _layer_norm(
 def _affine(normalised: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[int]) -> Tensor:
     scaled = normalised if weight is None else normalised * weight.view(shape)
     return scaled if bias is None else scaled + bias.view(shape)
+
+
+_COMPOSED: Mapping[Callable[..., object], Callable[..., object]] = {
+    functional.batch_norm: _batch_norm,
+    functional.layer_norm: _layer_norm,
+}

@@ -22,7 +22,11 @@ class FocalTypeLoss(Loss):
         self.smoothing_form = smoothing_form
 
     def gammas(self, true_log_p: Tensor) -> Number:
-        """Return γ: one number, or [N] chosen without gradient from the true classes' log p_y [N]."""
+        """Return γ: one number, or [N] chosen without gradient from the true classes' log p_y [N].
+
+        Raises:
+            TypeError: the subclass does not define it.
+        """
         raise TypeError(f"{type(self).__name__} does not say which γ it uses")
 
     def log_modulation(self, log_p: Tensor, log_complement: Tensor, gamma: Tensor) -> Tensor:

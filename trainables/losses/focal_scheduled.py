@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from trainables.losses.base import LOSSES, Loss, State
 from trainables.losses.focal import SMOOTHING, Focal, FocalTypeLoss
 from trainables.losses.numerics import Number
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, Hyperparameter, number_in
 
 SCHEDULES = {"flsc_532": (5.0, 3.0, 2.0), "flsc_531": (5.0, 3.0, 1.0)}
 
@@ -53,15 +52,15 @@ class FocalScheduled(FocalTypeLoss):
         """Return the present γ."""
         return {"gamma": self.gamma}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Take over γ."""
-        self.gamma = state["gamma"]
+        self.gamma = number_in(state, "gamma", self.gamma)
 
 
-def check_switches(values: Mapping[str, Any]) -> str | None:
+def check_switches(values: Mapping[str, object]) -> str | None:
     """Return why the two switches do not belong together, or `None`."""
-    first, second = values.get("first_switch", 100 / 350), values.get("second_switch", 250 / 350)
-    if first is None or second is None or first <= second:
+    first, second = number_in(values, "first_switch", 100 / 350), number_in(values, "second_switch", 250 / 350)
+    if first <= second:
         return None
     return f"first_switch = {first:g} must not come after second_switch = {second:g}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +12,21 @@ from trainables.curvature.hessian import hessian_vector_product
 from trainables.losses.base import LOSSES, Loss, State, build_loss
 from trainables.losses.composed_normalisation import ComposedNormalisation
 from trainables.losses.numerics import Number, as_type, is_zero
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, Hyperparameter, HyperparameterValue
 
 Tree = dict[str, Tensor]
-PASSED_ON = ("gamma", "alpha", "p0", "smoothing")  # hyperparameters handed to the base loss where given
+Value = TypeVar("Value")
+BASE_HYPERPARAMETERS = ("gamma", "alpha", "p0", "smoothing")  # passed to the base loss where given
 
 
 class HessianTrace(Loss):
-    """base + τ·Tr(H), with H the Hessian of the mini-batch base loss in all trainable parameters.
+    """base + τ·Tr(H), with H the Hessian of the mini-batch base loss in all trainable parameters (curvature Eq. 33).
 
     Tr(H) is estimated without bias by M Rademacher probes, (1/M) Σ_m v_mᵀ H v_m (Hutchinson), and differentiated
     again. Probes come from a generator of their own, so they change no other random number.
+
+    Raises:
+        ValueError: the base loss couples samples or takes the model itself.
     """
 
     name = "hessian_trace"
@@ -90,7 +94,7 @@ class HessianTrace(Loss):
         return [{name: self._signs(p) for name, p in parameters.items()} for _ in range(self.probes)]
 
     def reseed(self, seed: int) -> None:
-        """Start the probes' generator anew."""
+        """Reset the probes' generator to `seed`."""
         self.generator.manual_seed(seed)
 
     def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
@@ -110,9 +114,9 @@ class HessianTrace(Loss):
         own: State = {"generator": self.generator.get_state()}
         return own | {f"base.{key}": value for key, value in self.base.state_dict().items()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Take over the generator's and the base loss's state."""
-        self.generator.set_state(state["generator"].cpu())
+        self.generator.set_state(torch.as_tensor(state["generator"]).cpu())
         self.base.load_state_dict({k.removeprefix("base."): v for k, v in state.items() if k != "generator"})
 
     def _signs(self, like: Tensor) -> Tensor:
@@ -136,27 +140,31 @@ def refusal(name: str) -> str:
     )
 
 
-def check_base(values: Mapping[str, Any]) -> str | None:
-    """Return why the base loss or a hyperparameter handed on to it is refused, or `None`."""
-    name = values.get("base", "cross_entropy")
+def check_base(values: Mapping[str, object]) -> str | None:
+    """Return why the base loss or one of its hyperparameters is refused, or `None`."""
+    name = str(values.get("base", "cross_entropy"))
     unknown = LOSSES.fault(name)
     if unknown:
         return f"base: {unknown}"
     if LOSSES[name].tags & {"batch_coupled", "needs_model"}:
         return refusal(name)
-    return "; ".join(LOSSES[name].faults(handed_on(values))) or None
+    return "; ".join(LOSSES[name].faults(base_hyperparameters(values))) or None
 
 
-def handed_on(values: Mapping[str, Any]) -> dict[str, Any]:
+def base_hyperparameters(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the hyperparameters among `values` that the base loss gets."""
-    return {key: values[key] for key in PASSED_ON if values.get(key) is not None}
+    return {key: values[key] for key in BASE_HYPERPARAMETERS if values.get(key) is not None}
 
 
 def build(
-    base: str = "cross_entropy", weight: Number = 1e-2, probes: int = 1, seed: int = 0, **of_base: Any
+    base: str = "cross_entropy",
+    weight: Number = 1e-2,
+    probes: int = 1,
+    seed: int = 0,
+    **of_base: HyperparameterValue | Tensor,
 ) -> HessianTrace:
-    """Build the wrapper around the loss registered as `base`, with the hyperparameters handed on to it."""
-    return HessianTrace(build_loss(base, **handed_on(of_base)), weight, probes, seed)
+    """Build the wrapper around the loss registered as `base`, with those of the hyperparameters that it takes."""
+    return HessianTrace(build_loss(base, **base_hyperparameters(of_base)), weight, probes, seed)
 
 
 LOSSES.register(
@@ -184,8 +192,8 @@ LOSSES.register(
                 "seed", "integer", default=0, minimum=0, reason="seeds are not negative", source="0 by convention"
             ),
             *(
-                Hyperparameter(key, source=f"handed to the base loss, which decides where {key} is not given")
-                for key in PASSED_ON
+                Hyperparameter(key, source=f"passed to the base loss, whose own default holds where {key} is not given")
+                for key in BASE_HYPERPARAMETERS
             ),
         ),
         summary="a base loss plus the trace of its Hessian, by Hutchinson probes and double backward",

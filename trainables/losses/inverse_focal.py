@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from trainables.losses.base import LOSSES
 from trainables.losses.focal import SMOOTHING, FocalTypeLoss
 from trainables.losses.numerics import Number
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, Hyperparameter, number_in
 
 # The gradient in p is ≤ 0 everywhere iff γ ≤ (1 + p)/(−p ln p) for all p; the right side is smallest at
 # p = W₀(1/e) = 0.278465, where it equals 1/p.
@@ -50,9 +49,9 @@ class InverseFocal(FocalTypeLoss):
         return gamma * torch.log1p(log_p.exp())
 
 
-def check_gradient(values: Mapping[str, Any]) -> str | None:
+def check_gradient(values: Mapping[str, object]) -> str | None:
     """Return why γ is refused, or `None`: beyond 3.5911 it needs `allow_reversed_gradient`."""
-    gamma = values.get("gamma")
+    gamma = number_in(values, "gamma")
     if gamma is None or gamma <= LARGEST_GAMMA or values.get("allow_reversed_gradient", False):
         return None
     return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"

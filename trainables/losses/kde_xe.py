@@ -20,10 +20,11 @@ BANDWIDTHS = torch.cat(
 class KernelCalibrationError(Loss):
     """CE + λ·(1/n) Σ_j ‖Σ_{i≠j} w_ji e_{y_i} − f_j‖_p^p with Dirichlet kernel weights w_ji over i ≠ j.
 
-    `variant="canonical"` compares whole probability vectors; `variant="top_label"` the top confidence with
-    correctness, f = (c, 1 − c). The bandwidth maximises the leave-one-out likelihood of each batch, without
-    gradient, unless one is given. One sample alone has penalty 0. Computed in float64: at small bandwidths the
-    log kernels are large numbers whose differences matter. Cost is O(N²K), plus O(20·NK) for the bandwidth.
+    The penalty is ECE^KDE of Popordanoska et al. 2022. `variant="canonical"` compares whole probability vectors;
+    `variant="top_label"` the top confidence with correctness, f = (c, 1 − c). The bandwidth maximises the
+    leave-one-out likelihood of each batch, without gradient, unless one is given. One sample alone has penalty 0.
+    Computed in float64: at small bandwidths the log kernels are large numbers whose differences matter. Cost is
+    O(N²K), plus O(20·NK) for the bandwidth.
     """
 
     name = "kde_xe"

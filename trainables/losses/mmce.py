@@ -14,7 +14,7 @@ KERNEL_WIDTH = 0.4  # of the Laplacian kernel (Kumar et al. 2018)
 
 
 class MaximumMeanCalibrationError(Loss):
-    """CE + λ·√(aᵀK a) with K_ij = exp(−|c_i − c_j|/0.4) over the top confidences c.
+    """CE + λ·√(aᵀK a) with K_ij = exp(−|c_i − c_j|/0.4) over the top confidences c (Kumar et al. 2018).
 
     `variant="plain"`: a_i = (r_i − c_i)/N. `variant="weighted"`: right samples have (1 − c_i)/|C|, wrong ones
     −c_i/|W|, so each group counts as a whole; an empty group has no terms. Which samples are right is a constant.
@@ -30,7 +30,7 @@ class MaximumMeanCalibrationError(Loss):
         self.right = right
 
     def value(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return cross-entropy plus the weighted penalty, a scalar."""
+        """Return cross-entropy plus the weighted penalty, a scalar, for logits [N, K] and targets [N]."""
         penalty = calibration_penalty(logits, self._right(logits, targets), self.variant)
         return functional.cross_entropy(logits, targets) + as_type(self.weight, logits) * penalty
 

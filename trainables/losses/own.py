@@ -1,10 +1,9 @@
-"""Losses of a user's own: a `Loss`, a function of logits and targets, or a module."""
+"""Users' own losses: a `Loss`, a function of logits and targets, or a module."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +11,12 @@ from torch import Tensor, nn
 from trainables.extensions.own import OwnFamily, described
 from trainables.extensions.signature import hyperparameters_of
 from trainables.losses.base import LOSSES, Loss, State
-from trainables.registry import Component, ExtensionError
+from trainables.registry import Component, ExtensionError, HyperparameterValue
 
 PROBED_CLASSES = 3
 
 
-def mean_of(found: Any, targets: Tensor) -> Tensor:
+def mean_of(found: object, targets: Tensor) -> Tensor:
     """Return the mean of [N] values, or the number that is given. Raises ValueError for anything else."""
     if isinstance(found, Tensor) and found.shape in ((), targets.shape):
         return found.mean()
@@ -28,12 +27,14 @@ def mean_of(found: Any, targets: Tensor) -> Tensor:
 class FunctionLoss(Loss):
     """A function of (logits [N, K], targets [N]) with its hyperparameters, giving [N] values or their mean.
 
-    Whether it is a mean of independent values is tried out, not believed: only then may batches be joined.
+    Whether it is a mean of independent values is tested, not assumed: only then may batches be joined.
     """
 
-    def __init__(self, function: Callable[..., Tensor], hyperparameters: Mapping[str, Any], path: str = "") -> None:
+    def __init__(
+        self, function: Callable[..., Tensor], hyperparameters: Mapping[str, HyperparameterValue], path: str = ""
+    ) -> None:
         """Keep the function; `path` is its import path, for messages."""
-        self.name = path  # type: ignore[misc]
+        self.name = path
         self._function, self._hyperparameters = function, dict(hyperparameters)
         self.batch_coupled = not self._has_independent_values()
 
@@ -48,7 +49,7 @@ class FunctionLoss(Loss):
         return mean_of(self._function(logits, targets, **self._hyperparameters), targets)
 
     def _has_independent_values(self) -> bool:
-        """Tell whether samples have values of their own, the same in whatever batch they are."""
+        """Return whether each sample has a value of its own, the same in every batch."""
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn(6, PROBED_CLASSES, generator=generator, dtype=torch.float64)
         targets = torch.tensor([0, 1, 2, 2, 1, 0])
@@ -68,7 +69,7 @@ class ModuleLoss(Loss):
 
     def __init__(self, module: nn.Module, path: str = "") -> None:
         """Keep the module. Raises ExtensionError when it has parameters, which nothing would train."""
-        self.name = path  # type: ignore[misc]
+        self.name = path
         learned = [name for name, _ in module.named_parameters()]
         if learned:
             raise ExtensionError(f"{path} has parameters ({', '.join(learned)}), but only the network is trained")
@@ -87,12 +88,12 @@ class ModuleLoss(Loss):
         """Return the module's buffers."""
         return {name: buffer.clone() for name, buffer in self._module.state_dict().items()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Take the buffers over."""
         self._module.load_state_dict(dict(state))
 
 
-def _loss(target: Any, path: str, name: str) -> Component:
+def _loss(target: object, path: str, name: str) -> Component:
     build: Callable[..., Loss]
     leading: list[str] = []
     if isinstance(target, type) and issubclass(target, Loss):
@@ -107,9 +108,9 @@ def _loss(target: Any, path: str, name: str) -> Component:
             "or a function of (logits, targets)"
         )
 
-    def named(**hyperparameters: Any) -> Any:
+    def named(**hyperparameters: HyperparameterValue) -> Loss:
         loss = build(**hyperparameters)
-        loss.name = name  # type: ignore[misc]  # a subclass of one of ours is not that one
+        loss.name = name  # a subclass of one of ours is not that one
         return loss
 
     return Component(name, named, hyperparameters_of(target, path, leading))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,7 +87,7 @@ class SelectiveRisk(Loss):
         """Return the epoch's counts so far, for `history="epoch"`."""
         return {"counts": self.counts} if self.stateful else {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Take over the counts."""
         if self.stateful:
             self.counts = torch.as_tensor(state["counts"])

@@ -1,6 +1,6 @@
 """Calibration, accuracy and selective-prediction metrics of stored probabilities."""
 
-from trainables.metrics.metrics import (
+from trainables.metrics.evaluate import (
     METRIC_NAMES,
     SMALLEST_PROBABILITY,
     evaluate_probabilities,

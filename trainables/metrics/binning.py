@@ -60,10 +60,17 @@ def calibration_error(
     closed: Closed = "right",
     norm: Norm = "mean",
 ) -> float:
-    """Return the binned calibration error of a confidence [N] against outcomes [N] (1 or 0, or probabilities).
+    """Return the binned calibration error of a confidence [N] against outcomes [N], a number in [0, 1].
 
-    `mean` is ECE, Σ_b n_b/n |acc_b − conf_b| (mukhoti §3, Naeini et al. 2015), AdaECE with equal mass;
-    `maximum` is MCE, max_b |acc_b − conf_b|; `root_mean_square` weighs squared gaps by n_b/n.
+    Args:
+        confidence: [N] in [0, 1].
+        outcome: [N], 1 or 0, or probabilities.
+        bins: number of bins, at least 1 and, for equal mass, at most N.
+        scheme: `equal_width`, or `equal_mass` for AdaECE (Nguyen & O'Connor 2015; mukhoti Eq. 3).
+        closed: which end of equal-width bins belongs to them.
+        norm: `mean` for ECE, Σ_b n_b/n |acc_b − conf_b| (Naeini et al. 2015; mukhoti §3); `maximum` for MCE,
+            max_b |acc_b − conf_b| (Naeini et al. 2015); `root_mean_square` for √(Σ_b n_b/n (acc_b − conf_b)²)
+            (Hendrycks et al. 2019, arXiv:1812.04606).
     """
     index = bin_of_each(confidence, bins, scheme, closed)
     count = np.bincount(index, minlength=bins)
@@ -72,7 +79,10 @@ def calibration_error(
 
 
 def norm_of_gaps(gap_sums: Floats, counts: Floats | Integers, norm: Norm) -> Floats:
-    """Reduce the last axis, Σ(confidence − outcome) in each bin with its count, to a calibration error."""
+    """Reduce the last axis, Σ(confidence − outcome) in each bin with its count, to a calibration error.
+
+    The norms are those of `calibration_error`; an empty bin counts 0.
+    """
     samples = counts.sum(axis=-1)
     if norm == "mean":
         return np.asarray(np.abs(gap_sums).sum(axis=-1) / samples)
@@ -85,9 +95,9 @@ def norm_of_gaps(gap_sums: Floats, counts: Floats | Integers, norm: Norm) -> Flo
 def classwise_calibration_error(
     probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_width", closed: Closed = "right"
 ) -> float:
-    """Return the class-wise ECE: the mean over the K classes of the ECE of p_k against 1[y = k], over all n samples.
+    """Return the class-wise ECE, (1/K) Σ_k Σ_b n_bk/n |freq_bk − conf_bk|: the ECE of p_k against 1[y = k], averaged.
 
-    Selective §5 (cwECE, from Kull et al. 2019), `probabilities` [N, K], `targets` [N].
+    Each class is binned over all n samples (selective §5; Kull et al. 2019). `probabilities` [N, K], `targets` [N].
     """
     samples, classes = probabilities.shape
     gaps = probabilities.copy()

@@ -1,31 +1,30 @@
-"""Metrics that an evaluation measures where a search space asks for them, beside those of `trainables.metrics`.
-
-They take options, or are a user's own.
-"""
+"""Metrics that an evaluation measures only where a search space asks for them: with options, or users' own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
-from trainables.metrics.binning import calibration_error
+from trainables.metrics.binning import Norm, Scheme, calibration_error
 from trainables.metrics.own import OWN_METRICS
 from trainables.metrics.probabilities import Floats, Integers
-from trainables.registry import Component, Hyperparameter, Registry, column_label
+from trainables.metrics.selective import risk_at_coverage
+from trainables.registry import Component, Hyperparameter, HyperparameterValue, Registry, column_label
 
 METRICS = Registry("metric", OWN_METRICS)
 """What `evaluation.metrics` may name."""
 
-Metrics = tuple[tuple[str, Mapping[str, Any]], ...]
+Metrics = tuple[tuple[str, Mapping[str, HyperparameterValue]], ...]
 """Names with their options."""
 
 UNAVAILABLE = "metrics_unavailable"
 """The column that says why one of them is empty."""
 
 
-def further_metric_columns(metrics: Metrics, probabilities: Any, targets: Any, prefix: str = "") -> dict[str, Any]:
+def further_metric_columns(
+    metrics: Metrics, probabilities: Floats, targets: Integers, prefix: str = ""
+) -> dict[str, float | str]:
     """Return the columns of `metrics`: one number each, and the reason where one could not be computed.
 
     Args:
@@ -34,7 +33,7 @@ def further_metric_columns(metrics: Metrics, probabilities: Any, targets: Any, p
         targets: int64 [N].
         prefix: of the columns' names, for probabilities after a post-hoc method.
     """
-    row: dict[str, Any] = {}
+    row: dict[str, float | str] = {}
     reasons = []
     for name, options in metrics:
         column = prefix + column_label(name)
@@ -53,29 +52,16 @@ def further_metric_names(names: Iterable[str], prefix: str = "") -> tuple[str, .
     return (*labels, f"{prefix}{UNAVAILABLE}") if labels else ()
 
 
-def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: float = 0.8) -> float:
-    """Return the error rate among the share `coverage` of samples [N, K] with the highest confidence.
-
-    Samples whose confidence is that of the last one accepted count with the share of them that is accepted.
-    """
-    confidence = probabilities.max(axis=1)
-    wrong = probabilities.argmax(axis=1) != targets
-    accepted = int(np.ceil(coverage * len(targets)))
-    last = np.sort(confidence)[-accepted]
-    above, tied = confidence > last, confidence == last
-    return float((wrong[above].sum() + wrong[tied].mean() * (accepted - above.sum())) / accepted)
-
-
 def binned_error(
     probabilities: Floats,
     targets: Integers,
     bins: int = 15,
-    scheme: str = "equal_width",
-    norm: str = "root_mean_square",
+    scheme: Scheme = "equal_width",
+    norm: Norm = "root_mean_square",
 ) -> float:
-    """Return the calibration error of the top confidence with bins and norm of one's choice."""
+    """Return the `calibration_error` of the top confidence of probabilities [N, K] against targets [N]."""
     correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
-    return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)  # type: ignore[arg-type]
+    return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)
 
 
 _SHARE = "it is the share of samples that are accepted"

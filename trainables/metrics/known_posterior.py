@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics import SMALLEST_PROBABILITY
 from trainables.metrics.binning import Scheme, calibration_error
 from trainables.metrics.probabilities import Floats, UnusablePredictions, require_probabilities
 
 
-def kl_to_posterior(posterior: Any, probabilities: Any) -> float:
+def kl_to_posterior(posterior: ArrayLike, probabilities: ArrayLike) -> float:
     """Return E[Σ_k η_k ln(η_k/q_k)] in nats, η and q [N, K] (posterior §5.2).
 
     0·ln 0 is 0; a q_k that underflowed to 0 counts as the smallest float64. Raises UnusablePredictions when either
@@ -23,27 +22,34 @@ def kl_to_posterior(posterior: Any, probabilities: Any) -> float:
     return float((eta * (log_eta - log_q)).sum(axis=1).mean())
 
 
-def true_calibration_error(posterior: Any, probabilities: Any, bins: int = 100, scheme: Scheme = "equal_mass") -> float:
+def true_calibration_error(
+    posterior: ArrayLike, probabilities: ArrayLike, bins: int = 100, scheme: Scheme = "equal_mass"
+) -> float:
     """Return the true calibration error E|c − E[η_ŷ | c]| of the top confidence c, ŷ the predicted class.
 
-    E[η_ŷ | c] is a mean over `bins` bins of c: use a large sample, 100 or more a bin. Labels' noise does not enter,
-    so it has far less bias than ECE. Raises UnusablePredictions as `kl_to_posterior`, and for fewer samples than bins.
+    For η and q [N, K]. E[η_ŷ | c] is a mean over `bins` bins of c: use a large sample, 100 or more a bin. Labels' noise
+    does not enter, so it has far less bias than ECE. Raises UnusablePredictions as `kl_to_posterior`, and for fewer
+    samples than bins.
     """
     eta, q = _checked(posterior, probabilities, bins)
     return calibration_error(q.max(axis=1), _of_prediction(eta, q), bins, scheme)
 
 
-def confidence_to_posterior_distance(posterior: Any, probabilities: Any) -> float:
-    """Return E|c − η_ŷ|, the mean distance of the confidence from the posterior of the predicted class.
+def confidence_to_posterior_distance(posterior: ArrayLike, probabilities: ArrayLike) -> float:
+    """Return E|c − η_ŷ|, the mean distance of the confidence from the predicted class's posterior; η and q [N, K].
 
-    It is at least the true calibration error: a calibrated model may still mix easy with hard samples.
+    It is at least the true calibration error: a calibrated model may still mix easy with hard samples. Raises
+    UnusablePredictions as `kl_to_posterior`.
     """
     eta, q = _checked(posterior, probabilities)
     return float(np.abs(q.max(axis=1) - _of_prediction(eta, q)).mean())
 
 
-def posterior_metrics(posterior: Any, probabilities: Any, bins: int = 100) -> dict[str, float]:
-    """Return `kl_to_posterior`, `true_calibration_error` and `confidence_to_posterior_distance` at once."""
+def posterior_metrics(posterior: ArrayLike, probabilities: ArrayLike, bins: int = 100) -> dict[str, float]:
+    """Return `kl_to_posterior`, `true_calibration_error` and `confidence_to_posterior_distance` of η and q [N, K].
+
+    Raises UnusablePredictions as `true_calibration_error`.
+    """
     return {
         "kl_to_posterior": kl_to_posterior(posterior, probabilities),
         "true_calibration_error": true_calibration_error(posterior, probabilities, bins),
@@ -55,7 +61,7 @@ def _of_prediction(eta: Floats, q: Floats) -> Floats:
     return np.asarray(np.take_along_axis(eta, q.argmax(axis=1)[:, None], axis=1)[:, 0])
 
 
-def _checked(posterior: Any, probabilities: Any, bins: int = 1) -> tuple[Floats, Floats]:
+def _checked(posterior: ArrayLike, probabilities: ArrayLike, bins: int = 1) -> tuple[Floats, Floats]:
     eta: Floats = np.asarray(posterior, dtype=np.float64)
     q: Floats = np.asarray(probabilities, dtype=np.float64)
     if eta.shape != q.shape:

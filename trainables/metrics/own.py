@@ -1,20 +1,19 @@
-"""Metrics of a user's own: functions of probabilities and targets."""
+"""Users' own metrics: functions of probabilities and targets."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from trainables.extensions.own import OwnFamily, described
 from trainables.extensions.signature import hyperparameters_of
 from trainables.extensions.targets import told
-from trainables.registry import Component, ExtensionError
+from trainables.metrics.probabilities import Floats, Integers
+from trainables.registry import Component, ExtensionError, HyperparameterValue
 
 
-def _metric(target: Any, path: str, name: str) -> Component:
+def _metric(target: object, path: str, name: str) -> Component:
     if not callable(target) or isinstance(target, type):
         raise ExtensionError(f"{path} is {described(target)}; a metric is a function of (probabilities, targets)")
 
-    def measure(probabilities: Any, targets: Any, **options: Any) -> float:
+    def measure(probabilities: Floats, targets: Integers, **options: HyperparameterValue) -> float:
         try:
             return float(target(probabilities, targets, **options))
         except Exception as error:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 
 
 class UnusablePredictions(ValueError):  # noqa: N818 - says what is the matter, as the project's errors do
     """Predictions or targets that no metric or post-hoc method can use; the message says value, rule and remedy."""
 
 
-def log_softmax64(logits: Any) -> Floats:
-    """Return log softmax of `logits` [..., K] in float64.
+def log_softmax64(logits: ArrayLike) -> Floats:
+    """Return log softmax, z − log Σ_k exp z_k, of `logits` z [..., K] in float64.
 
     Accepts anything numpy can read, CPU tensors included.
     """
@@ -26,7 +25,7 @@ def log_softmax64(logits: Any) -> Floats:
     return shifted
 
 
-def softmax64(logits: Any) -> Floats:
+def softmax64(logits: ArrayLike) -> Floats:
     """Return softmax of `logits` [..., K] in float64.
 
     Float32 probabilities tie thousands of confidences near 1 on ordinary test sets, which moves rank-based
@@ -38,7 +37,9 @@ def softmax64(logits: Any) -> Floats:
     return weights
 
 
-def require_logits(logits: Any, targets: Any, error: type[UnusablePredictions] = UnusablePredictions) -> None:
+def require_logits(
+    logits: ArrayLike, targets: ArrayLike, error: type[UnusablePredictions] = UnusablePredictions
+) -> None:
     """Raise `error`, naming every fault at once, unless logits [N, K] are finite and targets [N] lie in [0, K)."""
     scores, labels = np.asarray(logits), np.asarray(targets)
     faults = _shape_faults(scores, labels, "logits")
@@ -48,7 +49,7 @@ def require_logits(logits: Any, targets: Any, error: type[UnusablePredictions] =
         raise error("; ".join(faults))
 
 
-def require_probabilities(probabilities: Floats, targets: Any, bins: int) -> None:
+def require_probabilities(probabilities: Floats, targets: ArrayLike, bins: int) -> None:
     """Raise `UnusablePredictions`, naming every fault at once, unless metrics over `bins` bins can be computed.
 
     The rules: probabilities [N, K] are finite, in [0, 1], and each row sums to 1; targets [N] are whole numbers
@@ -72,7 +73,7 @@ def bin_faults(samples: int, bins: int) -> list[str]:
     return []
 
 
-def _shape_faults(scores: NDArray[Any], labels: NDArray[Any], what: str) -> list[str]:
+def _shape_faults(scores: NDArray[np.generic], labels: NDArray[np.generic], what: str) -> list[str]:
     if scores.ndim != 2 or scores.shape[0] == 0:
         return [f"{what} of shape {scores.shape} must be [samples, classes] with at least one sample"]
     if scores.shape[1] < 2:
@@ -82,7 +83,7 @@ def _shape_faults(scores: NDArray[Any], labels: NDArray[Any], what: str) -> list
     return []
 
 
-def _finite_faults(values: NDArray[Any], what: str) -> list[str]:
+def _finite_faults(values: NDArray[np.generic], what: str) -> list[str]:
     finite = np.isfinite(values)
     if finite.all():
         return []
@@ -105,7 +106,7 @@ def _simplex_faults(probabilities: Floats) -> list[str]:
     return []
 
 
-def _label_faults(labels: NDArray[Any], classes: int) -> list[str]:
+def _label_faults(labels: Integers, classes: int) -> list[str]:
     if not np.issubdtype(labels.dtype, np.integer):
         return [f"targets of type {labels.dtype} must be whole numbers: pass class indices"]
     outside = (labels < 0) | (labels >= classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainables.metrics.probabilities import Floats
+from trainables.metrics.probabilities import Floats, Integers
 
 
 def rank_weights(samples: int) -> Floats:
@@ -28,6 +28,8 @@ def tied_rank_weights(ascending: Floats) -> Floats:
 def area_under_risk_coverage(confidence: Floats, loss: Floats) -> float:
     """Return AURC = (1/n) Σ α_r ℓ_i: the mean, over coverages 1/n … 1, of the risk of the most confident share.
 
+    Geifman, Uziel & El-Yaniv 2019, arXiv:1805.08206; with weights, selective Def. 3.3.
+
     Args:
         confidence: [N], higher is kept longer.
         loss: [N], the 0-1 loss or any other per-sample loss.
@@ -37,6 +39,28 @@ def area_under_risk_coverage(confidence: Floats, loss: Floats) -> float:
 
 
 def optimal_area_under_risk_coverage(errors: int, samples: int) -> float:
-    """Return A* = (1/n) Σ_{i=n−m+1}^{n} (i − (n−m))/i: the AURC of m errors all ranked below the n − m hits."""
+    """Return A* = (1/n) Σ_{i=n−m+1}^{n} (i − (n−m))/i: the AURC of m errors all ranked below the n − m hits.
+
+    E-AURC is AURC − A* (Geifman, Uziel & El-Yaniv 2019).
+    """
     coverage = np.arange(samples - errors + 1, samples + 1)
     return float(((coverage - (samples - errors)) / coverage).sum() / samples)
+
+
+def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: float = 0.8) -> float:
+    """Return the error rate among the ⌈coverage·N⌉ samples with the highest top confidence.
+
+    The selective risk of Geifman & El-Yaniv 2017, arXiv:1705.08500. Samples tied with the last accepted one
+    count with the share of them that is accepted.
+
+    Args:
+        probabilities: [N, K].
+        targets: [N] class indices.
+        coverage: in (0, 1].
+    """
+    confidence = probabilities.max(axis=1)
+    wrong = probabilities.argmax(axis=1) != targets
+    accepted = int(np.ceil(coverage * len(targets)))
+    last = np.sort(confidence)[-accepted]
+    above, tied = confidence > last, confidence == last
+    return float((wrong[above].sum() + wrong[tied].mean() * (accepted - above.sum())) / accepted)

@@ -1,17 +1,17 @@
 """Architectures by name. Adding one: write a file with `COMPONENTS` and list it here.
 
-They import the registry and torch; timm and torchvision inside the functions that build with them. Neither losses nor
-the training loop.
+They import the registry and torch, and timm and torchvision inside the functions that build with them; neither losses
+nor the training loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainables.models import (
     densenet,
@@ -28,7 +28,7 @@ from trainables.models import (
     wide_resnet,
 )
 from trainables.models.own import OWN_NETWORKS
-from trainables.registry import Registry
+from trainables.registry import HyperparameterValue, Registry
 
 if TYPE_CHECKING:
     from trainables.datasets.base import DataSet
@@ -53,7 +53,9 @@ for _family in (
         ARCHITECTURES.register(_component)
 
 
-def build_model(name: str, input_shape: tuple[int, ...], classes: int, **hyperparameters: Any) -> nn.Module:
+def build_model(
+    name: str, input_shape: tuple[int, ...], classes: int, **hyperparameters: HyperparameterValue | Tensor
+) -> nn.Module:
     """Build architecture `name`: a module from inputs [N, *input_shape] to logits [N, classes].
 
     Weights are drawn from PyTorch's global generator: seed it before.
@@ -67,10 +69,11 @@ def build_model(name: str, input_shape: tuple[int, ...], classes: int, **hyperpa
     Raises:
         ValueError: unknown name, invalid hyperparameters, or an input shape the network cannot take.
     """
-    return ARCHITECTURES.build(name, tuple(input_shape), classes, **hyperparameters)
+    network: nn.Module = ARCHITECTURES.build(name, tuple(input_shape), classes, **hyperparameters)
+    return network
 
 
-def build_for(dataset: DataSet, architecture: Mapping[str, Any]) -> nn.Module:
+def build_for(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]) -> nn.Module:
     """Build a configuration's architecture for a data set: its shape, classes, vocabulary and word vectors.
 
     Args:
@@ -80,16 +83,17 @@ def build_for(dataset: DataSet, architecture: Mapping[str, Any]) -> nn.Module:
     Raises:
         ValueError: as `build_model`.
     """
-    arguments = dict(architecture)
-    component = ARCHITECTURES.get(arguments["name"])
+    arguments: dict[str, HyperparameterValue | Tensor] = dict(architecture)
+    name = str(arguments.pop("name"))
+    component = ARCHITECTURES.get(name)
     if component is not None and "text" in component.tags and dataset.vocabulary is not None:
         arguments.setdefault("vocabulary", dataset.vocabulary)
         if dataset.word_vectors is not None:
             arguments.setdefault("word_vectors", dataset.word_vectors)
-    return build_model(input_shape=dataset.input_shape, classes=dataset.classes, **arguments)
+    return build_model(name, dataset.input_shape, dataset.classes, **arguments)
 
 
-def fit_fault(dataset: DataSet, architecture: Mapping[str, Any]) -> str | None:
+def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]) -> str | None:
     """Return why a configuration's architecture cannot be trained on a data set, or `None`.
 
     Nothing is computed: the network is built and called with two samples on PyTorch's meta device, which knows

@@ -71,7 +71,8 @@ class DenseNet(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
-        return self.classifier(functional.relu(self.bn(self.blocks(inputs))).mean((2, 3)))
+        logits: Tensor = self.classifier(functional.relu(self.bn(self.blocks(inputs))).mean((2, 3)))
+        return logits
 
 
 def densenet(
@@ -80,7 +81,7 @@ def densenet(
     """Build a DenseNet; (6, 12, 24, 16) is DenseNet-121.
 
     Raises:
-        ValueError: the shape is no image of at least 8x8 (three transitions halve it).
+        ValueError: the shape is not an image of at least 8x8 (three transitions halve it).
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=8, network="densenet121")
     return DenseNet(in_channels, classes, blocks, growth)

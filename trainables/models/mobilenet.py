@@ -53,7 +53,8 @@ class InvertedResidual(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [N, in_channels, H, W] to [N, channels, H / stride, W / stride]."""
-        return inputs + self.layers(inputs) if self.keeps_shape else self.layers(inputs)
+        outputs: Tensor = self.layers(inputs)
+        return inputs + outputs if self.keeps_shape else outputs
 
 
 class MobileNetV2(nn.Module):
@@ -77,14 +78,15 @@ class MobileNetV2(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
-        return self.classifier(self.layers(inputs).mean((2, 3)))
+        logits: Tensor = self.classifier(self.layers(inputs).mean((2, 3)))
+        return logits
 
 
 def mobilenet_v2(input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> MobileNetV2:
     """Build MobileNet-v2 for small images.
 
     Raises:
-        ValueError: the shape is no image of at least 8x8 (three stages halve it).
+        ValueError: the shape is not an image of at least 8x8 (three stages halve it).
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=8, network="mobilenet_v2")
     return MobileNetV2(in_channels, classes, width)

@@ -1,8 +1,6 @@
-"""Networks of a user's own: functions or classes of (input_shape, classes)."""
+"""Users' own networks: functions or classes of (input_shape, classes)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from torch import nn
 
@@ -11,7 +9,7 @@ from trainables.extensions.signature import hyperparameters_of
 from trainables.registry import Component, ExtensionError
 
 
-def _architecture(target: Any, path: str, name: str) -> Component:
+def _architecture(target: object, path: str, name: str) -> Component:
     if not callable(target) or isinstance(target, nn.Module):
         raise ExtensionError(
             f"{path} is {described(target)}; an architecture is a class or function of (input_shape, classes)"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -53,7 +52,9 @@ class PreActivationBlock(nn.Module):
         hidden = self.conv2(hidden)
         if self.bottleneck:
             hidden = self.conv3(functional.relu(self.bn3(hidden)))
-        return hidden + self.shortcut(activated if self.changes_shape else inputs)
+        shortcut: Tensor = self.shortcut(activated if self.changes_shape else inputs)
+        outputs: Tensor = hidden + shortcut
+        return outputs
 
 
 class PreActivationResNet(nn.Module):
@@ -87,7 +88,8 @@ class PreActivationResNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
         hidden = functional.relu(self.bn(self.blocks(self.conv1(inputs))))
-        return self.classifier(hidden.mean((2, 3)))
+        logits: Tensor = self.classifier(hidden.mean((2, 3)))
+        return logits
 
 
 def preresnet(
@@ -103,7 +105,7 @@ def preresnet(
         bottleneck: n bottlenecks a stage instead of n basic blocks.
 
     Raises:
-        ValueError: the depth is not 6n+2, or the shape is no image of at least 4x4.
+        ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
     """
     fault = depth_fault({"depth": depth})
     if fault:
@@ -113,7 +115,7 @@ def preresnet(
     return PreActivationResNet(in_channels, classes, (depth - 2) // 6, channels, channels[0], bottleneck)
 
 
-def preresnet_depth_fault(values: Mapping[str, Any]) -> str | None:
+def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
     """Return the rule that a depth breaks, or `None`; the default depth is 56."""
     return depth_fault({"depth": values.get("depth", 56)})
 

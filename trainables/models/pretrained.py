@@ -7,10 +7,9 @@ and `torchvision` build any other model of those packages. Both packages are imp
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -36,7 +35,7 @@ def timm_network(
         input_shape: (channels, height, width).
         classes: number of classes K.
         model: timm's name.
-        pretrained: load the published weights, from timm's cache or the hub; the head is drawn anew when K differs.
+        pretrained: load the published weights, from timm's cache or the hub; the head is new when K differs.
         weights_file: a local weights file (`.safetensors`, `.pth`) to load instead of the hub's.
 
     Raises:
@@ -49,32 +48,34 @@ def timm_network(
 
     if not timm.is_model(model):
         raise ValueError(f"timm has no model {model!r}{nearest(model, timm.list_models())}")
-    arguments: dict[str, Any] = {"in_chans": channels}
+    arguments: dict[str, int | tuple[int, int]] = {"in_chans": channels}
     configuration = timm.get_pretrained_cfg(model)
     if configuration is not None and configuration.fixed_input_size:
         arguments["img_size"] = (height, width)
     try:
         if weights_file is not None:
-            return _timm_from_file(timm, model, classes, str(_existing(weights_file)), arguments)
-        return timm.create_model(model, pretrained=pretrained, num_classes=classes, **arguments)
+            return _timm_from_file(model, classes, str(_existing(weights_file)), arguments)
+        network: nn.Module = timm.create_model(model, pretrained=pretrained, num_classes=classes, **arguments)
+        return network
     except (*UNBUILDABLE, SafetensorError) as error:
         raise ValueError(_refusal(f"timm's {model}", input_shape, pretrained, weights_file, error)) from error
 
 
-def _timm_from_file(timm: Any, model: str, classes: int, path: str, arguments: dict[str, Any]) -> nn.Module:
+def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str, int | tuple[int, int]]) -> nn.Module:
     """Load local weights strictly: with a head of `classes`, else with the published head, which is then replaced.
 
     Asked for another number of classes than the weights have, timm loads whatever keys happen to fit, even none.
     """
+    import timm
+
+    create = partial(timm.create_model, model, pretrained=True, **arguments)
     try:
-        overlay = {"file": path, "num_classes": classes}
-        return timm.create_model(
-            model, pretrained=True, num_classes=classes, pretrained_cfg_overlay=overlay, **arguments
-        )
+        network = create(num_classes=classes, pretrained_cfg_overlay={"file": path, "num_classes": classes})
     except RuntimeError:  # the head's shape differs, or the weights are another network's
-        network = timm.create_model(model, pretrained=True, pretrained_cfg_overlay={"file": path}, **arguments)
+        network = create(pretrained_cfg_overlay={"file": path})
         network.reset_classifier(classes)
-        return network
+    found: nn.Module = network
+    return found
 
 
 def torchvision_network(
@@ -111,11 +112,12 @@ def torchvision_network(
         )
     try:
         if weights_file is not None:
-            network = torchvision.models.get_model(model, weights=None, num_classes=classes)
+            network: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=classes)
             network.load_state_dict(torch.load(_existing(weights_file), map_location="cpu", weights_only=True))
             return network
         if not pretrained:
-            return torchvision.models.get_model(model, weights=None, num_classes=classes)
+            plain: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=classes)
+            return plain
         return _with_new_head(torchvision.models.get_model(model, weights="DEFAULT"), classes)
     except UNBUILDABLE as error:
         raise ValueError(_refusal(f"torchvision's {model}", input_shape, pretrained, weights_file, error)) from error
@@ -134,7 +136,13 @@ def _fixed_size(model: str, side: int) -> Callable[..., nn.Module]:
 
 
 def _build_fixed_size(
-    input_shape: tuple[int, ...], classes: int, *, model: str, side: int, **options: Any
+    input_shape: tuple[int, ...],
+    classes: int,
+    *,
+    model: str,
+    side: int,
+    pretrained: bool = False,
+    weights_file: str | None = None,
 ) -> nn.Module:
     _, height, width = require_image(input_shape, minimum_side=1, network=model)
     if (height, width) != (side, side):
@@ -142,7 +150,7 @@ def _build_fixed_size(
             f"{model} takes images of {side}x{side} pixels, but the data set's are {height}x{width}; "
             f"give the data set image_size: {side}"
         )
-    return timm_network(input_shape, classes, model, **options)
+    return timm_network(input_shape, classes, model, pretrained, weights_file)
 
 
 def _existing(weights_file: str) -> Path:

@@ -71,8 +71,11 @@ class FourStageResNet(nn.Module):
         """Return the logits."""
         hidden = self.blocks(functional.relu(self.bn1(self.conv1(inputs))))
         if self.pool == 1:
-            return self.classifier(hidden.mean((2, 3)))
-        return self.classifier(torch.flatten(functional.adaptive_avg_pool2d(hidden, self.pool), 1))
+            pooled = hidden.mean((2, 3))
+        else:
+            pooled = torch.flatten(functional.adaptive_avg_pool2d(hidden, self.pool), 1)
+        logits: Tensor = self.classifier(pooled)
+        return logits
 
 
 def resnet(
@@ -97,7 +100,7 @@ def resnet(
         pool: side of the average pooling's output; mukhoti's Tiny-ImageNet network pools to 2x2.
 
     Raises:
-        ValueError: the shape is no image of that size.
+        ValueError: the shape is not an image of that size.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=8 * pool, network=name)
     return FourStageResNet(in_channels, classes, blocks, bottleneck, width, pool)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainables.models.layers import BasicBlock, conv3x3, initialise
 from trainables.models.shapes import require_image
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, Hyperparameter, number_in
 
 DEPTHS = (8, 20, 32, 44, 56, 110)
 
@@ -68,7 +67,8 @@ class ThreeStageResNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
         hidden = self.blocks(functional.relu(self.bn1(self.conv1(inputs))))
-        return self.classifier(hidden.mean((2, 3)))
+        logits: Tensor = self.classifier(hidden.mean((2, 3)))
+        return logits
 
 
 def resnet_cifar(
@@ -84,7 +84,7 @@ def resnet_cifar(
         shortcut: `identity` (option A, the published CIFAR networks) or `projection` (option B, 1x1 convolutions).
 
     Raises:
-        ValueError: the depth is not 6n+2, or the shape is no image of at least 4x4.
+        ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
     """
     fault = depth_fault({"depth": depth})
     if fault:
@@ -94,9 +94,9 @@ def resnet_cifar(
     return ThreeStageResNet(in_channels, classes, (depth - 2) // 6, channels[0], channels, shortcut == "identity")
 
 
-def depth_fault(values: Mapping[str, Any]) -> str | None:
+def depth_fault(values: Mapping[str, object]) -> str | None:
     """Return the rule a depth breaks, or `None` for 8, 14, 20, ..."""
-    depth = values.get("depth", 20)
+    depth = number_in(values, "depth", 20)
     if depth < 8 or (depth - 2) % 6:
         return f"depth = {depth} must be 6n+2 with n of at least 1: 8, 14, 20, 26, 32, ..."
     return None

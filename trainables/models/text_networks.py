@@ -63,7 +63,8 @@ class GlobalPoolingCNN(nn.Module):
         features = functional.max_pool1d(functional.relu(self.conv1(words)), POOL, stride=1)
         features = functional.max_pool1d(functional.relu(self.conv2(features)), POOL, stride=1)
         text = functional.relu(self.conv3(features)).amax(2)
-        return self.classifier(self.dropout(functional.relu(self.hidden(text))))
+        logits: Tensor = self.classifier(self.dropout(functional.relu(self.hidden(text))))
+        return logits
 
 
 class AveragingNetwork(nn.Module):
@@ -80,7 +81,8 @@ class AveragingNetwork(nn.Module):
         """Return the logits of token ids [N, L]; padding counts nothing."""
         present = (inputs != 0).unsqueeze(2).to(self.embedding.weight.dtype)
         mean = (self.embedding(inputs) * present).sum(1) / present.sum(1).clamp(min=1)
-        return self.classifier(torch.relu(self.hidden(mean)))
+        logits: Tensor = self.classifier(torch.relu(self.hidden(mean)))
+        return logits
 
 
 def global_pooling_cnn(
@@ -106,7 +108,7 @@ def global_pooling_cnn(
         dropout: rate before the classifier.
 
     Raises:
-        ValueError: the inputs are no token sequences of that length, or the word vectors do not fit.
+        ValueError: the inputs are not token sequences of that length, or the word vectors do not fit.
     """
     _require_tokens(input_shape, MINIMUM_LENGTH, "global_pooling_cnn")
     embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
@@ -125,7 +127,7 @@ def averaging_network(
     """Build the plain text network: averaged word vectors, one hidden layer of `width` units.
 
     Raises:
-        ValueError: the inputs are no token sequences, or the word vectors do not fit.
+        ValueError: the inputs are not token sequences, or the word vectors do not fit.
     """
     _require_tokens(input_shape, 1, "text_average")
     return AveragingNetwork(token_embedding(vocabulary, dimension, word_vectors, train_embedding), classes, width)

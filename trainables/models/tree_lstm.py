@@ -47,7 +47,8 @@ class TreeLSTM(nn.Module):
             cell = cell.index_copy(0, places, new_cell)
             hidden = hidden.index_copy(0, places, new_hidden)
         roots = (inputs[:, :, HEIGHT] >= 0).sum(1) - 1 + first[::nodes]
-        return self.classifier(self.dropout(hidden[roots]))
+        logits: Tensor = self.classifier(self.dropout(hidden[roots]))
+        return logits
 
     def compose(
         self, left_cell: Tensor, left_hidden: Tensor, right_cell: Tensor, right_hidden: Tensor
@@ -85,7 +86,7 @@ def tree_lstm(
         output_gate: whether inner nodes have one (Tai et al. Eq. 11); mukhoti's released code leaves it out.
 
     Raises:
-        ValueError: the inputs are no trees, or the word vectors do not fit.
+        ValueError: the inputs are not trees, or the word vectors do not fit.
     """
     if len(input_shape) != 2 or input_shape[1] != 4:
         raise ValueError(

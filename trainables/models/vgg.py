@@ -35,14 +35,15 @@ class VGG(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits."""
-        return self.classifier(self.features(inputs).mean((2, 3)))
+        logits: Tensor = self.classifier(self.features(inputs).mean((2, 3)))
+        return logits
 
 
 def vgg19(input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> VGG:
     """Build VGG-19 with batch normalisation.
 
     Raises:
-        ValueError: the shape is no image of at least 32x32 (five poolings halve it).
+        ValueError: the shape is not an image of at least 32x32 (five poolings halve it).
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=32, network="vgg19")
     return VGG(in_channels, classes, width)

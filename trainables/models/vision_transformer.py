@@ -41,7 +41,7 @@ def vision_transformer(
         dropout: rate after projections and before the head.
 
     Raises:
-        ValueError: the shape is no image, or its sides are no multiples of the patch size.
+        ValueError: the shape is not an image, or its sides are not multiples of the patch size.
     """
     channels, image_height, image_width = require_image(input_shape, minimum_side=patch_size, network=name)
     if image_height % patch_size or image_width % patch_size:
@@ -52,7 +52,7 @@ def vision_transformer(
     register_missing_operators()
     from timm.models.vision_transformer import VisionTransformer
 
-    return VisionTransformer(
+    network: nn.Module = VisionTransformer(
         img_size=(image_height, image_width),
         patch_size=patch_size,
         in_chans=channels,
@@ -63,6 +63,7 @@ def vision_transformer(
         drop_rate=dropout,
         proj_drop_rate=dropout,
     )
+    return network
 
 
 def _variant(name: str, width: int, heads: int) -> Callable[..., nn.Module]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from trainables.models.preresnet import PreActivationResNet
 from trainables.models.resnet_cifar import ThreeStageResNet
 from trainables.models.shapes import require_image
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, Hyperparameter, number_in
 
 STEM_CHANNELS = 16
 
@@ -32,7 +31,7 @@ def wide_resnet(
         dropout: rate between the two convolutions of a block.
 
     Raises:
-        ValueError: the depth is not 6n+4, or the shape is no image of at least 4x4.
+        ValueError: the depth is not 6n+4, or the shape is not an image of at least 4x4.
     """
     fault = wide_depth_fault({"depth": depth})
     if fault:
@@ -47,15 +46,15 @@ def wide_resnet_26(input_shape: tuple[int, ...], classes: int, width: float = 10
     """Build mukhoti's WRN-26-`width`: (26 - 2) / 6 = 4 post-activation basic blocks a stage, projections.
 
     Raises:
-        ValueError: the shape is no image of at least 4x4.
+        ValueError: the shape is not an image of at least 4x4.
     """
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="wrn_26_10")
     return ThreeStageResNet(in_channels, classes, 4, STEM_CHANNELS, _stage_channels(width), identity_shortcuts=False)
 
 
-def wide_depth_fault(values: Mapping[str, Any]) -> str | None:
+def wide_depth_fault(values: Mapping[str, object]) -> str | None:
     """Return the rule a depth breaks, or `None` for 10, 16, 22, 28, ..."""
-    depth = values.get("depth", 28)
+    depth = number_in(values, "depth", 28)
     if depth < 10 or (depth - 4) % 6:
         return f"depth = {depth} must be 6n+4 with n of at least 1: 10, 16, 22, 28, 40, ..."
     return None

@@ -11,15 +11,16 @@ or training.
 
 from __future__ import annotations
 
-from typing import Any
+from numpy.typing import ArrayLike
 
 from trainables.posthoc.base import Calibrator, PosthocUnavailable
 from trainables.posthoc.components import POSTHOC
+from trainables.registry import HyperparameterValue
 
 __all__ = ["POSTHOC", "Calibrator", "PosthocUnavailable", "fit", "parameter_names"]
 
 
-def fit(name: str, logits: Any, targets: Any, **options: Any) -> Calibrator:
+def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: HyperparameterValue) -> Calibrator:
     """Fit post-hoc method `name` on validation logits [N, K] and targets [N] and return its calibrator.
 
     Raises:

@@ -1,12 +1,12 @@
-"""What every post-hoc method has in common: the calibrator it returns, the error it raises, the checks before it."""
+"""What all post-hoc methods share: the calibrator they return, the error they raise, the checks before fitting."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.probabilities import Floats, Integers, UnusablePredictions, bin_faults, require_logits
 
@@ -32,7 +32,7 @@ class Calibrator(ABC):
         self.parameters = {key: float(value) for key, value in parameters.items()}
         self.classes = classes
 
-    def __call__(self, logits: Any) -> Floats:
+    def __call__(self, logits: ArrayLike) -> Floats:
         """Return calibrated probabilities [N, K] of `logits` [N, K].
 
         Raises PosthocUnavailable for non-finite logits or another number of classes than fitted on.
@@ -55,7 +55,7 @@ class Calibrator(ABC):
         return f"{type(self).__name__}({self.name}: {inside})"
 
 
-def validation_data(logits: Any, targets: Any, bins: int | None = None) -> LogitsAndTargets:
+def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = None) -> LogitsAndTargets:
     """Return float64 logits [N, K] and int64 targets [N] that a method can be fitted on.
 
     Raises PosthocUnavailable for NaN or infinite logits, labels outside [0, K), targets of one class only and,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from trainables.metrics.probabilities import Floats
+from trainables.metrics.probabilities import Booleans, Floats
 from trainables.posthoc.base import PosthocUnavailable
 from trainables.posthoc.focal_map import focal_map, log_phi
 
@@ -46,7 +46,7 @@ def region_thresholds(gamma: float) -> RegionThresholds:
     return RegionThresholds(math.exp(over), math.exp(under))
 
 
-def over_confident(probabilities: Any, gamma: float) -> Any:
+def over_confident(probabilities: ArrayLike, gamma: float) -> Booleans:
     """Return [N] True where the focal risk's minimiser `probabilities` [N, K] is over-confident (posterior Thm. 8).
 
     By the thresholds at both ends; between them, where the top score exceeds that of Ψ^γ.
@@ -55,12 +55,12 @@ def over_confident(probabilities: Any, gamma: float) -> Any:
     top = values.max(axis=1)
     thresholds = region_thresholds(gamma)
     between = (top > thresholds.over_confident) & (top < thresholds.under_confident)
-    above = top <= thresholds.over_confident
+    above: Booleans = top <= thresholds.over_confident
     above[between] = top[between] > focal_map(values[between], gamma).max(axis=1) if between.any() else False
     return above
 
 
-def region_shares(probabilities: Any, gamma: float) -> dict[str, float]:
+def region_shares(probabilities: ArrayLike, gamma: float) -> dict[str, float]:
     """Return the shares of samples by region of posterior Thm. 8; the last two say how the ambiguous ones fall.
 
     Keys: `below_tau_oc`, `ambiguous`, `above_tau_uc` (they sum to 1), `over_confident`, `under_confident` (they sum
@@ -80,8 +80,8 @@ def region_shares(probabilities: Any, gamma: float) -> dict[str, float]:
     }
 
 
-def binary_focal_margin(margin: Any, gamma: float) -> Floats:
-    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for differences `margin`."""
+def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:
+    """Return ln(FC_γ/(1 − FC_γ)), the logit difference after Ψ^γ on (σ(s), 1 − σ(s)), for s = `margin` of any shape."""
     s = np.asarray(margin, dtype=np.float64)
     flat = s.ravel()
     log_first, log_second = -np.logaddexp(0.0, -flat), -np.logaddexp(0.0, flat)
@@ -90,13 +90,13 @@ def binary_focal_margin(margin: Any, gamma: float) -> Floats:
     return np.asarray((first - second).reshape(s.shape))
 
 
-def binary_focal_map(margin: Any, gamma: float) -> Floats:
-    """Return FC_γ(s): the first class's probability after Ψ^γ on (σ(s), 1 − σ(s)), for logit differences `margin`."""
+def binary_focal_map(margin: ArrayLike, gamma: float) -> Floats:
+    """Return FC_γ(s): the first class's probability after Ψ^γ on (σ(s), 1 − σ(s)), for s = `margin` of any shape."""
     return _sigmoid(binary_focal_margin(margin, gamma))
 
 
-def binary_focal_bounds(margin: Any, gamma: float) -> tuple[Floats, Floats]:
-    """Return the bounds (lower, upper) of `binary_focal_map`, both temperature scalings, for γ ≥ 0.
+def binary_focal_bounds(margin: ArrayLike, gamma: float) -> tuple[Floats, Floats]:
+    """Return the bounds (lower, upper) of `binary_focal_map`, both temperature scalings, for γ ≥ 0 and any shape of s.
 
     For s ≥ 0: σ((γ+1−½ln(γ+1))·s) ≤ FC_γ(s) ≤ σ((γ+1)·s), the other way round for s < 0 (properness Prop. 3, whose
     print garbles the inequality). Raises PosthocUnavailable for γ < 0.

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -151,7 +150,7 @@ def _unconverged(masses: Floats, tail: Floats | None) -> Integers:
     return np.flatnonzero(np.abs(_interpolated(tail, masses)).max(axis=(0, 1)) > TOLERANCE)
 
 
-def _run(pool: ThreadPoolExecutor, task: Callable[[Any], None], jobs: Sequence[Any]) -> None:
+def _run(pool: ThreadPoolExecutor, task: Callable[[slice], None], jobs: Sequence[slice]) -> None:
     """Run `task` on every job and raise what any of them raised."""
     for _ in pool.map(task, jobs):
         pass
@@ -168,7 +167,7 @@ def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
     starts = equal_mass_starts(samples, bins)
     first = np.arange(kinds)[:, None] * samples  # flat indices: take is several times faster than take_along_axis
     outcome = np.tile(correct, kinds)
-    found = np.empty(confidence.shape[:-1])
+    found: Floats = np.empty(confidence.shape[:-1])
     order = np.broadcast_to(np.arange(samples), (kinds, samples)) + first
     for t, rows in enumerate(confidence):
         binned = rows.take(order)
@@ -180,4 +179,5 @@ def equal_mass_errors(confidence: Floats, correct: Floats, bins: int) -> Floats:
             binned[tied] = rows.take(order[tied])
         binned -= outcome.take(order)
         found[t] = np.abs(np.add.reduceat(binned, starts, axis=1)).sum(axis=1)
-    return found / samples
+    found /= samples
+    return found

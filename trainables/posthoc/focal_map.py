@@ -10,9 +10,8 @@ in log space, so that it stays exact where v rounds to 1 or underflows to 0.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.probabilities import Floats, log_softmax64, softmax64
 from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
@@ -42,7 +41,7 @@ def log_complement(log_probabilities: Floats) -> Floats:
 
 
 def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
-    """Return log φ^γ(v) elementwise from log v and log t, t = 1 − v.
+    """Return log φ^γ(v) elementwise from log v and log t, t = 1 − v, arrays of one shape (posterior Eq. 12).
 
     φ^γ(p_y) is also the factor between the focal loss's and cross-entropy's logit gradients (mukhoti Prop. 1).
     """
@@ -64,12 +63,12 @@ def _log_one_plus(w: Floats, t: Floats, log_t: Floats, gamma: float) -> Floats:
     return np.asarray(np.logaddexp(np.log1p(gamma) + np.log(w), log_rest))
 
 
-def focal_map_of_logits(logits: Any, gamma: float) -> Floats:
+def focal_map_of_logits(logits: ArrayLike, gamma: float) -> Floats:
     """Return Ψ^γ(softmax(logits)) [N, K], float64. Raises PosthocUnavailable for γ < −1 or γ not finite."""
     return _focal_map(log_softmax64(logits), gamma)
 
 
-def focal_map(probabilities: Any, gamma: float) -> Floats:
+def focal_map(probabilities: ArrayLike, gamma: float) -> Floats:
     """Return Ψ^γ(probabilities) [N, K], float64; a one-hot row is a fixed point and the argmax is kept.
 
     It usually raises the top confidence for γ > 0, but not always: where it is below τ_oc the map lowers it
@@ -107,11 +106,16 @@ class FocalTemperatureCalibrator(Calibrator):
         return softmax64(scaled) if self.gamma == 0.0 else focal_map_of_logits(scaled, self.gamma)
 
 
-def fit_focal_map(logits: Any, targets: Any, *, gamma: float | None = None) -> FocalTemperatureCalibrator:
+def fit_focal_map(logits: ArrayLike, targets: ArrayLike, *, gamma: float | None = None) -> FocalTemperatureCalibrator:
     """Return the calibrator Ψ^γ(softmax(logits)). Nothing is fitted: γ is the training loss's (posterior Thm. 11).
 
-    Raises PosthocUnavailable for unusable validation data (so that a diverged network is told apart), for a
-    missing γ and for γ < −1.
+    Args:
+        logits: [N, K] of the validation data, checked so that a diverged network is recognised.
+        targets: [N] class indices.
+        gamma: γ ≥ −1.
+
+    Raises:
+        PosthocUnavailable: unusable validation data, a missing γ, or γ < −1.
     """
     values, _ = validation_data(logits, targets)
     if gamma is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.probabilities import Floats, Integers
 from trainables.posthoc.base import PosthocUnavailable, validation_data
@@ -75,7 +76,10 @@ def full_grid_search(
     gammas: Sequence[float] = GAMMAS,
     temperatures: Floats = TEMPERATURE_GRIDS["properness"],
 ) -> tuple[FocalTemperature, GridValues]:
-    """Return the best cell of γ × T and the whole grid; of ties the first γ listed, then the smallest T."""
+    """Return the best cell of γ × T for logits [N, K], and the whole grid (properness §5.1).
+
+    Of tied cells the first γ listed wins, then the smallest T.
+    """
     grid = focal_grid(logits, targets, np.asarray(gammas, dtype=np.float64), temperatures, bins)
     best = best_temperatures(grid, objective)
     return best[first_smallest(np.array([cell.value for cell in best]))], grid
@@ -108,7 +112,7 @@ def line_search(
 
 
 def fit_focal_temperature(
-    logits: Any, targets: Any, *, objective: Objective = "ada_ece", search: Search = "grid", bins: int = 15
+    logits: ArrayLike, targets: ArrayLike, *, objective: Objective = "ada_ece", search: Search = "grid", bins: int = 15
 ) -> FocalTemperatureCalibrator:
     """Return Ψ^γ(softmax(z/T)) with γ and T chosen on validation logits [N, K] and targets [N].
 

@@ -8,9 +8,9 @@ selective §5 uses it. Rejected rows lose their argmax: MetaCal may change the a
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import group_sums
 from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
@@ -27,7 +27,7 @@ PARAMETERS = ("threshold", "temperature", "converged", "at_bound", "accepted")
 
 
 def entropy(logits: Floats) -> Floats:
-    """Return the entropy of softmax(logits) [N], in nats."""
+    """Return the entropy −Σ_k p_k ln p_k, in nats, of p = softmax(logits) [N, K] as [N]."""
     log_p = log_softmax64(logits)
     return np.asarray(-np.einsum("nk,nk->n", np.exp(log_p), log_p))
 
@@ -48,12 +48,21 @@ class MetaCalibrator(Calibrator):
         return found
 
 
-def fit_metacal_mis(logits: Any, targets: Any, *, alpha: float = 0.05, seed: int = 0) -> MetaCalibrator:
+def fit_metacal_mis(logits: ArrayLike, targets: ArrayLike, *, alpha: float = 0.05, seed: int = 0) -> MetaCalibrator:
     """Return MetaCal under a mis-coverage constraint: a right prediction is rejected with probability about `alpha`.
 
     min(⌊n_correct/10⌋, 500) right predictions, drawn with `seed`, give t as the (1 − α) quantile ("higher") of their
-    entropies; T is fitted on the accepted ones of all others. Raises PosthocUnavailable for unusable validation
-    data, too few right predictions, and when nothing is accepted.
+    entropies; T is fitted on the accepted ones of all others (Ma & Blaschko 2021; selective §5).
+
+    Args:
+        logits: [N, K] of the validation data.
+        targets: [N] class indices.
+        alpha: in (0, 1).
+        seed: of the drawn samples.
+
+    Raises:
+        PosthocUnavailable: unusable validation data, α outside (0, 1), fewer than 10 right predictions, or nothing
+            accepted.
     """
     values, labels = validation_data(logits, targets)
     if not 0.0 < alpha < 1.0:
@@ -71,12 +80,21 @@ def fit_metacal_mis(logits: Any, targets: Any, *, alpha: float = 0.05, seed: int
     return _scaled("metacal_mis", values, labels, uncertainty, drawn, threshold)
 
 
-def fit_metacal_acc(logits: Any, targets: Any, *, accuracy: float = 0.97, seed: int = 0) -> MetaCalibrator:
+def fit_metacal_acc(logits: ArrayLike, targets: ArrayLike, *, accuracy: float = 0.97, seed: int = 0) -> MetaCalibrator:
     """Return MetaCal under a coverage-accuracy constraint: accepted rows are right with about the target `accuracy`.
 
     min(⌊n/10⌋, 500) samples, drawn with `seed`, give the threshold (`threshold_for_accuracy`); T is fitted on the
-    accepted ones of all others. Raises PosthocUnavailable for unusable validation data, fewer than 20 drawn
-    samples, a target above what any coverage reaches, and when nothing is accepted.
+    accepted ones of all others (Ma & Blaschko 2021; selective §5).
+
+    Args:
+        logits: [N, K] of the validation data.
+        targets: [N] class indices.
+        accuracy: the target, in (0, 1).
+        seed: of the drawn samples.
+
+    Raises:
+        PosthocUnavailable: unusable validation data, a target outside (0, 1) or above what any coverage reaches,
+            fewer than 20 drawn samples, or nothing accepted.
     """
     values, labels = validation_data(logits, targets)
     if not 0.0 < accuracy < 1.0:
@@ -95,11 +113,21 @@ def fit_metacal_acc(logits: Any, targets: Any, *, accuracy: float = 0.97, seed: 
 
 
 def threshold_for_accuracy(uncertainty: Floats, correct: Floats, accuracy: float) -> float:
-    """Return the entropy below which predictions are right with probability `accuracy`.
+    """Return the entropy, in nats, below which predictions are right with probability `accuracy`.
 
     Over 20 equal-mass bins of entropy, from low: a_j is the running mean of the bins' accuracies, h_j the bin's
-    mean entropy; the threshold is the decreasing isotonic fit of h on a, at `accuracy`. Infinite where the target
-    is below every a_j (met without rejecting). Raises PosthocUnavailable where it is above every a_j.
+    mean entropy; the threshold is the decreasing isotonic fit of h on a, at `accuracy`.
+
+    Args:
+        uncertainty: [n] entropies, in nats.
+        correct: [n], 1 where the prediction is right, else 0.
+        accuracy: the target.
+
+    Returns:
+        The threshold; infinite where the target is below every a_j (met without rejecting).
+
+    Raises:
+        PosthocUnavailable: the target is above every a_j.
     """
     from sklearn.isotonic import IsotonicRegression
 

@@ -1,24 +1,24 @@
-"""A user's own post-hoc method as a `Calibrator` whose probabilities are looked at before anything is measured."""
+"""Users' own post-hoc methods as `Calibrator`s whose probabilities are checked before anything is measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.extensions.own import OwnFamily, described
 from trainables.extensions.signature import hyperparameters_of
 from trainables.extensions.targets import told
 from trainables.metrics.probabilities import Floats, UnusablePredictions, require_probabilities
 from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
-from trainables.registry import Component, ExtensionError
+from trainables.registry import Component, ExtensionError, HyperparameterValue
 
 
 class CheckedCalibrator(Calibrator):
-    """What a user's method returned, with its faults said as a calibrator says them."""
+    """What a user's method returned; its faults are raised as a calibrator raises them."""
 
-    def __init__(self, inner: Any, name: str, path: str, columns: Sequence[str], classes: int) -> None:
+    def __init__(self, inner: object, name: str, path: str, columns: Sequence[str], classes: int) -> None:
         """Take over `inner`, which maps logits to probabilities.
 
         Raises ExtensionError: it cannot be called, or its `parameters` are not those that its `PARAMETERS` name.
@@ -53,12 +53,12 @@ class CheckedCalibrator(Calibrator):
         return found
 
 
-def _posthoc(target: Any, path: str, name: str) -> Component:
+def _posthoc(target: object, path: str, name: str) -> Component:
     if not callable(target):
         raise ExtensionError(f"{path} is {described(target)}; a post-hoc method is called with (logits, targets)")
     columns = tuple(getattr(target, "PARAMETERS", ()))
 
-    def fit(logits: Any, targets: Any, **options: Any) -> CheckedCalibrator:
+    def fit(logits: ArrayLike, targets: ArrayLike, **options: HyperparameterValue) -> CheckedCalibrator:
         values, labels = validation_data(logits, targets)
         try:
             inner = target(values, labels, **options)

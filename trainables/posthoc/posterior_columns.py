@@ -1,17 +1,16 @@
 """Metrics that need more than predictions and labels: the training loss's γ, or the data's true posterior.
 
-They are columns of every evaluation, empty where what they need is not known.
+They are columns of every evaluation, empty where that is not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from trainables.metrics.known_posterior import posterior_metrics
+from trainables.metrics.probabilities import Floats
 from trainables.posthoc.confidence_regions import region_shares
 from trainables.posthoc.training_gamma import training_gamma
 
@@ -30,7 +29,7 @@ POSTERIOR_COLUMNS = ("kl_to_posterior", "true_calibration_error", "confidence_to
 TRUE_ERROR_BINS = 100
 
 
-def region_columns(probabilities: np.ndarray, loss: Mapping[str, Any]) -> dict[str, float]:
+def region_columns(probabilities: Floats, loss: Mapping[str, object]) -> dict[str, float]:
     """Return the region shares of `probabilities` [N, K] of a network trained with `loss` (name, γ), or nothing."""
     gamma = training_gamma(loss)
     if not gamma:
@@ -38,7 +37,7 @@ def region_columns(probabilities: np.ndarray, loss: Mapping[str, Any]) -> dict[s
     return {f"region_{name}": share for name, share in region_shares(probabilities, gamma).items()}
 
 
-def posterior_columns(posterior: Tensor | None, probabilities: np.ndarray) -> dict[str, float]:
+def posterior_columns(posterior: Tensor | None, probabilities: Floats) -> dict[str, float]:
     """Return the distances of `probabilities` [N, K] from the true `posterior` [N, K], or nothing without one."""
     if posterior is None:
         return {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import Scheme, calibration_error
 from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
@@ -38,7 +39,7 @@ def logit_scale(logits: Floats) -> float:
 
 
 def focal_slope(logits: Floats, targets: Integers, temperature: float, gamma: float = 0.0) -> float:
-    """Return the derivative, by β = 1/T, of the mean focal loss of softmax(βz); γ = 0 is the NLL.
+    """Return the derivative, by β = 1/T, of the mean focal loss of softmax(βz) for z [N, K]; γ = 0 is the NLL.
 
     Σ_k p_k (z_k − z_y) for each sample, times mukhoti Prop. 1's factor g(p_y, γ). Differences to z_y come first,
     so that nothing cancels where all samples are right and every term is tiny.
@@ -54,7 +55,7 @@ def focal_slope(logits: Floats, targets: Integers, temperature: float, gamma: fl
 
 
 def focal_value(logits: Floats, targets: Integers, temperature: float, gamma: float = 0.0) -> float:
-    """Return the mean focal loss −(1−p_y)^γ log p_y of softmax(z/T); γ = 0 is the NLL."""
+    """Return the mean focal loss −(1−p_y)^γ log p_y, in nats, of softmax(z/T) for z [N, K]; γ = 0 is the NLL."""
     log_p = log_softmax64(logits / temperature)
     log_y = np.take_along_axis(log_p, targets[:, None], axis=1)[:, 0]
     if gamma == 0.0:
@@ -64,7 +65,7 @@ def focal_value(logits: Floats, targets: Integers, temperature: float, gamma: fl
 
 
 def temperature_by_nll(logits: Floats, targets: Integers) -> dict[str, float]:
-    """Return `temperature, converged, at_bound` of the T with least NLL.
+    """Return `temperature, converged, at_bound` of the T with least NLL of logits [N, K] (Guo et al. 2017).
 
     The NLL is convex in β = 1/T and so unimodal in log T: its slope has one sign change, found by Brent's method
     in log T to 1e-12. Where every sample is right the NLL falls all the way to T → 0, and where the logits point
@@ -76,10 +77,10 @@ def temperature_by_nll(logits: Floats, targets: Integers) -> dict[str, float]:
 
 
 def temperature_by_focal(logits: Floats, targets: Integers, gamma: float) -> dict[str, float]:
-    """Return `temperature, converged, at_bound` of the T with least focal loss (posterior §6.1, TS_FL).
+    """Return `temperature, converged, at_bound` of the T with least focal loss of logits [N, K].
 
-    The focal loss in T may have several minima: a log grid finds the lowest one's surroundings, the slope's sign
-    change within them its exact place.
+    TS_FL of posterior §6.1. The focal loss in T may have several minima: a log grid finds the lowest one's
+    surroundings, the slope's sign change within them its exact place.
     """
     scale = logit_scale(logits)
     grid = np.linspace(math.log(scale / BOUND_RATIO), math.log(scale * BOUND_RATIO), 81)
@@ -92,7 +93,7 @@ def temperature_by_focal(logits: Floats, targets: Integers, gamma: float) -> dic
 def temperature_by_ece(
     logits: Floats, targets: Integers, grid: Floats, bins: int = 15, scheme: Scheme = "equal_width"
 ) -> dict[str, float]:
-    """Return `temperature, converged, at_bound` of the first T of `grid` with least ECE (mukhoti §5)."""
+    """Return `temperature, converged, at_bound` of the first T of `grid` with least ECE (mukhoti §5); logits [N, K]."""
     prediction = logits.argmax(axis=1)
     correct = (prediction == targets).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -102,7 +103,7 @@ def temperature_by_ece(
 
 
 def first_smallest(values: Floats, tie: float = TIE) -> int:
-    """Return the first index whose value is within `tie` of the smallest."""
+    """Return the first index of `values` [G] whose value is within `tie` of the smallest."""
     return int(np.flatnonzero(values <= values.min() + tie)[0])
 
 
@@ -122,8 +123,8 @@ def _root_between(slope: Callable[[float], float], low: float, high: float) -> d
 
 
 def fit_temperature(
-    logits: Any,
-    targets: Any,
+    logits: ArrayLike,
+    targets: ArrayLike,
     *,
     objective: Objective = "nll",
     gamma: float = 3.0,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from trainables.registry import HyperparameterValue, number_in
 
 
-def training_gamma(loss: Mapping[str, Any]) -> float | None:
+def training_gamma(loss: Mapping[str, object]) -> float | None:
     """Return the γ of a training loss whose risk minimiser Ψ^γ turns back into the posterior; None for other losses.
 
     Cross-entropy is the focal loss at γ = 0, where Ψ is the identity. The focal loss and `focal_lambert` have one
@@ -14,22 +15,27 @@ def training_gamma(loss: Mapping[str, Any]) -> float | None:
 
     Args:
         loss: `name` and hyperparameters, `gamma` or (for `focal_lambert`) `p0` among them.
+
+    Raises:
+        ValueError: `gamma` or `p0` is not a number.
     """
     name = loss.get("name")
     if name == "cross_entropy":
         return 0.0
     if name not in ("focal", "focal_lambert"):
         return None
-    gamma = loss.get("gamma")
-    if gamma is None and name == "focal_lambert" and loss.get("p0") is not None:
+    gamma, p0 = number_in(loss, "gamma"), number_in(loss, "p0")
+    if gamma is None and name == "focal_lambert" and p0 is not None:
         # torch is loaded for this alone, which a process that only reads predictions does not need
         from trainables.losses.focal_lambert import lambert_gamma
 
-        gamma = lambert_gamma(loss["p0"])
+        gamma = lambert_gamma(p0).item()
     return None if gamma is None else float(gamma)
 
 
-def with_training_gamma(method: str, options: Mapping[str, Any], loss: Mapping[str, Any]) -> dict[str, Any]:
+def with_training_gamma(
+    method: str, options: Mapping[str, HyperparameterValue], loss: Mapping[str, object]
+) -> dict[str, HyperparameterValue]:
     """Return `options` of post-hoc method `method`, where the focal map lacks a γ with that of the training `loss`."""
     if method != "focal_map" or options.get("gamma") is not None:
         return dict(options)

@@ -9,5 +9,16 @@ from trainables.registry.registry import (
     column_label,
     is_import_path,
 )
+from trainables.registry.values import HyperparameterValue, number_in
 
-__all__ = ["Component", "ExtensionError", "Hyperparameter", "Kind", "Registry", "column_label", "is_import_path"]
+__all__ = [
+    "Component",
+    "ExtensionError",
+    "Hyperparameter",
+    "HyperparameterValue",
+    "Kind",
+    "Registry",
+    "column_label",
+    "is_import_path",
+    "number_in",
+]

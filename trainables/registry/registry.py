@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from trainables.registry.nearest import did_you_mean
 
-Kind = Literal["number", "integer", "text", "boolean", "numbers"]
+Kind = Literal["number", "integer", "text", "boolean", "numbers", "texts"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Hyperparameter:
 
     Attributes:
         name: the key in a search space.
-        kind: `number` (float), `integer`, `text`, `boolean`, or `numbers` (a list of numbers).
+        kind: `number` (float), `integer`, `text`, `boolean`, `numbers` or `texts` (lists of them).
         default: the value used when a search space is silent; `None` means the component decides.
         minimum, maximum: the valid range, ends included unless `open_minimum` / `open_maximum`.
         choices: the valid values of a `text`; empty means any.
@@ -55,8 +55,8 @@ class Hyperparameter:
             return "true | false"
         if self.choices:
             return " | ".join(self.choices)
-        if self.kind == "text":
-            return "text"
+        if self.kind in ("text", "texts"):
+            return "text" if self.kind == "text" else "list of texts"
         if self.minimum is None and self.maximum is None:
             return "any number" if self.kind != "integer" else "any whole number"
         low = "(-inf" if self.minimum is None else f"{'(' if self.open_minimum else '['}{self.minimum:g}"
@@ -71,6 +71,9 @@ class Hyperparameter:
             if not isinstance(value, (list, tuple)) or not all(_is_number(v) for v in value):
                 return f"{self.name} = {value!r} must be a list of numbers"
             return next((f for f in map(self._range_fault, value) if f), None)
+        if self.kind == "texts":
+            listed = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
+            return None if listed else f"{self.name} = {value!r} must be a list of texts"
         if self.kind == "boolean":
             return None if isinstance(value, bool) else f"{self.name} = {value!r} must be true or false"
         if self.kind == "text":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -18,17 +18,29 @@ STEPS = 3
 """Steps that are trained: the optimiser's state is there after the first, and the second meets it with gradients."""
 
 
+AssignmentFields = tuple[int, str, Mapping[str, object], Sequence[int]]
+"""Configuration, trial, values and seeds, as `Assignment` has them."""
+
+
+class MeasuredMemory(TypedDict):
+    """Bytes that a configuration takes of a card, bytes that the card has, and the card's name."""
+
+    used_bytes: int
+    total_bytes: int
+    card: str
+
+
 class CardProbe:
     """Measures assignments one after the other, in a process that has a card to itself."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, object]) -> None:
         """Load the data set. `settings` are `TrialSettings` as plain values."""
         self._settings = TrialSettings.from_mapping({**settings, "gpu": 1.0})
         prepare_process(self._settings)
         self._dataset = self._settings.load_dataset()
 
-    def measure(self, assignment: Sequence[Any]) -> dict[str, Any]:
-        """Return `used_bytes`, `total_bytes` and the name of the `card`; all of it where the card does not suffice.
+    def measure(self, assignment: AssignmentFields) -> MeasuredMemory:
+        """Return what an assignment takes; all of the card where that does not suffice.
 
         What is used is all that is not free: the process's own CUDA context counts, and so would somebody else's
         processes, beside which less is to be had.
@@ -42,7 +54,7 @@ class CardProbe:
         return {"used_bytes": total - free, "total_bytes": total, "card": torch.cuda.get_device_name()}
 
 
-def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> dict[str, Any]:
+def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> Mapping[str, object]:
     """Train a few steps, evaluate all of the validation and test data as a sweep does, keep nothing; return the report.
 
     On a card torch's allocator holds on to the most that was needed at once.

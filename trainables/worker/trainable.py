@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import ray
 from ray import tune
@@ -46,7 +46,14 @@ class LeavingNode:
         return self._leaving
 
 
-class SweepTrainable(tune.Trainable):
+class TuneConfig(TypedDict):
+    """What Tune hands to a trial: its assignment as JSON text, and its share of a card where it has one."""
+
+    assignment: str
+    gpu: NotRequired[float | None]
+
+
+class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read without its types
     """Trains the configurations of its assignment one after the other; a step ends with a report.
 
     `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`. It is text so that
@@ -54,11 +61,12 @@ class SweepTrainable(tune.Trainable):
     process's; a process is reused only for the same share.
     """
 
-    def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:  # type: ignore[override]
+    def setup(self, config: TuneConfig, settings: Mapping[str, object] | None = None) -> None:
         """Load the data set and take up the assignment. `settings` are `TrialSettings` as plain values."""
         self._settings = TrialSettings.from_mapping(settings or {})
-        if config.get("gpu") is not None:
-            self._settings = replace(self._settings, gpu=config["gpu"])
+        share = config.get("gpu")
+        if share is not None:
+            self._settings = replace(self._settings, gpu=share)
         self._watchdog = Watchdog(self._settings.hang_seconds, self._settings.timeout_seconds)
         prepare_process(self._settings)
         with self._watchdog.watching():
@@ -68,7 +76,7 @@ class SweepTrainable(tune.Trainable):
         self._leaving = LeavingNode()
         self._take(config)
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> dict[str, object]:
         """Return the reports of at least one configuration; of several when they are short."""
         if self._leaving():
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.
@@ -85,13 +93,13 @@ class SweepTrainable(tune.Trainable):
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
         return {"reports": reports, "exhausted": not self._assignments and self._trial is None}
 
-    def reset_config(self, new_config: Mapping[str, Any]) -> bool:  # type: ignore[override]
+    def reset_config(self, new_config: TuneConfig) -> bool:
         """Take up another assignment in the same process."""
         self._take(new_config)
         prepare_process(self._settings)
         return True
 
-    def _advance(self) -> dict[str, Any]:
+    def _advance(self) -> Mapping[str, object]:
         """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
         assignment = self._assignments[0] if self._trial is None else self._trial.assignment
         shared = self._settings.checkpoints if self._settings.store is None else None
@@ -101,6 +109,6 @@ class SweepTrainable(tune.Trainable):
                 self._trial = Trial(self._assignments.pop(0), self._settings, self._dataset)
             return self._trial.advance(leaving=self._leaving)
 
-    def _take(self, config: Mapping[str, Any]) -> None:
+    def _take(self, config: TuneConfig) -> None:
         self._assignments = [Assignment(*fields) for fields in json.loads(config["assignment"])]
         self._trial = None

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sweeper.core.ids import trial_name
 from sweeper.journal.state import COMPLETED, ENDED, FAILED, SweepState
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.base import Scheduler
 from trainables.worker.trial_reports import NON_FINITE
 
 OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
@@ -28,7 +28,7 @@ class CheckpointKeeper(Protocol):
 class BestCheckpoint:
     """Knows the best trial that has ended, and removes the checkpoints of those that are not it."""
 
-    def __init__(self, keeper: CheckpointKeeper, state: SweepState, halving: Halving) -> None:
+    def __init__(self, keeper: CheckpointKeeper, state: SweepState, halving: Scheduler) -> None:
         """Find the best of the trials that have ended by now.
 
         Args:

@@ -25,7 +25,8 @@ from sweeper.execution.driver.recorder import Recorder, Sink
 from sweeper.journal.decision import Decision
 from sweeper.journal.journal import Journal
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
-from sweeper.scheduling.asha import Halving, Rungs, decide_on
+from sweeper.scheduling.audit import decide_on
+from sweeper.scheduling.base import RungState, Scheduler
 from sweeper.search.base import Searcher, suggested_body
 from sweeper.storage.mirror import SharedFolder
 from trainables.worker.hang_watchdog import last_reason
@@ -52,10 +53,10 @@ class Driver:
         *,
         seed: int,
         replicates: int,
-        halving: Halving,
+        halving: Scheduler,
         journal: Journal,
         state: SweepState,
-        rungs: Rungs,
+        rungs: RungState,
         sinks: Sequence[Sink] = (),
         retries: int = 2,
         failed_too: bool = False,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sweeper.journal.journal import Journal, Record
 from sweeper.journal.state import SweepState
-from sweeper.scheduling.asha import Rungs
+from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
 
 
@@ -25,11 +25,11 @@ class Recorder:
     """Journals, and folds each record into the state, the rungs, the searcher's knowledge and the sinks."""
 
     def __init__(
-        self, journal: Journal, state: SweepState, rungs: Rungs, searcher: Searcher | None, sinks: Sequence[Sink]
+        self, journal: Journal, state: SweepState, rungs: RungState, searcher: Searcher | None, sinks: Sequence[Sink]
     ) -> None:
         """Record into `journal`, which is open for appending; the others are its fold so far."""
         self._journal, self._sinks = journal, sinks
-        self._folds: list[SweepState | Rungs | Searcher] = [state, rungs]
+        self._folds: list[SweepState | RungState | Searcher] = [state, rungs]
         if searcher is not None:
             self._folds.append(searcher)
 

@@ -148,7 +148,7 @@ class ReplicateDriver(Driver):
         return replicate.status == FAILED or self._is_open_rung(trial.epochs, replicate.epochs)
 
     def _is_open_rung(self, judged: int, epoch: int) -> bool:
-        return epoch > judged and epoch in self.rungs.by_epoch
+        return epoch > judged and epoch in self.rungs.epochs
 
     def _on_replicate(self, configuration: int, number: int, report: dict[str, Any]) -> None:
         trial, replicate = self.state.trials[configuration], self._state_of(configuration, number)
@@ -180,7 +180,7 @@ class ReplicateDriver(Driver):
             self._on_report(report)
         elif len(trial.replicates) == self._replicates and trial.status not in ENDED:
             self._give_up(configuration)
-        if report is not None and report["epoch"] in self.rungs.by_epoch and trial.status not in ENDED:
+        if report is not None and report["epoch"] in self.rungs.epochs and trial.status not in ENDED:
             live = [number for number, replicate in sorted(trial.replicates.items()) if replicate.status != FAILED]
             self._pieces.extendleft((configuration, number) for number in reversed(live))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -22,6 +22,7 @@ from sweeper.reporting.figure_parts.figure import (
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, objective
 from sweeper.results.overview import epoch_limit
+from sweeper.scheduling import SCHEDULERS
 from sweeper.text.durations import duration
 from sweeper.text.labels import number, plural
 
@@ -72,7 +73,7 @@ def draw(results: Results) -> Figure | None:
         caption=(
             f"The {goal.label} of each trial when it reached a rung, in order of arrival, and the cut-off it was held "
             f"against (line): {plural(len(rows), 'comparison')}, {stopped} stopped. The cut-off moves, because later "
-            f"trials are compared with more. {total(saved.values(), results, limit)}"
+            f"trials are compared with more.{rule(results)} {total(saved.values(), results, limit)}"
         ),
         sql=queries,
         tables=["decisions", "trials", "epochs"],
@@ -81,7 +82,13 @@ def draw(results: Results) -> Figure | None:
     )
 
 
-def total(saved: Any, results: Results, limit: int) -> str:
+def rule(results: Results) -> str:
+    """Return what the scheduler does, with a space before it; nothing where this version does not know it."""
+    name = results.specification.get("scheduler", {}).get("name")
+    return f" By {name}, {SCHEDULERS[name].summary}." if name in SCHEDULERS else ""
+
+
+def total(saved: Iterable[Mapping[str, Any]], results: Results, limit: int) -> str:
     """Return what stopping spared in all, against training every replicate in full."""
     parts = list(saved)
     if not parts:
@@ -101,7 +108,7 @@ def panel(
     """Return one rung: metrics in the order in which trials came, and the cut-off over time."""
     place = {row["trial"]: at + 1 for at, row in enumerate(rows)}
     kind = scatter_type(len(rows))
-    traces: list[Any] = []
+    traces: list[object] = []
     for index, (verdict, words) in enumerate(VERDICTS.items()):
         for status in sorted({row["status"] for row in rows if row["verdict"] == verdict}):
             mine = [row for row in rows if (row["verdict"], row["status"]) == (verdict, status)]

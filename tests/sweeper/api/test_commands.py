@@ -20,7 +20,7 @@ from sweeper.text.display import Shown, as_html, as_text
 from tests.running import SPACE
 from tests.sweeper.synthetic_sweep import write_sweep
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ANOTHER_WAY = {
     # options of a command that are something else to a function
     "settings": "set",

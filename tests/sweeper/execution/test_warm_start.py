@@ -19,7 +19,7 @@ from sweeper.reporting import write_report
 from sweeper.reporting.figures.importance import chosen
 from sweeper.reporting.summary import searcher_lines
 from sweeper.results import load
-from sweeper.scheduling.asha import audit
+from sweeper.scheduling.audit import audit
 from sweeper.search.base import audit_suggestions
 from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.choices import choices_of
@@ -102,7 +102,7 @@ def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
     assert manifest["versions"]["optuna"]
     lines = searcher_lines(load(warm.paths.root))
     assert lines == [
-        "optuna chose 6 configurations, at random until 2 trials had ended",
+        "optuna chose 6 configurations: 2 trials at random, then from what was observed",
         f"it knew {number} finished trials of earlier before it began",
     ]
     # Two startup trials are known already, so nothing is random: it differs from the one that knew nothing.

@@ -15,7 +15,10 @@ from ray.tune.schedulers.async_hyperband import _Bracket
 
 from sweeper.journal.decision import Decision
 from sweeper.journal.journal import Record
-from sweeper.scheduling.asha import Halving, Rung, Rungs, audit, decide, decide_on
+from sweeper.scheduling.asha import Halving, Rung, Rungs
+from sweeper.scheduling.audit import audit, decide_on
+from sweeper.scheduling.base import decide
+from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.simulated_halving import simulate
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -105,9 +108,9 @@ def test_rungs_are_whole_epochs_ending_at_the_last(maximum, grace, factor, rungs
 
 
 def test_without_a_scheduler_there_is_one_rung_and_no_stop():
-    halving = Halving("val_nll", "min", 27, 3, 3, stops=False)
+    halving = RunToEnd("val_nll", "min", 27)
     assert halving.rungs == (27,)
-    rungs = Rungs(halving)
+    rungs = halving.begin()
     rungs.add(27, 0, 0.1)
     assert decide(rungs, 1, 9, 99.0) is None
     assert decide(rungs, 1, 27, 99.0).kind == "complete"

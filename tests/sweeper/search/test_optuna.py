@@ -13,10 +13,11 @@ from optuna.trial import TrialState
 
 from sweeper.core.ids import config_hash
 from sweeper.search.base import Searcher, audit_suggestions
+from sweeper.search.optuna import SeededTpe
 from sweeper.space.configurations import configuration, parsed_space
 from sweeper.space.domains.choices import Choice, draw
 from sweeper.space.domains.domains import Interval, Members
-from sweeper.space.searchers import SeededTpe, searcher_for
+from sweeper.space.searchers import searcher_for
 from tests.sweeper.searches import Journaled, objective, random_history, searched_spec
 
 SPEC = searched_spec()

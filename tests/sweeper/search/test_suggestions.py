@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 
 import numpy as np
@@ -14,7 +13,9 @@ from hypothesis import strategies as st
 from sweeper.core.ids import SweepPaths, config_hash
 from sweeper.journal.journal import Journal, record_names
 from sweeper.journal.state import ENDED, fold
-from sweeper.scheduling.asha import Halving, audit
+from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.audit import audit
+from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.search.base import Searcher, Suggestion, audit_suggestions
 from sweeper.space.searchers import searcher_for
 from sweeper.space.suggested import JournaledSuggestions, SuggestedConfigurations
@@ -25,7 +26,7 @@ from tests.sweeper.searches import searched_spec
 COUNT = 10
 SPEC = searched_spec(COUNT)
 HALVING = Halving("val_nll", "min", 27, 3, 3)
-TO_THE_END = dataclasses.replace(HALVING, stops=False)
+TO_THE_END = RunToEnd("val_nll", "min", 27)
 
 
 def _sweep(tmp_path, name="sweep", halving=HALVING, kind=FakeSweep, **options):

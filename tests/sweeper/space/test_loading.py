@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from search_spaces import locate, packaged_files
 from sweeper.core.errors import InvalidSearchSpace
+from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.space.domains.domains import DOMAINS
 from sweeper.space.loading import build_spec, load_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
@@ -40,7 +42,7 @@ def test_defaults_are_filled_in():
     assert (spec.samples, spec.replicates.count, spec.replicates.packing) == (1, 1, "sequential")
     assert (spec.objective.metric, spec.objective.mode) == ("val_nll", "min")
     assert spec.evaluation.curvature == {"samples": None, "lanczos_steps": 32, "losses": ["cross_entropy", "training"]}
-    assert spec.halving.rungs == spec.scheduler.rungs == (1, 3, 9)
+    assert spec.schedule.rungs == (1, 3, 9)
 
 
 def test_standard_errors_are_the_default():
@@ -53,10 +55,28 @@ def test_short_forms():
     spec = build_spec(
         _with(replicates=4, scheduler={"name": "fifo", "max_epochs": 5}, evaluation=evaluation), REGISTRIES
     )
-    assert (spec.replicates.count, spec.scheduler.name, spec.scheduler.rungs) == (4, "none", (5,))
+    assert (spec.replicates.count, spec.scheduler.name, spec.schedule.rungs) == (4, "none", (5,))
     assert spec.evaluation.posthoc == [{"name": "temperature", "objective": "nll"}]
     assert (spec.evaluation.curvature, spec.evaluation.bootstrap) == (False, 0)
     assert build_spec(_with(scheduler={"name": None, "max_epochs": 5}), REGISTRIES).scheduler.name == "none"
+
+
+def test_schedulers_have_settings_of_their_own_with_defaults():
+    median = build_spec(_with(scheduler={"name": "median_stopping", "max_epochs": 9, "grace_epochs": 2}), REGISTRIES)
+    assert median.schedule == MedianStopping("val_nll", "min", 9, 2)
+    written = {"name": "median_stopping", "max_epochs": 9, "grace_epochs": 2, "min_competitors": 3}
+    assert median.resolved()["scheduler"] == written
+    assert build_spec(median.resolved(), REGISTRIES) == median
+    asha = build_spec(_with(), REGISTRIES)
+    written = {"name": "asha", "max_epochs": 9, "grace_epochs": 1, "reduction_factor": 3}
+    assert asha.resolved()["scheduler"] == written and asha.schedule == Halving("val_nll", "min", 9)
+
+
+def test_a_resolved_file_of_0_1_that_stops_nothing_is_read_with_the_settings_it_ignores():
+    old = {"name": "none", "max_epochs": 5, "grace_epochs": 1, "reduction_factor": 3}
+    spec = build_spec(_with(scheduler=old), REGISTRIES)
+    assert spec == build_spec(_with(scheduler={"name": "none", "max_epochs": 5}), REGISTRIES)
+    assert spec.resolved()["scheduler"] == {"name": "none", "max_epochs": 5}
 
 
 def test_numbers_take_their_hyperparameters_type():
@@ -106,7 +126,7 @@ def test_every_fault_at_once_with_nearest_names():
         seed=1.5,
         retry=3,
         objective={"metric": "val_nil", "mode": "minimum"},
-        scheduler={"grace_epochs": 30, "max_epochs": 9, "reduction_facto": 3},
+        scheduler={"grace_epochs": 0, "max_epochs": 9, "reduction_facto": 3},
         evaluation={"curvature": {"lanczos_steps": 0, "lanczos_step": 3}, "posthoc": ["temprature"]},
         resources={"gpu": 1.5},
         space={
@@ -128,7 +148,7 @@ def test_every_fault_at_once_with_nearest_names():
         "retry": "did you mean 'retries'?",
         "objective.metric": "did you mean 'val_nll'?",
         "objective.mode": "'minimum' must be 'min' or 'max'",
-        "scheduler.grace_epochs": "grace_epochs = 30 is above max_epochs = 9",
+        "scheduler.grace_epochs": "grace_epochs = 0 is outside [1, inf): a trial has no value before its first epoch",
         "scheduler.reduction_facto": "did you mean 'reduction_factor'?",
         "evaluation.curvature.lanczos_steps": "lanczos_steps = 0 is outside [1, inf): each step is one product",
         "evaluation.curvature.lanczos_step": "did you mean 'lanczos_steps'?",
@@ -207,10 +227,29 @@ def test_rules_over_several_hyperparameters_see_every_member():
         (
             {"scheduler": {"max_epochs": 9, "reduction_factor": 1}},
             "scheduler.reduction_factor",
-            "greater than or equal to 2",
+            "outside [2, inf): below 2 more than half would go on",
         ),
-        ({"scheduler": {"name": "hyperband", "max_epochs": 9}}, "scheduler.name", "'asha' or 'none'"),
-        ({"scheduler": "asha"}, "scheduler.max_epochs", "missing"),
+        ({"scheduler": {"name": "ahsa", "max_epochs": 9}}, "scheduler.name", "did you mean 'asha'?"),
+        ({"scheduler": "asha"}, "scheduler.max_epochs", "asha needs max_epochs"),
+        ({"scheduler": {"max_epochs": 9, "grace_epochs": 30}}, "scheduler.grace_epochs", "is above max_epochs = 9"),
+        ({"scheduler": {"max_epochs": 0}}, "scheduler.max_epochs", "outside [1, 100000]"),
+        ({"scheduler": {"max_epochs": {"grid": [3, 9]}}}, "scheduler.max_epochs", "the same for the whole sweep"),
+        (
+            {"scheduler": {"name": "median_stopping", "max_epochs": 9, "grace_epoch": 3}},
+            "scheduler.grace_epoch",
+            "did you mean 'grace_epochs'?",
+        ),
+        (
+            {"scheduler": {"name": "median_stopping", "max_epochs": 9, "reduction_factor": 3}},
+            "scheduler.reduction_factor",
+            "median_stopping takes no hyperparameter 'reduction_factor'",
+        ),
+        (
+            {"scheduler": {"name": "median_stopping", "max_epochs": 9, "min_competitors": 0}},
+            "scheduler.min_competitors",
+            "outside [1, inf): a median takes at least one value",
+        ),
+        ({"scheduler": {"name": "none", "max_epochs": 9, "grace": 3}}, "scheduler.grace", "no hyperparameter 'grace'"),
         ({"seed": -1}, "seed", "greater than or equal to 0"),
         ({"resources": {"cpu": 0}}, "resources.cpu", "greater than 0"),
         ({"resources": {"gpu": "all"}}, "resources.gpu", "must be auto or a number"),

@@ -19,6 +19,7 @@ from sweeper.space.rehearsal import CONFIGURATIONS, EPOCHS, GRID_POINTS, REPLICA
 from sweeper.space.rehearsal_parts import STAND_INS
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.sweeps import create_sweep
+from tests.sweeper.small_registries import MINIMAL
 from trainables.datasets import DATASETS, digits_stand_in
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
@@ -61,7 +62,7 @@ def test_everything_that_costs_time_is_scaled(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, rehearse=True)
     assert spec.is_rehearsal and spec.rehearsal is None
     assert spec.dataset["name"] == digits_stand_in.NAME and spec.dataset["size"] == 32
-    assert spec.scheduler.max_epochs == EPOCHS and spec.scheduler.rungs == (1, 3, 4)
+    assert spec.scheduler.max_epochs == EPOCHS and spec.schedule.rungs == (1, 3, 4)
     assert spec.replicates.count == REPLICATES and spec.resources.cpu == 1
     assert len(configurations(spec)) <= GRID_POINTS
     assert spec.evaluation.curvature and spec.evaluation.curvature["samples"] == 16
@@ -143,19 +144,25 @@ def test_all_faults_of_a_rehearsal_come_at_once_with_their_lines(tmp_path: Path)
     assert all(fault.line is not None for fault in caught.value.faults)
 
 
+def test_every_setting_of_a_scheduler_that_counts_epochs_is_scaled() -> None:
+    scheduler = {"name": "median_stopping", "max_epochs": 40, "grace_epochs": 20, "interval_epochs": 10}
+    spec = rehearsal_of(build_spec({**MINIMAL, "scheduler": scheduler}))
+    assert spec.schedule.rungs == (2, 3, EPOCHS)
+
+
 def test_merging_replaces_what_has_another_name_and_joins_the_rest() -> None:
     base = {
         "loss": {"grid": [1, 2]},
         "net": {"name": "mlp", "width": 4},
         "list": [1],
-        "scheduler": {"name": "asha", "n": 1},
+        "scheduler": {"name": "asha", "max_epochs": 9, "n": 1},
     }
     changes = {"loss": {"name": "focal"}, "net": {"width": 8}, "list": [2], "scheduler": {"name": "none"}}
     assert merged(base, changes) == {
         "loss": {"name": "focal"},
         "net": {"name": "mlp", "width": 8},
         "list": [2],
-        "scheduler": {"name": "none", "n": 1},
+        "scheduler": {"name": "none", "max_epochs": 9},
     }
     assert merged(base["net"], {"name": "resnet8"}) == {"name": "resnet8"}
 

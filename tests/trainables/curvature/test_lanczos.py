@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainables.curvature.lanczos import lanczos, near
+from trainables.curvature.lanczos import gradient_start, lanczos
 
 
 def matrix(values, seed=0):
@@ -89,6 +89,6 @@ def test_stops_once_both_ends_have_converged():
 def test_start_is_near_the_gradient_and_random_without_one():
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(1000, generator=generator, dtype=torch.float64)
-    start = near(gradient, generator)
+    start = gradient_start(gradient, generator)
     assert float(start @ gradient / start.norm() / gradient.norm()) > 0.98
-    assert math.isclose(float(near(torch.zeros_like(gradient), generator).norm()), 1.0)
+    assert math.isclose(float(gradient_start(torch.zeros_like(gradient), generator).norm()), 1.0)

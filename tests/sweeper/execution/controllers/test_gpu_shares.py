@@ -22,6 +22,7 @@ from sweeper.execution.driver.larger_shares import larger_share, on_a_larger_sha
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.journal.state import fold
 from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from trainables.worker.trial_process import CONTEXT_BYTES, memory_cap
@@ -153,7 +154,7 @@ def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp
 
 
 def test_several_configurations_in_a_process_are_tried_alone_first_and_only_with_their_like(tmp_path):
-    to_the_end = Halving("val_nll", "min", 9, stops=False)
+    to_the_end = RunToEnd("val_nll", "min", 9)
     sweep = FakeSweep(SweepPaths(tmp_path / "sweep"), to_the_end, 40)
     driver = sweep.driver(shares=lambda index: 0.25 if index < 3 else 0.5)
     driver.begin()

@@ -15,11 +15,13 @@ from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.execution.driver.failures import Failure
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import ENDED, fold
-from sweeper.scheduling.asha import Halving, audit
+from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.audit import audit
+from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
-TO_THE_END = dataclasses.replace(HALVING, stops=False)
+TO_THE_END = RunToEnd("val_nll", "min", 27)
 COUNT = 14
 
 

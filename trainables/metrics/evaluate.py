@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import (
     bin_edges,
@@ -19,7 +18,7 @@ from trainables.metrics.binning import (
     norm_of_gaps,
     sums_by_bin,
 )
-from trainables.metrics.probabilities import Floats, Integers, require_probabilities, softmax64
+from trainables.metrics.probabilities import Booleans, Floats, Integers, require_probabilities, softmax64
 from trainables.metrics.selective import optimal_area_under_risk_coverage, tied_rank_weights
 
 __all__ = ["METRIC_NAMES", "evaluate_probabilities", "reliability_bins", "softmax64"]
@@ -50,14 +49,14 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
 """A probability that underflowed to 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite."""
 
 
-def evaluate_probabilities(probabilities: Any, targets: Any, bins: int = 15) -> dict[str, float]:
+def evaluate_probabilities(probabilities: ArrayLike, targets: ArrayLike, bins: int = 15) -> dict[str, float]:
     """Return every metric of METRIC_NAMES, in that order, as plain floats; an undefined one (no wrong samples) is NaN.
 
     `accuracy` and `top5` take the first of tied classes. `nll` and entropies are in nats, `brier` is
     Σ_k (p_k − 1[k=y])² averaged over samples, `ece`/`mce` use right-closed equal-width bins of the top
     confidence, `ada_ece` equal-mass bins, `cw_…` the class-wise versions, `aurc` the 0-1 loss with tied
-    confidences sharing their weight, `e_aurc` its excess over the best ranking of as many errors, `s99` the
-    share of samples with confidence above .99.
+    confidences sharing their weight, `e_aurc` its excess over the best ranking of as many errors (Geifman, Uziel &
+    El-Yaniv 2019), `s99` the share of samples with confidence above .99.
 
     Args:
         probabilities: [N, K], rows on the simplex; float64 is best, float32 ties confidences near 1.
@@ -86,7 +85,7 @@ def evaluate_probabilities(probabilities: Any, targets: Any, bins: int = 15) -> 
     return {name: found[name] for name in METRIC_NAMES}
 
 
-def _likelihood_metrics(values: Floats, labels: Integers, correct: Any) -> dict[str, float]:
+def _likelihood_metrics(values: Floats, labels: Integers, correct: Booleans) -> dict[str, float]:
     """Return accuracy, top5, nll, brier and entropies of `values` [N, K]."""
     of_target = np.take_along_axis(values, labels[:, None], axis=1)
     nll = -np.log(np.maximum(of_target[:, 0], SMALLEST_PROBABILITY))
@@ -105,7 +104,7 @@ def _likelihood_metrics(values: Floats, labels: Integers, correct: Any) -> dict[
     }
 
 
-def _calibration_metrics(confidence: Floats, correct: Any, bins: int) -> dict[str, float]:
+def _calibration_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict[str, float]:
     """Return ece, mce, ada_ece, aurc and e_aurc of the top confidence [N]; one sort serves the last three."""
     samples = len(confidence)
     index = equal_width_bin(confidence, bins)
@@ -123,7 +122,9 @@ def _calibration_metrics(confidence: Floats, correct: Any, bins: int) -> dict[st
     }
 
 
-def reliability_bins(probabilities: Any, targets: Any, bins: int = 15) -> list[dict[str, float | int | None]]:
+def reliability_bins(
+    probabilities: ArrayLike, targets: ArrayLike, bins: int = 15
+) -> list[dict[str, float | int | None]]:
     """Return the reliability diagram's rows: `bin lower upper n confidence accuracy`, one per equal-width bin.
 
     Bins are (lower, upper]; confidence 0 is in the first. `confidence` and `accuracy` are means over the bin's
@@ -151,5 +152,5 @@ def reliability_bins(probabilities: Any, targets: Any, bins: int = 15) -> list[d
     ]
 
 
-def _mean(values: Any) -> float:
+def _mean(values: Floats | Booleans) -> float:
     return float(values.mean()) if values.size else float("nan")

@@ -73,7 +73,7 @@ def test_optuna_needs_something_to_choose_and_a_number_of_samples():
 
 
 def test_options_belong_to_optuna_and_have_defaults():
-    assert searched_spec(startup=None).searcher.startup == 10
+    assert searched_spec(startup=None).searcher.settings == {"startup": 10}
     assert searched_spec(searcher={"name": "optuna", "warm_start": "a"}).searcher.warm_start == ["a"]
     found = _faults({"name": "random", "startup": 3, "warm_start": ["a"]}, samples=2)
     assert found.keys() == {"searcher.startup", "searcher.warm_start"}

@@ -1,0 +1,54 @@
+"""Decisions on reports as the driver makes them, and every one of them made again: the same for all schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sweeper.journal.decision import Decision
+from sweeper.journal.journal import Record
+from sweeper.scheduling.base import RungState, Scheduler, decide
+
+
+def decide_on(state: RungState, report: Mapping[str, Any]) -> Decision | None:
+    """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
+
+    Where replicates diverged, or failed otherwise in processes of their own, the mean is over the others and the reason
+    says so: such a configuration competes, but never unmarked.
+    """
+    decision = decide(state, report["configuration"], report["epoch"], report["objective"])
+    diverged = sorted(map(int, report.get("replicate_errors", {})))
+    if decision is None or decision.kind == "fail" or not diverged:
+        return decision
+    named = f"replicate{'s' if len(diverged) > 1 else ''} {', '.join(map(str, diverged))}"
+    word = "failed" if report.get("replicate_kinds") else "diverged"
+    return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which {word}")
+
+
+def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[str]]:
+    """Recompute every decision, and every absence of one, from the records before it.
+
+    Returns how many decisions were checked, and one sentence for each that differs. Of a failure only the sentence
+    is taken on trust: it is the trial's own, and may say more than that its objective is not a number.
+    """
+    state, checked, differences = scheduler.begin(), 0, []
+    for record in records:
+        body = record.body
+        if record.kind == "report":
+            journaled = body["decision"]
+            decided = decide_on(state, body)
+            again = decided.to_dict() if decided is not None else None
+            checked += journaled is not None
+            if _comparable(again) != _comparable(journaled):
+                differences.append(f"record {record.sequence}: journaled {journaled}, recomputed {again}")
+                if journaled is not None and journaled["rung"] not in state.epochs:
+                    continue
+        state.apply(record)
+    return checked, differences
+
+
+def _comparable(decision: dict[str, Any] | None) -> dict[str, Any] | None:
+    if decision is None or decision["kind"] != "fail":
+        return decision
+    return {key: value for key, value in decision.items() if key != "reason"}

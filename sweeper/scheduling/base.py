@@ -1,0 +1,130 @@
+"""What a scheduler is: settings, rungs, a state folded from the journal, and the comparison at a rung.
+
+A scheduler compares a trial that reaches a rung with what reached it before. All else is the same for every scheduler
+and decided here: a trial whose objective is not a finite number fails, one that reaches the last epoch is complete,
+and between rungs nothing is decided. The same state and the same report always give the same decision; an audit
+(`sweeper.scheduling.audit`) relies on it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sweeper.journal.decision import Decision
+from sweeper.journal.journal import Record
+from trainables.registry import Hyperparameter, Registry
+
+SCHEDULERS = Registry("scheduler")
+"""Schedulers by the name that a search space gives. A component's build takes (metric, mode, **settings) and returns a
+`Scheduler`. A setting that counts epochs has a name that ends in `_epochs`: rehearsals scale it with the run."""
+
+DEFAULT = "asha"
+"""The scheduler of a search space that names none."""
+
+IGNORES_SETTINGS = "ignores settings"
+"""A component's tag: settings of other schedulers are left out instead of refused, so that a name turns them off."""
+
+MAX_EPOCHS = Hyperparameter(
+    "max_epochs", "integer", minimum=1, maximum=100_000, required=True, reason="a trial trains at least one epoch"
+)
+GRACE_EPOCHS = Hyperparameter(
+    "grace_epochs",
+    "integer",
+    1,
+    minimum=1,
+    reason="a trial has no value before its first epoch",
+    source="Ray Tune's AsyncHyperBandScheduler, grace_period",
+)
+
+
+def grace_before_the_end(values: Mapping[str, object]) -> str | None:
+    """Return the rule that the first rung comes no later than the last epoch, if settings break it."""
+    grace, last = values.get("grace_epochs"), values.get("max_epochs")
+    if isinstance(grace, int) and isinstance(last, int) and grace > last:
+        return f"grace_epochs = {grace} is above max_epochs = {last}: the first rung comes no later than the last epoch"
+    return None
+
+
+@dataclass(frozen=True)
+class Scheduler(ABC):
+    """A scheduler's settings, with the objective that it compares.
+
+    Attributes:
+        metric: the objective's name.
+        mode: `min` or `max`, whichever is better.
+        max_epochs: after which a trial is complete.
+    """
+
+    metric: str
+    mode: Literal["min", "max"]
+    max_epochs: int
+
+    @property
+    @abstractmethod
+    def rungs(self) -> tuple[int, ...]:
+        """The epochs at which trials are evaluated and compared, rising; the last one is `max_epochs`."""
+
+    @abstractmethod
+    def begin(self) -> RungState:
+        """Return the state before the first record."""
+
+    def score(self, value: float) -> float:
+        """Return a value of the objective with larger meaning better; its own inverse."""
+        return value if self.mode == "max" else -value
+
+
+class RungState(ABC):
+    """What reached each rung, as one scheduler needs it to compare: a fold of the journal.
+
+    Attributes:
+        scheduler: the settings.
+        epochs: the rungs.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """Start with empty rungs."""
+        self.scheduler, self.epochs = scheduler, frozenset(scheduler.rungs)
+
+    @abstractmethod
+    def add(self, rung: int, configuration: int, metric: float) -> None:
+        """Take in the value with which a configuration reached a rung; a second one is ignored, for it was decided."""
+
+    @abstractmethod
+    def competitors(self, rung: int) -> int:
+        """Return how many configurations have reached a rung."""
+
+    @abstractmethod
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+        """Return whether a configuration that reaches a rung before the last goes on or stops. Changes nothing."""
+
+    def apply(self, record: Record) -> None:
+        """Fold one journal record in: a report that was decided on at a rung."""
+        decision = record.body.get("decision") if record.kind == "report" else None
+        if decision and decision["rung"] is not None and decision["metric"] is not None:
+            self.add(decision["rung"], record.body["configuration"], decision["metric"])
+
+
+def decide(state: RungState, configuration: int, epoch: int, metric: float | None) -> Decision | None:
+    """Return the decision on a trial that reports after `epoch` epochs, or `None` between rungs. Changes nothing.
+
+    Args:
+        state: what reached each rung before.
+        configuration: the trial's configuration.
+        epoch: completed epochs.
+        metric: the objective's value, mean over replicates.
+    """
+    scheduler = state.scheduler
+    rungs, last = state.epochs, scheduler.max_epochs
+    if metric is None or not math.isfinite(metric):
+        if epoch not in rungs and metric is None:
+            return None
+        reason = f"{scheduler.metric} is {metric} after epoch {epoch}: not a finite number"
+        return Decision(epoch if epoch in rungs else None, "fail", reason, metric, None, 0)
+    if epoch >= last:
+        reason = f"reached the last epoch, {last}"
+        return Decision(last, "complete", reason, metric, None, state.competitors(last))
+    return state.compare(epoch, configuration, metric) if epoch in rungs else None

@@ -1,0 +1,134 @@
+"""The median stopping rule: a trial stops when its best value is worse than what half of the others had on average.
+
+Golovin et al. 2017 (Google Vizier: A Service for Black-Box Optimization, section 3.2.2): a pending trial stops at step
+s if its best objective value by step s is strictly worse than the median of the running averages of all completed
+trials' objectives reported up to step s. A trial's running average up to step s is the mean of its values at steps
+1 … s.
+
+It departs from the paper in this:
+
+* a trial is held against every other one that has reached step s, whether or not it is complete: where all trials
+  start at once, nothing would be complete before the first of them ends;
+* a step is a rung. Averages and best values begin at the first rung, `grace_epochs`, and leave out epochs between
+  rungs, whose values the journal does not hold;
+* no trial stops before `min_competitors` others have reached its rung.
+
+Ray Tune's MedianStoppingRule coincides with it if it is given the same rungs alone and its trials run till they are
+stopped. It departs where it may pause instead of stop, where a trial's best value counts before the grace period, and
+where the last result counts twice, because Tune hands it in again on completion.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from dataclasses import dataclass
+
+from sweeper.journal.decision import Decision
+from sweeper.scheduling.base import (
+    GRACE_EPOCHS,
+    MAX_EPOCHS,
+    SCHEDULERS,
+    RungState,
+    Scheduler,
+    grace_before_the_end,
+)
+from trainables.registry import Component, Hyperparameter
+
+
+@dataclass(frozen=True)
+class MedianStopping(Scheduler):
+    """The median stopping rule.
+
+    Attributes:
+        grace_epochs: the first rung.
+        interval_epochs: from one rung to the next; `None` for as many as `grace_epochs`.
+        min_competitors: others that must have reached a rung before a trial can stop there.
+    """
+
+    grace_epochs: int = 1
+    interval_epochs: int | None = None
+    min_competitors: int = 3
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The epochs at which trials are evaluated and compared; the last one is `max_epochs`."""
+        return (*range(self.grace_epochs, self.max_epochs, self.interval_epochs or self.grace_epochs), self.max_epochs)
+
+    def begin(self) -> RunningAverages:
+        """Return the state before the first record."""
+        return RunningAverages(self)
+
+
+class RunningAverages(RungState):
+    """The values of every trial, and the running averages of all at each rung, in order."""
+
+    def __init__(self, rule: MedianStopping) -> None:
+        """Start with the empty rungs of `rule`."""
+        super().__init__(rule)
+        self._needed = rule.min_competitors
+        self._scores: dict[int, dict[int, float]] = {}
+        self._averages: dict[int, list[float]] = {rung: [] for rung in rule.rungs}
+
+    def add(self, rung: int, configuration: int, metric: float) -> None:
+        """Record the value with which a configuration reached a rung, and its running average there."""
+        scores = self._scores.setdefault(configuration, {})
+        if rung not in scores:
+            scores[rung] = self.scheduler.score(metric)
+            upto = [score for at, score in scores.items() if at <= rung]
+            insort(self._averages[rung], math.fsum(upto) / len(upto))
+
+    def competitors(self, rung: int) -> int:
+        """Return how many configurations have reached a rung."""
+        return len(self._averages[rung])
+
+    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+        """Stop a trial whose best value so far is strictly worse than the median of the others' running averages."""
+        scheduler, count = self.scheduler, self.competitors(rung)
+        if count < self._needed:
+            reason = f"{count} of the {self._needed} competitors that a comparison at rung {rung} takes"
+            return Decision(rung, "continue", reason, metric, None, count)
+        median = self._median(rung)
+        before = [score for at, score in self._scores.get(configuration, {}).items() if at < rung]
+        best, cutoff = max([*before, scheduler.score(metric)]), scheduler.score(median)
+        stops = best < median
+        relation = "worse than" if stops else "at least as good as"
+        reason = (
+            f"best {scheduler.metric} {scheduler.score(best):.6g} by rung {rung} is {relation} the median {cutoff:.6g} "
+            f"of the running averages of {count} competitor{'s' if count != 1 else ''}"
+        )
+        return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, count)
+
+    def _median(self, rung: int) -> float:
+        ordered = self._averages[rung]
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+SCHEDULERS.register(
+    Component(
+        "median_stopping",
+        MedianStopping,
+        (
+            MAX_EPOCHS,
+            GRACE_EPOCHS,
+            Hyperparameter(
+                "interval_epochs",
+                "integer",
+                minimum=1,
+                reason="rungs are whole epochs; each costs an evaluation, so the default is as rare as grace_epochs",
+            ),
+            Hyperparameter(
+                "min_competitors",
+                "integer",
+                3,
+                minimum=1,
+                reason="a median takes at least one value, and that of few is mostly chance",
+                source="Ray Tune's MedianStoppingRule, min_samples_required",
+            ),
+        ),
+        "a trial stops when its best value is worse than the median of the others' running averages",
+        "Golovin et al. 2017 (Google Vizier), section 3.2.2",
+        check=grace_before_the_end,
+    )
+)

@@ -1,0 +1,54 @@
+"""The searcher `grid`: every member of every domain in turn, so each domain must have a countable few."""
+
+from __future__ import annotations
+
+from sweeper.core.errors import Fault
+from sweeper.core.key_paths import join_path
+from sweeper.search.base import SEARCHERS, SearchMethod
+from sweeper.space.domains.domains import INVALID, Constant, Fields, Interval, Members, Node, plain
+from trainables.registry import Component
+
+MOST_MEMBERS = 10_000
+"""Of one `randint` or `quniform` that is taken member by member; a finer one is meant as an interval. Our choice."""
+
+
+class GridSearch(SearchMethod):
+    """Takes the members of every domain in turn, as if each were a `grid`."""
+
+    def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
+        """Return the parts of a space with a `grid` in place of every domain; one without members is a fault."""
+        return {key: _enumerated(node, join_path("space", key), faults) for key, node in nodes.items()}
+
+
+def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
+    """Return the node with a `grid` in place of every domain; one that has no countable few members is a fault."""
+    if isinstance(node, Fields):
+        return Fields({key: _enumerated(member, join_path(path, key), faults) for key, member in node.nodes.items()})
+    if isinstance(node, Interval):
+        return _members_of(node, join_path(path, node.kind), faults)
+    if isinstance(node, Members):
+        inner = join_path(path, node.kind)
+        members = [plain(member) for member in node.nodes]
+        for index, member in enumerate(members):
+            if member in members[:index]:
+                faults.append(Fault(join_path(inner, index), f"{member!r} stands twice", "remove one of the two"))
+        nodes = (_enumerated(member, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
+        return Members("grid", tuple(nodes))
+    return node
+
+
+def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
+    remedy = "write grid or choice with the values to try, or searcher: random"
+    if node.kind not in ("randint", "quniform"):
+        faults.append(Fault(path, f"{node.kind} has no members that the searcher grid could take in turn", remedy))
+        return INVALID
+    count = node.steps + 1 if node.kind == "quniform" else int(node.high) - int(node.low) + 1
+    if count > MOST_MEMBERS:
+        faults.append(Fault(path, f"{node.kind} has {count:,} members, more than a grid's {MOST_MEMBERS:,}", remedy))
+        return INVALID
+    if node.kind == "quniform":
+        return Members("grid", tuple(Constant(node.on_step(k)) for k in range(count)))
+    return Members("grid", tuple(Constant(type(node.low)(int(node.low) + k)) for k in range(count)))
+
+
+SEARCHERS.register(Component("grid", GridSearch, summary="takes the members of every domain in turn"))

@@ -1,0 +1,15 @@
+"""The searcher `random`: each configuration drawn by itself, and the members of every `grid` in turn."""
+
+from __future__ import annotations
+
+from sweeper.search.base import SEARCHERS, SearchMethod
+from trainables.registry import Component
+
+SEARCHERS.register(
+    Component(
+        "random",
+        SearchMethod,
+        summary="draws each configuration by itself; takes the members of every grid in turn",
+        source="Bergstra and Bengio 2012 (Random Search for Hyper-Parameter Optimization)",
+    )
+)

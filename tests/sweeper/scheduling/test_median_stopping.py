@@ -1,0 +1,169 @@
+"""The median stopping rule against its definition written out, and against Ray Tune's where the two coincide."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
+
+from sweeper.journal.journal import Record
+from sweeper.planning.plan import simulate
+from sweeper.results import load
+from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import decide
+from sweeper.scheduling.median_stopping import MedianStopping
+from tests.running import sweeper
+
+RULE = MedianStopping("val_nll", "min", 12, 2, 3, 2)
+
+
+def _events(rule, seed, trials):
+    """Play trials in a random order of arrival; yield (state, configuration, rung, value, decision), then fold it."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((trials, len(rule.rungs)))
+    if seed % 2:  # many ties
+        values = rng.integers(0, 6, values.shape) / 4
+    state, at, running = rule.begin(), [0] * trials, list(range(trials))
+    while running:
+        trial = int(rng.choice(running))
+        rung, value = rule.rungs[at[trial]], float(values[trial, at[trial]])
+        decision = decide(state, trial, rung, value)
+        yield trial, rung, value, decision
+        state.add(rung, trial, value)
+        at[trial] += 1
+        if decision.kind != "continue":
+            running.remove(trial)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", range(40))
+def test_decisions_equal_the_definition_written_out(seed, mode):
+    rule = MedianStopping("val_nll", mode, 12, 2, 3, 1 + seed % 4)
+    better, worse = (min, np.greater) if mode == "min" else (max, np.less)
+    seen: dict[int, dict[int, float]] = {}
+    stopped = 0
+    for trial, rung, value, decision in _events(rule, seed, 15):
+        mine = [*seen.get(trial, {}).values(), value]
+        averages = [
+            sum(values[step] for step in rule.rungs if step <= rung) / sum(step <= rung for step in rule.rungs)
+            for other, values in seen.items()
+            if other != trial and rung in values
+        ]
+        assert decision.competitors == len(averages)
+        if rung == rule.max_epochs:
+            assert decision.kind == "complete"
+        elif len(averages) < rule.min_competitors:
+            assert (decision.kind, decision.cutoff) == ("continue", None)
+        else:
+            median = statistics.median(averages)
+            assert decision.cutoff == pytest.approx(median, abs=1e-12)
+            if abs(better(mine) - median) > 1e-12:
+                assert decision.kind == ("stop" if worse(better(mine), median) else "continue"), decision
+            stopped += decision.kind == "stop"
+        seen.setdefault(trial, {})[rung] = value
+    assert stopped
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", range(0, 40, 2))
+def test_decisions_equal_ray_tunes_on_the_same_rungs(seed, mode):
+    """Without ties: Tune's averages are sums in another order."""
+    rule = MedianStopping("val_nll", mode, 12, 2, 3, 1 + seed % 4)
+    tunes = MedianStoppingRule(
+        time_attr="epoch", metric="val_nll", mode=mode, grace_period=2, min_samples_required=rule.min_competitors
+    )
+    tunes._on_insufficient_samples = lambda *_: TrialScheduler.CONTINUE  # else it asks which trials wait
+    trials = [SimpleNamespace(trial_id=str(number)) for number in range(15)]
+    hashable = [type("Trial", (), vars(trial))() for trial in trials]
+    for trial, rung, value, decision in _events(rule, seed, 15):
+        action = tunes.on_trial_result(None, hashable[trial], {"epoch": rung, "val_nll": value})
+        if rung < rule.max_epochs:
+            assert (action == TrialScheduler.STOP) == (decision.kind == "stop"), decision
+
+
+def test_a_value_equal_to_the_median_goes_on_and_a_better_one_before_counts():
+    state = RULE.begin()
+    for configuration, values in enumerate(((1.0, 3.0), (2.0, 4.0))):
+        for rung, value in zip((2, 5), values, strict=True):
+            state.add(rung, configuration, value)
+    assert decide(state, 9, 2, 1.5).kind == "continue", "the median of 1 and 2"
+    assert decide(state, 9, 2, 1.5001).kind == "stop"
+    state.add(2, 9, 1.5)
+    late = decide(state, 9, 5, 99.0)
+    assert (late.kind, late.metric, late.cutoff) == ("continue", 99.0, 2.5)
+    reason = "best val_nll 1.5 by rung 5 is at least as good as the median 2.5 of the running averages of 2 competitors"
+    assert late.reason == reason
+
+
+def test_rungs_begin_with_the_grace_epochs_and_end_with_the_last():
+    assert RULE.rungs == (2, 5, 8, 11, 12)
+    assert MedianStopping("val_nll", "min", 27, 9).rungs == (9, 18, 27), "as far apart as the first is from the start"
+    assert MedianStopping("val_nll", "min", 5, 5).rungs == (5,)
+    assert MedianStopping("val_nll", "min", 5, 9).rungs == (5,)
+
+
+def _records(seed, trials=20):
+    found = []
+    for number, (trial, rung, value, decision) in enumerate(_events(RULE, seed, trials)):
+        body = {"configuration": trial, "epoch": rung, "objective": value, "decision": decision.to_dict()}
+        found.append(Record(number, "report", float(number), body))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_audit_recomputes_every_decision_and_finds_a_changed_value(seed):
+    records = _records(seed)
+    assert audit(RULE, records) == (len(records), [])
+    assert len({record.body["decision"]["kind"] for record in records}) == 3
+    compared = [place for place, record in enumerate(records) if record.body["decision"]["cutoff"] is not None]
+    place = compared[len(compared) // 2]
+    records[place].body["decision"]["cutoff"] += 1e-9
+    _, differences = audit(RULE, records[: place + 1])
+    assert len(differences) == 1 and differences[0].startswith(f"record {place}: ")
+
+
+def test_replaying_twice_changes_nothing():
+    once, twice = RULE.begin(), RULE.begin()
+    records = _records(1)
+    for record in records:
+        once.apply(record)
+    for record in [*records, *records]:
+        twice.apply(record)
+    for rung in RULE.rungs[:-1]:
+        assert decide(once, 99, rung, 0.7) == decide(twice, 99, rung, 0.7)
+
+
+def test_a_plan_follows_from_the_rule():
+    reached = simulate(RULE, trials=40, workers=4, repetitions=20)
+    means = reached.mean(axis=0)
+    assert means.shape == (len(RULE.rungs),) and means[0] == 40
+    assert all(a >= b for a, b in itertools.pairwise(means)) and means[-1] < 30
+
+
+SPACE = """\
+dataset: digits
+scheduler: {name: median_stopping, max_epochs: 6, grace_epochs: 1, interval_epochs: 2, min_competitors: 2}
+samples: 8
+space:
+  loss: cross_entropy
+  architecture: {name: mlp, width: 16}
+  optimizer: {name: sgd, lr: {loguniform: [0.0001, 0.3]}}
+evaluation: {posthoc: [], curvature: false, bootstrap: 0}
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_on_ray_stops_trials_and_its_decisions_are_recomputed(tmp_path):
+    (tmp_path / "median.yaml").write_text(SPACE)
+    run = sweeper("run", "median.yaml", "--no-mlflow", cwd=tmp_path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    audited = sweeper("status", "median", "--audit", cwd=tmp_path)
+    assert audited.returncode == 0 and "decisions recomputed from the records before them, 0 differ" in audited.stdout
+    rows = load("median", tmp_path / "results").rows("SELECT rung, kind, cutoff FROM decisions")
+    assert {row["rung"] for row in rows} == {1, 3, 5, 6}
+    assert {"stop", "continue", "complete"} == {row["kind"] for row in rows}
+    assert all(row["cutoff"] is not None for row in rows if row["kind"] == "stop")
