@@ -11,7 +11,7 @@ SPACE ?= search_spaces/quickstart.yaml
 BENCHES := overhead losses posthoc curvature scheduler trials replicates lanes-gpu lane-memory lane-evaluation training \
 	report searchers
 
-.PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme fuzz rehearse format install \
+.PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme fuzz rehearse format graph install \
 	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
@@ -51,6 +51,10 @@ fuzz: $(DEVELOPMENT)
 format: $(DEVELOPMENT)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The graph of folders in CONTRIBUTING.md, from the imports.
+graph: $(DEVELOPMENT)
+	$(BIN)/python -m tests.import_graph
 
 install: $(RUNTIME)
 

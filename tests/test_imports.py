@@ -8,14 +8,22 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-OURS = ("sweeper", "trainables", "search_spaces")
-FILES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+from tests.import_graph import (
+    FILES,
+    ROOT,
+    collapsed,
+    cycle_in,
+    drawn_into,
+    folder_graph,
+    folder_name,
+    imported,
+    packages,
+    reduced,
+)
+
 RAY_FOLDERS = ("sweeper/execution/ray", "sweeper/remote/cluster.py", "sweeper/search/optuna.py")
 RAY_FILES = {"trainables/worker/trainable.py"}
 SLOW = {
@@ -31,72 +39,6 @@ SLOW = {
     "matplotlib",
     "optuna",
 }
-
-
-def module_name(path: Path, root: Path = ROOT) -> str:
-    """Return the dotted name of a file; a package's is that of its folder."""
-    parts = path.relative_to(root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def folder_name(path: Path, root: Path = ROOT) -> str:
-    """Return the dotted name of the folder a file lies in."""
-    return ".".join(path.relative_to(root).parts[:-1])
-
-
-def imported(path: Path, *, in_functions: bool = True) -> list[tuple[str, str | None]]:
-    """Return what a file imports as (module, name taken from it); what only type checkers see is left out."""
-    waiting, found = list(ast.parse(path.read_text()).body), []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            waiting += node.orelse
-            continue
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and not in_functions:
-            continue
-        if isinstance(node, ast.Import):
-            found += [(alias.name, None) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            found += [(node.module or "", alias.name) for alias in node.names]
-        waiting += ast.iter_child_nodes(node)
-    return found
-
-
-def packages(path: Path, *, in_functions: bool = True) -> set[str]:
-    """Return the top-level packages that a file imports."""
-    return {module.partition(".")[0] for module, _ in imported(path, in_functions=in_functions)}
-
-
-def folder_graph(files: list[Path], root: Path = ROOT) -> dict[str, set[str]]:
-    """Return folder → the folders of ours that its files import from."""
-    folders = {module_name(path, root): folder_name(path, root) for path in files}
-    graph: dict[str, set[str]] = defaultdict(set)
-    for path in files:
-        here = folder_name(path, root)
-        for module, name in imported(path):
-            target = f"{module}.{name}" if f"{module}.{name}" in folders else module
-            if target in folders and folders[target] != here:
-                graph[here].add(folders[target])
-    return graph
-
-
-def cycle_in(graph: dict[str, set[str]]) -> list[str]:
-    """Return the folders of one cycle, the first of them again at the end; nothing where there is none."""
-    done: set[str] = set()
-
-    def visit(folder: str, path: list[str]) -> list[str]:
-        if folder in path:
-            return [*path[path.index(folder) :], folder]
-        if folder in done:
-            return []
-        for other in sorted(graph.get(folder, ())):
-            if found := visit(other, [*path, folder]):
-                return found
-        done.add(folder)
-        return []
-
-    return next((found for folder in sorted(graph) if (found := visit(folder, []))), [])
 
 
 def test_the_graph_of_folders_has_no_cycle():
@@ -125,6 +67,16 @@ def test_what_type_checkers_alone_see_closes_no_cycle(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert cycle_in(folder_graph(sorted(tmp_path.rglob("*.py")), tmp_path)) == []
+
+
+def test_the_drawing_shows_these_folders_and_no_arrow_that_others_imply():
+    graph = {"a": {"b", "c"}, "b": {"c"}, "c": set()}
+    assert reduced(graph) == {"a": {"b"}, "b": {"c"}, "c": set()}
+    assert collapsed({"p.a.x": {"p.b"}, "p.a.y": {"p.a.x"}, "p.b": set()}) == {"p.a": {"p.b"}, "p.b": set()}
+    between = {"p.a.x": {"p.b"}, "p.b": {"p.a.y"}, "p.a.y": set()}
+    assert collapsed(between) == between, "collapsed, `a` and `b` would import each other"
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert text == drawn_into(text), "imports changed: `make graph` draws them anew"
 
 
 def test_packages_import_one_way():

@@ -19,7 +19,7 @@ import scipy.stats
 from sweeper.reporting import write_report
 from sweeper.reporting.figure_parts.figure import MOST_POINTS, thinned
 from sweeper.reporting.figures import parallel_coordinates, pareto_front
-from tests.sweeper.reporting.test_report import Page
+from tests.sweeper.reporting.test_page import Page
 
 
 @pytest.fixture(scope="module")
