@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import Record, read_journal, record_names
+from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.records import Record
 
 SPACE = """
 dataset: {name: digits}

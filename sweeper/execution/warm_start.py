@@ -17,6 +17,7 @@ from typing import Any
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Learned, Observation
 from sweeper.journal.state import COMPLETED, fold
 from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.choices import choices_of
@@ -34,17 +35,17 @@ class Lesson:
 
     Attributes:
         sweep: its name, as the search space gives it.
-        observations: `trial`, `choices` and `value` (the objective at the end) of every finished trial in the space.
+        observations: of every finished trial in the space; its value is the objective at the end.
         outside: how many finished trials lie outside of the space.
     """
 
     sweep: str
-    observations: list[dict[str, Any]]
+    observations: list[Observation]
     outside: int
 
-    def record(self) -> dict[str, Any]:
-        """Return the body of the journal record that makes it known."""
-        return {"sweep": self.sweep, "observations": self.observations, "outside": self.outside}
+    def record(self) -> Learned:
+        """Return the body of the journal record that makes it known; its attempt is that of who journals it."""
+        return Learned(0, self.sweep, self.observations, self.outside)
 
     def summary(self) -> dict[str, Any]:
         """Return what the manifest says of it."""
@@ -87,7 +88,7 @@ def lessons(
 
 def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Lesson:
     state = fold(read_journal(source.paths.journal), len(source.configurations))
-    node, observations, outside = parsed_space(spec), list[dict[str, Any]](), 0
+    node, observations, outside = parsed_space(spec), list[Observation](), 0
     for index, trial in state.trials.items():
         value = trial.objective
         if trial.status != COMPLETED or value is None or not math.isfinite(value):
@@ -96,7 +97,7 @@ def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Lesson:
         if choices is None:
             outside += 1
         else:
-            observations.append({"trial": trial_name(index), "choices": choices, "value": value})
+            observations.append(Observation(trial_name(index), choices, value))
     return Lesson(name, observations, outside)
 
 

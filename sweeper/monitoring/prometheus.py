@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Reported
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.asha import Halving
@@ -76,7 +76,7 @@ class MetricsSink:
 
     def append(self, record: Record) -> None:
         """Take note of when a trial reported."""
-        if record.kind == "report":
+        if isinstance(record.body, Reported):
             self._last_report = record.time
 
     def flush_if_due(self) -> None:

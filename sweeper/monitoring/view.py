@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.core.ids import trial_name
+from sweeper.journal.records import Failed
 from sweeper.journal.state import FAILED
 from sweeper.monitoring.snapshot import Snapshot
 from sweeper.text.durations import duration
@@ -18,6 +19,11 @@ from sweeper.text.durations import duration
 def counts_text(counts: Mapping[str, int], separator: str = ", ") -> str:
     """Return how many trials are in each status, e.g. `3 waiting, 2 running, 1 early stopped`."""
     return separator.join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items() if n)
+
+
+def failure_line(body: Failed) -> str:
+    """Return a failure as one plain line, e.g. `c00004 crash: its process died`."""
+    return f"{trial_name(body.configuration)} {body.failure}: {body.reason}"
 
 
 def speed_text(now: Snapshot) -> str:

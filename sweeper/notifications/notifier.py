@@ -22,7 +22,7 @@ from typing import Any
 from sweeper.core.bounded import Bounded
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import FAILED, SweepState
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.monitoring.view import counts_text
@@ -93,8 +93,8 @@ class Notifier:
 
     def append(self, record: Record) -> None:
         """Take note of a record: was it a trial's failure for good?"""
-        index = record.body.get("configuration")
-        if record.kind in ("failed", "report") and index is not None:
+        if isinstance(record.body, Failed | Reported):
+            index = record.body.configuration
             trial = self._state.trials[index]
             if trial.status == FAILED:
                 reason = redact(trial.stop_reason or trial.error or "")

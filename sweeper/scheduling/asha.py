@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Reported
+from trainables.worker.trial_reports import TrialReport
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,11 @@ class Rungs:
 
     def apply(self, record: Record) -> None:
         """Fold one journal record in: a report that was decided on at a rung."""
-        decision = record.body.get("decision") if record.kind == "report" else None
-        if decision and decision["rung"] is not None and decision["metric"] is not None:
-            self.add(decision["rung"], record.body["configuration"], decision["metric"])
+        if not isinstance(record.body, Reported) or record.body.decision is None:
+            return
+        decision = record.body.decision
+        if decision.rung is not None and decision.metric is not None:
+            self.add(decision.rung, record.body.configuration, decision.metric)
 
 
 def decide(rungs: Rungs, configuration: int, epoch: int, metric: float | None) -> Decision | None:
@@ -141,18 +144,18 @@ def decide(rungs: Rungs, configuration: int, epoch: int, metric: float | None) -
     return _compare(halving, rung, epoch, metric)
 
 
-def decide_on(rungs: Rungs, report: Mapping[str, Any]) -> Decision | None:
+def decide_on(rungs: Rungs, report: TrialReport) -> Decision | None:
     """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
 
     Where replicates diverged, or failed otherwise in processes of their own, the mean is over the others and the reason
     says so: such a configuration competes, but never unmarked.
     """
-    decision = decide(rungs, report["configuration"], report["epoch"], report["objective"])
-    diverged = sorted(map(int, report.get("replicate_errors", {})))
+    decision = decide(rungs, report.configuration, report.epoch, report.objective)
+    diverged = sorted(report.replicate_errors)
     if decision is None or decision.kind == "fail" or not diverged:
         return decision
     named = f"replicate{'s' if len(diverged) > 1 else ''} {', '.join(map(str, diverged))}"
-    word = "failed" if report.get("replicate_kinds") else "diverged"
+    word = "failed" if report.replicate_kinds else "diverged"
     return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which {word}")
 
 
@@ -164,24 +167,24 @@ def audit(halving: Halving, records: Iterable[Record]) -> tuple[int, list[str]]:
     """
     rungs, checked, differences = Rungs(halving), 0, []
     for record in records:
-        body = record.body
-        if record.kind == "report":
-            journaled = body["decision"]
-            decided = decide_on(rungs, body)
-            again = decided.to_dict() if decided is not None else None
+        if isinstance(record.body, Reported):
+            journaled = record.body.decision
+            again = decide_on(rungs, record.body.report)
             checked += journaled is not None
             if _comparable(again) != _comparable(journaled):
-                differences.append(f"record {record.sequence}: journaled {journaled}, recomputed {again}")
-                if journaled is not None and journaled["rung"] not in rungs.by_epoch:
+                differences.append(f"record {record.sequence}: journaled {_text(journaled)}, recomputed {_text(again)}")
+                if journaled is not None and journaled.rung not in rungs.by_epoch:
                     continue
         rungs.apply(record)
     return checked, differences
 
 
-def _comparable(decision: dict[str, Any] | None) -> dict[str, Any] | None:
-    if decision is None or decision["kind"] != "fail":
-        return decision
-    return {key: value for key, value in decision.items() if key != "reason"}
+def _comparable(decision: Decision | None) -> Decision | None:
+    return replace(decision, reason="") if decision is not None and decision.kind == "fail" else decision
+
+
+def _text(decision: Decision | None) -> str:
+    return str(decision.to_dict() if decision is not None else None)
 
 
 def _compare(halving: Halving, rung: Rung, epoch: int, metric: float) -> Decision:

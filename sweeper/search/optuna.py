@@ -24,7 +24,7 @@ from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search.optuna import OptunaSearch
 
 from sweeper.core.ids import seed_from, trial_name
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Learned, Record, configuration_of
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
 from sweeper.search.base import History, Observed, Suggestion
 from sweeper.space.domains.choices import Choice, draw
@@ -60,9 +60,9 @@ class OptunaSearcher:
     def apply(self, record: Record) -> None:
         """Take one record of the journal in; records come in order."""
         self._history.apply(record)
-        index = record.body.get("configuration")
-        if self._study is None or index not in self._history.trials:
-            if record.kind == "learned":
+        index = configuration_of(record.body)
+        if self._study is None or index is None or index not in self._history.trials:
+            if isinstance(record.body, Learned):
                 self._study = None
             return
         if not self._is_followed(index):

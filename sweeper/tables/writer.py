@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import Generations
 from sweeper.tables.large_tables import Arrivals, LargeTables

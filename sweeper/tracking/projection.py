@@ -23,6 +23,7 @@ import yaml
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import generation, record_names
+from sweeper.journal.records import Ended
 from sweeper.journal.tail import JournalTail
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.models import SweepSpec
@@ -106,7 +107,7 @@ class Projection:
         self._abandoned = abandoned
         for record in self._tail.read():
             self._runs.apply(record)
-            if record.kind == "ended":
+            if isinstance(record.body, Ended):
                 self.ended_at = record.sequence
             if self._runs.pending_points >= POINTS_A_PASS:
                 self._write(self._runs.take())

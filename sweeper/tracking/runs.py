@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import REHEARSAL
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Suggested, configuration_of
 from sweeper.journal.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import JournalRows
 from sweeper.text.labels import describe, in_order
@@ -126,13 +126,13 @@ class RunProjection:
                 self._touched.add(place)
         self.state.apply(record)
         rows = self._rows.project(record)
-        if rows and record.body["configuration"] in self._touched:
-            place = record.body["configuration"]
+        configuration = configuration_of(record.body)
+        if rows and configuration is not None and configuration in self._touched:
             measured = [*epoch_points(rows.get("epochs", ())), *evaluation_points(rows.get("evaluations", ()))]
-            points = self._points.setdefault(place, [])
+            points = self._points.setdefault(configuration, [])
             points += [Point(key, value, milliseconds, step) for key, value, step in measured]
             self._waiting += len(measured)
-            self._texts.setdefault(place, {}).update(unavailable_texts(rows.get("evaluations", ())))
+            self._texts.setdefault(configuration, {}).update(unavailable_texts(rows.get("evaluations", ())))
 
     @property
     def pending_points(self) -> int:
@@ -165,10 +165,11 @@ class RunProjection:
 
     def _places(self, record: Record) -> list[int]:
         """Return the runs that a record changes; a trial has one from its start on."""
-        if record.kind == "suggested":
+        if isinstance(record.body, Suggested):
             return []
-        if "configuration" in record.body:
-            return [record.body["configuration"]]
+        configuration = configuration_of(record.body)
+        if configuration is not None:
+            return [configuration]
         # Drivers that start or end change what was running to interrupted.
         return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
 

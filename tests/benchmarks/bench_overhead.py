@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.journal.journal import Record, read_journal
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Record
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.storage.manifest import hardware

@@ -31,7 +31,8 @@ from sweeper.analysis.statistics.families import unpaired_difference
 from sweeper.analysis.statistics.paired import holm, p_text
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
-from sweeper.journal.journal import Journal, Record
+from sweeper.journal.journal import Journal
+from sweeper.journal.records import Record
 from sweeper.journal.state import COMPLETED, SweepState
 from sweeper.scheduling.asha import Rungs
 from sweeper.search.base import Searcher, suggested_body

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.journal.journal import Record, read_journal
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED
 from sweeper.results import load
 from sweeper.scheduling.asha import Rungs, audit, decide

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from tests.mlflow_stores import Server, postgresql
 from tests.remote.services import BUCKET, RayNodes, job_list, ray_nodes, s3_server, wait_until
 from tests.running import SPACE, write_space

@@ -19,7 +19,8 @@ import numpy as np
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, PREEMPTED, Failure
-from sweeper.journal.journal import Journal, Record, read_journal
+from sweeper.journal.journal import Journal, read_journal
+from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold
 from sweeper.scheduling.asha import Halving, Rungs
 from sweeper.search.base import Searcher

@@ -14,7 +14,8 @@ import yaml
 
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.core.schemas import table_schemas
-from sweeper.journal.journal import Journal, Record
+from sweeper.journal.journal import Journal
+from sweeper.journal.records import Record
 from sweeper.space.configurations import column_types, configurations
 from sweeper.space.models import SweepSpec
 from sweeper.tables.writer import ParquetSink

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.search.base import Searcher, Suggestion, suggested_body
 from sweeper.space.domains.choices import Choice
 from sweeper.space.domains.domains import Interval, Members

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Journal, Record, read_journal, record_names, set_aside_damaged
+from sweeper.journal.journal import Journal, read_journal, record_names, set_aside_damaged
+from sweeper.journal.records import Record
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False), st.text(max_size=8)),

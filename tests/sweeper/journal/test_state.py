@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import snapshot

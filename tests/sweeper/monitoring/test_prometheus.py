@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, RUNNING, WAITING, SweepState
 from sweeper.monitoring.prometheus import METRICS, PUBLISH_SECONDS, MetricsSink
 from sweeper.planning.prices import price_from

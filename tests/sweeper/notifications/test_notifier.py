@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState
 from sweeper.notifications.notifier import FAILURE_SECONDS, Notifier
 from sweeper.space.loading import load_spec

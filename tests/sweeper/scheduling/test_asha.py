@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.scheduling.asha import Halving, Rung, Rungs, audit, decide, decide_on
 from tests.sweeper.simulated_halving import simulate
 

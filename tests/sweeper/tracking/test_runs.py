@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.core.ids import config_hash
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.tracking.points import epoch_points, evaluation_points
 from sweeper.tracking.runs import SWEEP_RUN, RunProjection, SweepDescription, unavailable_texts
 

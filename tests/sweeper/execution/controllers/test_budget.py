@@ -15,7 +15,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.execution.amendments import amend
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
 from sweeper.execution.peers import SILENCE_SECONDS, TELL_SECONDS, Peers
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import load_spec
