@@ -40,6 +40,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
 from sweeper.space.suggested import configurations_of
 from sweeper.storage.manifest import hardware
+from tests.sweeper.records import fields
 
 SPACE = "searched_losses"
 WAYS = {
@@ -84,7 +85,7 @@ class Spending:
         """Take a report in."""
         if record.kind != "report":
             return
-        body = record.body
+        body = fields(record)
         self.spent += len(body["epochs"])
         # What is found with the last epochs of a share of the budget counts for the next share.
         while len(self.at) < len(SHARES) and self.spent > SHARES[len(self.at)] * self.budget:

@@ -14,6 +14,7 @@ from sweeper.space.domains.choices import Choice
 from sweeper.space.domains.domains import Interval, Members
 from sweeper.space.loading import build_spec
 from sweeper.space.models import SweepSpec
+from tests.sweeper.records import made_record
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 SPACE: dict[str, Any] = {
@@ -72,7 +73,7 @@ class Journaled:
 
     def add(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write one record."""
-        self.records.append(Record(len(self.records), kind, 0.0, dict(body)))
+        self.records.append(made_record(len(self.records), kind, 0.0, dict(body)))
         self.searcher.apply(self.records[-1])
 
     def suggest(self, index: int) -> Suggestion:

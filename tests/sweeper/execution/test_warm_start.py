@@ -28,6 +28,7 @@ from sweeper.space.searchers import searcher_for
 from sweeper.storage.sweeps import Sweep
 from tests.running import reports
 from tests.sweeper.inline_sweep import Inline
+from tests.sweeper.records import fields
 
 SEARCHED = ("searcher=optuna", "searcher.startup=2", "samples=6")
 
@@ -96,7 +97,7 @@ def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
     warm = earlier[0].run("warm", *SEARCHED, "searcher.warm_start=[earlier]")
     records = list(read_journal(warm.paths.journal))
     assert [record.kind for record in records[:3]] == ["attempt", "learned", "suggested"]
-    number = len(records[1].body["observations"])
+    number = len(fields(records[1])["observations"])
     manifest = json.loads(warm.paths.manifest.read_text())
     assert manifest["warm_start"] == [{"sweep": "earlier", "observations": number, "outside": 0}]
     assert manifest["versions"]["optuna"]
@@ -115,7 +116,7 @@ def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
 
 
 def _suggestions(sweep: Sweep) -> list[Any]:
-    return [r.body["choices"] for r in read_journal(sweep.paths.journal) if r.kind == "suggested"]
+    return [fields(r)["choices"] for r in read_journal(sweep.paths.journal) if r.kind == "suggested"]
 
 
 def test_a_longer_search_takes_over_what_a_shorter_one_trained(tmp_path: Path) -> None:
@@ -126,7 +127,9 @@ def test_a_longer_search_takes_over_what_a_shorter_one_trained(tmp_path: Path) -
     extended = inline.run("extended", *SEARCHED, "samples=9", named=("short",))
     assert inline.trained == [6, 7, 8]
     assert _suggestions(extended) == _suggestions(whole) and _suggestions(whole)[:6] == _suggestions(short)
-    assert [r.body["decision"] for r in reports(extended.paths)] == [r.body["decision"] for r in reports(whole.paths)]
+    assert [fields(r)["decision"] for r in reports(extended.paths)] == [
+        fields(r)["decision"] for r in reports(whole.paths)
+    ]
     # A random sweep has other configurations at the same places, but for none of them the same.
     inline.run("random", "samples=9", named=("short",))
     assert len(inline.trained) == 9

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold
+from tests.sweeper.records import fields, made_record
 
 
 class Script:
@@ -17,7 +17,7 @@ class Script:
         self.records = []
 
     def add(self, kind, **body):
-        self.records.append(Record(len(self.records), kind, 100.0 + len(self.records), body))
+        self.records.append(made_record(len(self.records), kind, 100.0 + len(self.records), body))
         return self
 
     def attempt(self, number):
@@ -49,7 +49,7 @@ class Script:
     def failed(self, configuration, *, counts=True, final=False, attempt=1):
         body = {"epoch": 3, "kind": "crash", "reason": "its process died", "counts": counts, "final": final}
         body |= {"configuration": configuration, "attempt": attempt}
-        self.records.append(Record(len(self.records), "failed", 100.0 + len(self.records), body))
+        self.records.append(made_record(len(self.records), "failed", 100.0 + len(self.records), body))
         return self
 
     def fold(self, configurations=4):
@@ -128,7 +128,7 @@ def test_starting_does_not_reopen_what_has_ended():
 
 def test_replicates_that_failed_alone_are_remembered():
     script = Script().attempt(1).started(0).report(0, 3)
-    script.records[-1].body["replicate_errors"] = {"1": "train_loss is nan"}
+    fields(script.records[-1])["replicate_errors"] = {"1": "train_loss is nan"}
     assert script.fold().trials[0].replicate_errors == {1: "train_loss is nan"}
 
 
@@ -147,4 +147,4 @@ def test_folding_in_two_parts_gives_the_same():
 
 def test_an_unknown_kind_of_record_is_an_error():
     with pytest.raises(AttributeError, match="moved"):
-        SweepState(1).apply(Record(0, "moved", 0.0, {}))
+        SweepState(1).apply(made_record(0, "moved", 0.0, {}))

@@ -8,11 +8,11 @@ import math
 import pytest
 from rich.console import Console
 
-from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.asha import Halving
+from tests.sweeper.records import made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 
@@ -101,8 +101,8 @@ def test_every_failure_is_told_at_once():
     progress, stream = _plain(_sweep(), [0.0])
     body = {"configuration": 4, "kind": "crash", "reason": "its process died"}
     with progress:
-        progress.append(Record(0, "failed", 0.0, body))
-        progress.append(Record(1, "started", 0.0, {"configuration": 4}))
+        progress.append(made_record(0, "failed", 0.0, body))
+        progress.append(made_record(1, "started", 0.0, {"configuration": 4}))
     assert stream.getvalue() == "c00004 crash: its process died\n"
 
 

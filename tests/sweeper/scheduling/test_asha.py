@@ -14,8 +14,8 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.records import Record
 from sweeper.scheduling.asha import Halving, Rung, Rungs, audit, decide, decide_on
+from tests.sweeper.records import fields, made_record
 from tests.sweeper.simulated_halving import simulate
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -51,7 +51,7 @@ def _play(halving, stream, rungs=None):
 
 def _record(sequence, configuration, epoch, value, decision):
     body = {"configuration": configuration, "epoch": epoch, "objective": value, "decision": decision.to_dict()}
-    return Record(sequence, "report", float(sequence), body)
+    return made_record(sequence, "report", float(sequence), body)
 
 
 def _records(halving, seed, trials=25):
@@ -182,7 +182,7 @@ def test_replay_gives_the_same_rungs_and_decisions_wherever_it_was_interrupted(s
         for record in records[:cut]:
             rungs.apply(record)
         for record in records[cut:]:
-            body = record.body
+            body = fields(record)
             assert decide(rungs, body["configuration"], body["epoch"], body["objective"]).to_dict() == body["decision"]
             rungs.apply(record)
 
@@ -211,7 +211,7 @@ def test_audit_finds_every_tampered_decision(seed):
         "reason": lambda v: v + " ",
     }.items():
         place = int(rng.integers(len(records)))
-        body = records[place].body
+        body = fields(records[place])
         decision = {**body["decision"], field: change(body["decision"][field])}
         tampered = dataclasses.replace(records[place], body={**body, "decision": decision})
         _, differences = audit(HALVING, [*records[:place], tampered])
@@ -220,7 +220,7 @@ def test_audit_finds_every_tampered_decision(seed):
 
 def test_audit_finds_a_decision_that_was_not_made():
     records = _records(HALVING, 1)
-    skipped = dataclasses.replace(records[4], body={**records[4].body, "decision": None})
+    skipped = dataclasses.replace(records[4], body={**fields(records[4]), "decision": None})
     assert len(audit(HALVING, [*records[:4], skipped])[1]) == 1
 
 
@@ -260,7 +260,7 @@ def test_a_decision_names_the_replicates_that_its_mean_leaves_out():
         {"configuration": 1, "epoch": 3, "objective": 0.5, "decision": decide(Rungs(HALVING), 1, 3, 0.5).to_dict()},
         {**report, "decision": decision.to_dict()},
     ]
-    records = [Record(number, "report", 0.0, body) for number, body in enumerate(bodies)]
+    records = [made_record(number, "report", 0.0, body) for number, body in enumerate(bodies)]
     assert audit(HALVING, records) == (2, [])
     unmarked = dataclasses.replace(records[1], body={**report, "decision": plain.to_dict()})
     assert len(audit(HALVING, [records[0], unmarked])[1]) == 1, "a configuration never competes unmarked"

@@ -24,6 +24,7 @@ from sweeper.journal.state import fold
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import CRASHED, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
+from tests.sweeper.records import fields
 from trainables.worker.trial_process import CONTEXT_BYTES, memory_cap
 
 GIB = 2**30
@@ -145,7 +146,7 @@ def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp
         again.on_failure(first, OUT)
         if again.next_assignment() != first:
             break
-    records = [r.body for r in sweep.records() if r.kind == "failed"]
+    records = [fields(r) for r in sweep.records() if r.kind == "failed"]
     assert [body["counts"] for body in records] == [False] * 3 + [True] * 2
     trial = fold(sweep.records(), 3).trials[0]
     ended = trial.replicates[0].status if isinstance(again, ReplicateDriver) else trial.status
@@ -173,4 +174,4 @@ def test_without_shares_nothing_changes(tmp_path):
     assert driver.share_of(assignment) is None
     driver.on_started(assignment)
     driver.on_failure(assignment, CRASHED)
-    assert "share" not in [r.body for r in sweep.records()][-1]
+    assert "share" not in [fields(r) for r in sweep.records()][-1]
