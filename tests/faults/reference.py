@@ -13,7 +13,7 @@ import torch
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
 from sweeper.journal.journal import read_journal
-from sweeper.journal.records import Record
+from sweeper.journal.records import Body, Record, Reported
 from sweeper.journal.state import ENDED
 from sweeper.results import load
 from sweeper.scheduling.asha import Rungs, audit, decide
@@ -22,7 +22,7 @@ from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
 from tests.running import metrics_by_key, same
-from tests.sweeper.records import fields, made_record
+from tests.sweeper.records import fields, made_body
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
@@ -85,16 +85,16 @@ class Searched(Drawn):
     def choose(self, index: int) -> dict[str, Any]:
         """Return configuration `index`."""
         suggestion = self._searcher.suggest(index)
-        self._tell("suggested", suggested_body(index, suggestion, self._searcher.maker))
+        self._tell(suggested_body(index, suggestion, self._searcher.maker))
         return suggestion.values
 
     def hear(self, index: int, decision: dict[str, Any]) -> None:
         """Tell the searcher."""
         status = {"stop": "early_stopped", "complete": "completed"}.get(decision["kind"], "running")
-        self._tell("report", {"configuration": index, "status": status, "decision": decision})
+        self._tell(made_body("report", {"configuration": index, "status": status, "decision": decision}))
 
-    def _tell(self, kind: str, body: dict[str, Any]) -> None:
-        self._searcher.apply(made_record(self._records, kind, 0.0, body))
+    def _tell(self, body: Body) -> None:
+        self._searcher.apply(Record(self._records, 0.0, body))
         self._records += 1
 
 
@@ -137,13 +137,13 @@ def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturb
         # Beyond the early stop, too: with several trials at once others may get that far.
         while not trial.finished:
             report = trial.advance()
-            records.append(made_record(len(records), "report", 0.0, report))
+            records.append(Record(len(records), 0.0, Reported(report, 1, "running", None)))
             if decided and decided[-1]["kind"] == "stop":
                 continue
-            decision = decide(rungs, index, report["epoch"], report["objective"])
+            decision = decide(rungs, index, report.epoch, report.objective)
             if decision is not None:
                 decided.append(decision.to_dict())
-                rungs.add(report["epoch"], index, report["objective"])
+                rungs.add(report.epoch, index, report.objective)
                 chosen.hear(index, decided[-1])
         decisions[index] = decided
     return Undisturbed(spec, metrics_by_key(records), decisions, known)

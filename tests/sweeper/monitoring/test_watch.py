@@ -16,7 +16,6 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.lease import Lease
 from sweeper.storage.sweeps import create_sweep
 from tests.sweeper.journal.test_state import Script
-from tests.sweeper.records import fields
 from tests.sweeper.storage.test_sweeps import SPACE
 
 
@@ -34,7 +33,7 @@ class Driven:
     def write(self, script):
         journal = Journal(self.paths.journal, clock=lambda: self.now, durable=False)
         for record in script.records:
-            journal.append(record.kind, fields(record))
+            journal.append(record.body)
 
     def watch(self):
         return SweepWatch("small", str(self.output), clock=lambda: self.now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -198,7 +199,7 @@ def test_an_audit_names_what_does_not_follow_from_the_records_before_it():
 
     def audited(change: dict[str, Any], index: int = 5) -> Any:
         records = [
-            type(r)(r.sequence, r.kind, r.time, {**fields(r), **change})
+            replace(r, body=replace(r.body, **change))
             if r.kind == "suggested" and fields(r)["configuration"] == index
             else r
             for r in journaled.records

@@ -143,9 +143,9 @@ def test_a_suggestion_is_durable_before_its_trial_is_given_out(tmp_path):
     sweep, told = _sweep(tmp_path), []
 
     class Settling(Journal):
-        def append(self, kind, body):
-            told.append(kind)
-            return super().append(kind, body)
+        def append(self, body):
+            told.append(body.kind)
+            return super().append(body)
 
         def settle(self):
             told.append("settled")
