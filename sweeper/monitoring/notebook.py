@@ -16,7 +16,7 @@ from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import Snapshot
-from sweeper.monitoring.view import counts_text, failure_line, left_text, speed_text
+from sweeper.monitoring.view import best_text, counts_text, failure_line, left_text, speed_text
 from sweeper.scheduling.asha import Halving
 from sweeper.text.durations import duration
 
@@ -102,7 +102,7 @@ class NotebookProgress(Progress):
         parts += [f"<i>{escape(self._cluster)}</i>"] if self._cluster else []
         if now.best is not None:
             words = f"{trial_name(now.best.configuration)} {self._describe(now.best.configuration)}"
-            found = f"best {self._halving.metric} {now.best.objective:.4f} after {now.best.epochs} epochs: {words}"
+            found = f"{best_text(now.best, self._halving.metric)} after {now.best.epochs} epochs: {words}"
             parts.append(f"<b>{escape(found)}</b>")
         parts += [f'<span style="color:#c0392b">{escape(text)}</span>' for text in self._failures[-FAILURES_SHOWN:]]
         lines = "".join(f"<div>{part}</div>" for part in parts)

@@ -28,7 +28,10 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sweeper_trial_hours": ("Hours that trials have taken, one after the other.", ("sweep",)),
     "sweeper_gpu_hours": ("Hours of whole GPUs that trials have taken.", ("sweep",)),
     "sweeper_cost": ("Those hours at the price that SWEEPER_GPU_HOUR_PRICE names; absent without it.", ("sweep",)),
-    "sweeper_best_objective": ("The best trial's objective.", ("sweep", "metric")),
+    "sweeper_best_objective": (
+        "The best trial's objective; while none has completed, the best so far.",
+        ("sweep", "metric"),
+    ),
     "sweeper_last_report_time_seconds": ("When a trial last reported, in seconds since 1970.", ("sweep",)),
 }
 """Name → what it counts, and its labels."""

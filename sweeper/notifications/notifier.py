@@ -25,7 +25,7 @@ from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import FAILED, SweepState
 from sweeper.monitoring.snapshot import snapshot
-from sweeper.monitoring.view import counts_text
+from sweeper.monitoring.view import best_text, counts_text
 from sweeper.notifications.delivery import deliver
 from sweeper.space.notify import Target
 from sweeper.storage.sweeps import Sweep
@@ -170,8 +170,7 @@ class Notifier:
             return counts_text(now.counts)
         metric, best = self._sweep.spec.objective.metric, now.best
         described = self._sweep.describe(best.configuration)
-        value = f"best {metric} {best.objective:.4f}"
-        return f"{counts_text(now.counts)}; {value}: {trial_name(best.configuration)} {described}"
+        return f"{counts_text(now.counts)}; {best_text(best, metric)}: {trial_name(best.configuration)} {described}"
 
 
 class _Courier:
