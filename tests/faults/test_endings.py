@@ -53,7 +53,7 @@ def test_a_trial_that_takes_too_long_ends_and_has_its_time_again_when_it_is_resu
     assert math.isnan(last["objective"]) and 1 < last["epoch"] < 9
     again = Trial(assignment, settings, dataset)
     assert again.advance().epoch == reports[-2]["epoch"], "it repeats the last sound report"
-    assert not again.advance(ticking(0.1).__next__)["failure"]
+    assert not again.advance(ticking(0.1).__next__).failure
 
 
 def test_a_loss_that_is_not_finite_ends_a_trial_at_once(space: Path, tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def test_it_learns_what_finished_in_its_space_and_counts_the_rest(earlier: tuple
     assert (len(lesson.observations), lesson.outside) == (len(finished), 0)
     node = parsed_space(sweep.spec)
     for each, (index, trial) in zip(lesson.observations, finished.items(), strict=True):
-        assert each["trial"] == f"c{index:05d}" and each["value"] == trial.objective
-        assert each["choices"] == choices_of(node, sweep.configurations[index])
+        assert each.trial == f"c{index:05d}" and each.value == trial.objective
+        assert each.choices == choices_of(node, sweep.configurations[index])
     rates = [sweep.configurations[index]["optimizer"]["lr"] for index in finished]
     within = sum(rate <= min(rates) for rate in rates)
     (lesson,) = _lessons(inline, f"space.optimizer.lr.loguniform=[0.01, {min(rates)}]")

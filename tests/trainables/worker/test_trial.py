@@ -169,7 +169,7 @@ def test_wall_time_goes_on_over_a_restore(tmp_path, dataset):
     first = Trial(_assignment(), settings, dataset).advance(lambda: float(next(ticks)))
     resumed = Trial(_assignment(), settings, dataset)
     resumed.advance()
-    assert resumed.advance(lambda: float(next(ticks)))["wall_seconds"] > first["wall_seconds"] > 0
+    assert resumed.advance(lambda: float(next(ticks))).wall_seconds > first.wall_seconds > 0
 
 
 def test_one_checkpoint_is_kept_once_the_next_report_was_asked_for(tmp_path, dataset):
@@ -239,7 +239,7 @@ def test_a_trial_that_takes_too_long_fails_after_its_epoch_and_has_its_time_agai
     def until_it_ends():
         trial, reports = Trial(_assignment(), settings, dataset), []
         while not trial.finished and not (reports and reports[-1]["failure"]):
-            reports.append(trial.advance(clock))
+            reports.append(trial.advance(clock).to_dict())
         return reports
 
     failed = until_it_ends()

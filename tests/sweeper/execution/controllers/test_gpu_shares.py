@@ -62,11 +62,11 @@ def test_after_running_out_a_share_doubles_up_to_a_whole_card():
 
 
 def test_running_out_counts_against_retries_only_on_a_whole_card():
-    failure, raised = on_a_larger_share(OUT, 0.25)
-    assert raised == {"share": 0.5} and not failure.counts
+    failure, larger = on_a_larger_share(OUT, 0.25)
+    assert larger == 0.5 and not failure.counts
     assert failure.reason.endswith("(on 0.25 of a card; it is tried again on 0.5)")
     for failure, share in ((OUT, 1.0), (OUT, None), (Failure(CRASH, "it died"), 0.25)):
-        assert on_a_larger_share(failure, share) == (failure, {})
+        assert on_a_larger_share(failure, share) == (failure, None)
 
 
 def test_torch_may_allocate_a_share_less_what_cuda_takes_beside_it():
