@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.sweeper.records import fields
+
 POSTGRESQL = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/bin"))
 EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece", "lr", "seconds")
 

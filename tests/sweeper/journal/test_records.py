@@ -76,7 +76,7 @@ WRITTEN = {
         '{"sequence":12,"kind":"ended","time":1.5,"body":{"attempt":1,"outcome":"stopped","reason":"asked to"}}'
     ),
 }
-"""What release 0.1 wrote, by file name, without the line of the checksum: every kind, with and without optional keys."""
+"""What release 0.1 wrote, by file name, without the line of the checksum: all kinds, with and without optional keys."""
 
 
 @pytest.mark.parametrize("name", WRITTEN)
