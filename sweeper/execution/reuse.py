@@ -57,7 +57,7 @@ class Chosen:
 
 def choose_sources(
     spec: SweepSpec,
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
     output: str | Path,
     own_code: str | None = None,
     *,
@@ -168,7 +168,7 @@ def _open(name: str, output: str | Path, *, tables: bool) -> Sweep:
     return open_sweep(*local_copy(name, output, tables=tables))
 
 
-def _differences(spec: SweepSpec, facts: Mapping[str, Any], own_code: str | None, source: Sweep) -> list[str]:
+def _differences(spec: SweepSpec, facts: Mapping[str, object], own_code: str | None, source: Sweep) -> list[str]:
     """Return what keeps a sweep's trials from being those of `spec`, a few words each."""
     here = _what_numbers_follow_from(spec, {**spec.dataset, **facts})
     there = _what_numbers_follow_from(source.spec, _manifest(source).get("dataset"))
@@ -192,7 +192,7 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
         return {}
 
 
-def _what_numbers_follow_from(spec: SweepSpec, dataset: Any) -> dict[str, Any]:
+def _what_numbers_follow_from(spec: SweepSpec, dataset: object) -> dict[str, object]:
     """Return the parts of a search space that a trial's numbers depend on besides its configuration, as plain values.
 
     What is not known to be harmless counts, so that a setting that is added some day is compared without being named.
@@ -208,14 +208,16 @@ def _attempts_of_this_code(source: Sweep) -> set[int]:
     return {body.attempt for body in attempts if body.code == code_version()}
 
 
-def _digest(configurations: Sequence[Any], index: int) -> str | None:
+def _digest(configurations: Sequence[Mapping[str, object]], index: int) -> str | None:
     """Return a configuration's hash; `None` where a searcher has not chosen it yet."""
     if isinstance(configurations, SuggestedConfigurations) and not configurations.known(index):
         return None
     return config_hash(configurations[index])
 
 
-def _ended_reports(source: Sweep, here: Sequence[Any], wanted: Sequence[int]) -> dict[int, list[TakenOver]]:
+def _ended_reports(
+    source: Sweep, here: Sequence[Mapping[str, object]], wanted: Sequence[int]
+) -> dict[int, list[TakenOver]]:
     """Return the reports of the source's trials that ended well, ran this code only, and may be the same here.
 
     Raises SweeperError when the source's journal is damaged.

@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import trial_name
@@ -47,13 +46,13 @@ class Lesson:
         """Return the body of the journal record that makes it known; its attempt is that of who journals it."""
         return Learned(0, self.sweep, self.observations, self.outside)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Return what the manifest says of it."""
         return {"sweep": self.sweep, "observations": len(self.observations), "outside": self.outside}
 
 
 def lessons(
-    spec: SweepSpec, facts: Mapping[str, Any], output: str | Path, known: Mapping[str, Any] | None = None
+    spec: SweepSpec, facts: Mapping[str, object], output: str | Path, known: Mapping[str, object] | None = None
 ) -> list[Lesson]:
     """Return what the sweeps of `searcher.warm_start` teach, in that order.
 
@@ -101,7 +100,7 @@ def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Lesson:
     return Lesson(name, observations, outside)
 
 
-def _differences(spec: SweepSpec, facts: Mapping[str, Any], source: Sweep) -> list[str]:
+def _differences(spec: SweepSpec, facts: Mapping[str, object], source: Sweep) -> list[str]:
     """Return why a source's objectives are not those of `spec`, a few words each."""
     here, there = spec.objective, source.spec.objective
     reasons = []
@@ -119,7 +118,7 @@ def _differences(spec: SweepSpec, facts: Mapping[str, Any], source: Sweep) -> li
     return reasons
 
 
-def _dataset(source: Sweep) -> Any:
+def _dataset(source: Sweep) -> object:
     try:
         return json.loads(source.paths.manifest.read_text()).get("dataset")
     except (OSError, ValueError, AttributeError):
@@ -127,5 +126,5 @@ def _dataset(source: Sweep) -> Any:
         return None
 
 
-def _plain(values: Mapping[str, Any]) -> Any:
+def _plain(values: Mapping[str, object]) -> object:
     return json.loads(json.dumps(values))

@@ -35,7 +35,7 @@ class Decision:
             # A decision equals the one that is read back, and NaN equals nothing.
             object.__setattr__(self, "metric", None)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the decision as plain JSON values."""
         return dict(vars(self))
 

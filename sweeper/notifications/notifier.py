@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
 
 from sweeper.core.bounded import Bounded
 from sweeper.core.errors import SweeperError
@@ -135,14 +134,14 @@ class Notifier:
         text = f"{self._sweep.name}: {first['trial']} failed ({first['kind']}): {first['reason']}{others}"
         self._tell((FAILURE,), text, failures=failures[:FAILURES_A_MESSAGE], failed=len(failures))
 
-    def _tell(self, events: Sequence[str], text: str, **more: Any) -> None:
+    def _tell(self, events: Sequence[str], text: str, **more: object) -> None:
         wanted = [courier for courier in self._mail if not courier.target.on.isdisjoint(events)]
         if wanted:
             message = json.dumps(self._message(events[0], text, more), ensure_ascii=False).encode()
             for courier in wanted:
                 courier.post(events[0], message)
 
-    def _message(self, event: str, text: str, more: Mapping[str, Any]) -> dict[str, Any]:
+    def _message(self, event: str, text: str, more: Mapping[str, object]) -> dict[str, object]:
         now = snapshot(self._state, self._sweep.spec.halving, seconds=0.0, epochs_before=0.0)
         best = now.best and {
             "trial": trial_name(now.best.configuration),

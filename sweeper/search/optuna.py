@@ -19,7 +19,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import BaseTrial, FrozenTrial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search.optuna import OptunaSearch
 
@@ -112,7 +112,7 @@ class OptunaSearcher:
             study.on_trial_complete(name, result, error=known.status == FAILED)
             told.status = known.status
 
-    def _walk(self, trial: Any) -> None:
+    def _walk(self, trial: BaseTrial) -> None:
         """Suggest one configuration: Tune calls this with Optuna's trial, whose `suggest_…` make the choices."""
         asked = _Asked(trial)
         self._made = Suggestion(draw(self._node, "", 0, asked), asked.choices)
@@ -121,7 +121,7 @@ class OptunaSearcher:
 class _Asked:
     """Chooses what an Optuna trial suggests, and keeps the choices."""
 
-    def __init__(self, trial: Any) -> None:
+    def __init__(self, trial: BaseTrial) -> None:
         self._trial = trial
         self.choices: dict[str, Choice] = {}
 
@@ -165,7 +165,7 @@ class SeededTpe(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return none: hyperparameters are sampled one by one."""
         return {}
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -63,7 +62,7 @@ class ParquetSink:
         self,
         paths: SweepPaths,
         schemas: Mapping[str, pa.Schema],
-        configurations: Sequence[Mapping[str, Any] | None],
+        configurations: Sequence[Mapping[str, object] | None],
         *,
         replicates: int,
         sweep_seed: int,

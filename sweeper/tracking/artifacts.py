@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -14,7 +13,7 @@ from sweeper.core.objective import Mode
 from sweeper.journal.best import best_trial, best_words
 from sweeper.journal.state import SweepState
 from sweeper.tables.recalibrations import recalibration_parts
-from sweeper.tracking.diagrams import DIAGRAM, SPLIT, merged, reliability_diagram, said_of
+from sweeper.tracking.diagrams import DIAGRAM, SPLIT, Bins, merged, reliability_diagram, said_of
 from trainables.worker.trial_tables import write_parquet
 
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
@@ -45,7 +44,7 @@ def artifacts(paths: SweepPaths, state: SweepState, mode: Mode, folder: Path) ->
             yield target, None
 
 
-def reliability_of(paths: SweepPaths, trial: str) -> list[dict[str, Any]]:
+def reliability_of(paths: SweepPaths, trial: str) -> Bins:
     """Return the bins of a trial's last evaluation on the test split, counted together over its replicates."""
     rows = ds.dataset(paths.tables / "reliability", format="parquet").to_table(
         filter=(pc.field("trial") == trial) & (pc.field("split") == SPLIT)

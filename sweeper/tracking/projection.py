@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -214,7 +213,7 @@ def _questions(paths: SweepPaths) -> str:
 
 def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
     first = paths.journal / record_names(paths.journal)[0]
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "dataset": spec.dataset.get("name"),
         "objective": f"{spec.objective.mode} {spec.objective.metric}",
         "scheduler": spec.scheduler.name,

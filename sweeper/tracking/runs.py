@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import REHEARSAL
@@ -17,6 +16,7 @@ from sweeper.journal.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepSta
 from sweeper.tables.rows import JournalRows
 from sweeper.text.labels import describe, in_order
 from sweeper.tracking.points import Point, epoch_points, evaluation_points
+from trainables.worker.trial_reports import Row
 
 GENERATION_TAG = "journal_generation"
 """The tag that tells runs of a journal some of whose records were set aside from those made before."""
@@ -91,7 +91,7 @@ class SweepDescription:
     name: str
     identity: str
     generation: str
-    configurations: Sequence[Mapping[str, Any]]
+    configurations: Sequence[Mapping[str, object]]
     varying: Sequence[str]
     tags: Mapping[str, str]
 
@@ -178,7 +178,7 @@ class RunProjection:
         flat = flatten_configuration(self._configuration(index))
         return f"{trial_name(index)} {describe(flat, in_order(self._description.varying))}"[:LONGEST_NAME]
 
-    def _configuration(self, index: int) -> Mapping[str, Any]:
+    def _configuration(self, index: int) -> Mapping[str, object]:
         return self.state.suggested.get(index) or self._description.configurations[index]
 
     def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
@@ -237,7 +237,7 @@ class RunProjection:
         }
 
 
-def unavailable_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def unavailable_texts(rows: Iterable[Row]) -> dict[str, str]:
     """Return the reasons why something could not be measured, `posthoc_…_unavailable` and `hessian_unavailable`."""
     return {
         column: _text(value)
@@ -263,5 +263,5 @@ def _trial_tags(trial: TrialState) -> dict[str, str]:
     return {key: _text(value) for key, value in facts.items() if value is not None}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value)[:LONGEST_TEXT]

@@ -69,7 +69,7 @@ class SweepTrainable(tune.Trainable):
         self._leaving = LeavingNode()
         self._take(config)
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> dict[str, object]:
         """Return the reports of at least one configuration; of several when they are short."""
         if self._leaving():
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.

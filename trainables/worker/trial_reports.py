@@ -48,7 +48,7 @@ class TrialReport:
     replicate_errors: Mapping[int, str] = field(default_factory=dict)
     replicate_kinds: Mapping[int, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain values, for Ray and for checkpoints, which are read with `weights_only`."""
         return {
             "configuration": self.configuration,
