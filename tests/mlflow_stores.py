@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.sweeper.records import fields
+
 POSTGRESQL = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/bin"))
 EPOCH_METRICS = ("train_loss", "val_nll", "val_accuracy", "val_ece", "lr", "seconds")
 
@@ -65,8 +67,8 @@ def expected_points(records: list[Any]) -> dict[int, dict[str, set[tuple[int, in
     seen: set[tuple[Any, ...]] = set()
     for record in records:
         for table in ("epochs", "evaluations") if record.kind == "report" else ():
-            for row in record.body[table]:
-                index, split = record.body["configuration"], row.get("split")
+            for row in fields(record)[table]:
+                index, split = fields(record)["configuration"], row.get("split")
                 key = (index, row["replicate"], row["epoch"], split)
                 if key in seen:
                     continue

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import Record, read_journal, record_names
+from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.records import Record
+from tests.sweeper.records import fields
 
 SPACE = """
 dataset: {name: digits}
@@ -101,7 +103,7 @@ def metrics_by_key(records: Sequence[Record]) -> dict[tuple[int, int, int, str],
     """Return every measured value by (configuration, replicate, epoch, split or `epoch`), without timings."""
     found: dict[tuple[int, int, int, str], dict[str, object]] = {}
     for record in records:
-        body = record.body
+        body = fields(record)
         for kind in ("epochs", "evaluations"):
             for row in body[kind]:
                 key = (body["configuration"], row["replicate"], row["epoch"], row.get("split", "epoch"))

@@ -15,6 +15,7 @@ from sweeper.journal.state import SweepState, fold
 from sweeper.scheduling.audit import audit
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec
+from tests.sweeper.records import fields
 
 SPACE = {
     "dataset": "digits",
@@ -64,7 +65,7 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
     assert {trial.device for trial in trials.values()} == {device}
     assert audit(spec.halving, records)[1] == []
     _check_neighbours([json.loads(path.read_text()) for path in sorted(notes.iterdir())])
-    return [record.body for record in records if record.kind == "failed"]
+    return [fields(record) for record in records if record.kind == "failed"]
 
 
 def _noting(folder: Path, eat: Callable[[float], None]) -> type:

@@ -21,8 +21,10 @@ from typing import Any
 from sweeper.core.code_version import code_version
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import config_hash, trial_name
+from sweeper.execution.driver.driver import TakenOver
 from sweeper.execution.reused_tables import TablesOfTrials
 from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Attempt, Reported, Reused
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, SweepState
 from sweeper.space.models import SweepSpec
 from sweeper.space.suggested import SuggestedConfigurations
@@ -34,9 +36,6 @@ from trainables.worker.object_store import is_store_address
 
 MANIFEST_KEY = "reuse"
 """The manifest's list of sweeps that this one takes trials over from."""
-
-_OF_THIS_SWEEP = ("attempt", "status", "decision")
-"""What a driver adds to a report; a driver that takes the report over adds its own."""
 
 _HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "notify"}
 _HARMLESS |= {"searcher", "rehearsal", "rehearsed"}
@@ -58,7 +57,7 @@ class Chosen:
 
 def choose_sources(
     spec: SweepSpec,
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
     output: str | Path,
     own_code: str | None = None,
     *,
@@ -99,7 +98,7 @@ def choose_sources(
     return chosen
 
 
-class ReusableTrials(Mapping[int, Iterator[dict[str, Any]]]):
+class ReusableTrials(Mapping[int, Iterator[TakenOver]]):
     """Trial → its reports from elsewhere, for those that are the same here.
 
     Which configuration a searcher chooses is known only then: such a trial is compared when it is asked for.
@@ -108,13 +107,13 @@ class ReusableTrials(Mapping[int, Iterator[dict[str, Any]]]):
     def __init__(self, sweep: Sweep) -> None:
         """Begin with none."""
         self._here = sweep.configurations
-        self._found: dict[int, list[tuple[str, Iterator[dict[str, Any]]]]] = {}
+        self._found: dict[int, list[tuple[str, Iterator[TakenOver]]]] = {}
 
-    def add(self, index: int, digest: str, reports: Iterator[dict[str, Any]]) -> None:
+    def add(self, index: int, digest: str, reports: Iterator[TakenOver]) -> None:
         """Add a trial that has ended elsewhere, by its index and the hash of its configuration there."""
         self._found.setdefault(index, []).append((digest, reports))
 
-    def __getitem__(self, index: int) -> Iterator[dict[str, Any]]:
+    def __getitem__(self, index: int) -> Iterator[TakenOver]:
         digest = _digest(self._here, index)
         return next(reports for there, reports in self._found[index] if there == digest)
 
@@ -147,31 +146,29 @@ def reusable_trials(sweep: Sweep, wanted: Sequence[int], output: str | Path, inc
     for name in _manifest(sweep).get(MANIFEST_KEY, ()):
         try:
             source = _open(name, output, tables=True)
-            reports = _ended_reports(source, sweep.configurations, [i for i in wanted if i not in found])
+            ended = _ended_reports(source, sweep.configurations, [i for i in wanted if i not in found])
         except SweeperError:
             continue
         tables = TablesOfTrials(source.paths)
-        for index, bodies in reports.items():
-            if all(tables.has(trial_name(index), body["evaluations"]) for body in bodies):
+        for index, reports in ended.items():
+            if all(tables.has(trial_name(index), report.evaluations) for report, _ in reports):
                 digest = config_hash(source.configurations[index])
-                found.add(index, digest, _brought(bodies, tables, trial_name(index), incoming))
+                found.add(index, digest, _brought(reports, tables, trial_name(index), incoming))
     return found
 
 
-def _brought(
-    bodies: Sequence[dict[str, Any]], tables: TablesOfTrials, trial: str, incoming: Path
-) -> Iterator[dict[str, Any]]:
-    for body in bodies:
+def _brought(reports: Sequence[TakenOver], tables: TablesOfTrials, trial: str, incoming: Path) -> Iterator[TakenOver]:
+    for report, source in reports:
         # As where it was trained: the tables first, then the record that makes them visible.
-        tables.bring(trial, body["evaluations"], incoming)
-        yield body
+        tables.bring(trial, report.evaluations, incoming)
+        yield report, source
 
 
 def _open(name: str, output: str | Path, *, tables: bool) -> Sweep:
     return open_sweep(*local_copy(name, output, tables=tables))
 
 
-def _differences(spec: SweepSpec, facts: Mapping[str, Any], own_code: str | None, source: Sweep) -> list[str]:
+def _differences(spec: SweepSpec, facts: Mapping[str, object], own_code: str | None, source: Sweep) -> list[str]:
     """Return what keeps a sweep's trials from being those of `spec`, a few words each."""
     here = _what_numbers_follow_from(spec, {**spec.dataset, **facts})
     there = _what_numbers_follow_from(source.spec, _manifest(source).get("dataset"))
@@ -195,7 +192,7 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
         return {}
 
 
-def _what_numbers_follow_from(spec: SweepSpec, dataset: Any) -> dict[str, Any]:
+def _what_numbers_follow_from(spec: SweepSpec, dataset: object) -> dict[str, object]:
     """Return the parts of a search space that a trial's numbers depend on besides its configuration, as plain values.
 
     What is not known to be harmless counts, so that a setting that is added some day is compared without being named.
@@ -207,18 +204,20 @@ def _what_numbers_follow_from(spec: SweepSpec, dataset: Any) -> dict[str, Any]:
 
 def _attempts_of_this_code(source: Sweep) -> set[int]:
     """Return the drivers, by their attempt, that ran the code that runs now."""
-    records = (record for record in read_journal(source.paths.journal) if record.kind == "attempt")
-    return {record.body["attempt"] for record in records if record.body.get("code") == code_version()}
+    attempts = (record.body for record in read_journal(source.paths.journal) if isinstance(record.body, Attempt))
+    return {body.attempt for body in attempts if body.code == code_version()}
 
 
-def _digest(configurations: Sequence[Any], index: int) -> str | None:
+def _digest(configurations: Sequence[Mapping[str, object]], index: int) -> str | None:
     """Return a configuration's hash; `None` where a searcher has not chosen it yet."""
     if isinstance(configurations, SuggestedConfigurations) and not configurations.known(index):
         return None
     return config_hash(configurations[index])
 
 
-def _ended_reports(source: Sweep, here: Sequence[Any], wanted: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+def _ended_reports(
+    source: Sweep, here: Sequence[Mapping[str, object]], wanted: Sequence[int]
+) -> dict[int, list[TakenOver]]:
     """Return the reports of the source's trials that ended well, ran this code only, and may be the same here.
 
     Raises SweeperError when the source's journal is damaged.
@@ -226,14 +225,13 @@ def _ended_reports(source: Sweep, here: Sequence[Any], wanted: Sequence[int]) ->
     attempts, there = _attempts_of_this_code(source), source.configurations
     digests = {i: _digest(there, i) for i in wanted if i < len(there)}
     same = {i for i, digest in digests.items() if digest is not None and _digest(here, i) in (None, digest)}
-    state, reports = SweepState(len(there)), dict[int, list[dict[str, Any]]]()
+    state, reports = SweepState(len(there)), dict[int, list[TakenOver]]()
     for record in read_journal(source.paths.journal):
         state.apply(record)
-        if record.kind == "report" and record.body["configuration"] in same:
-            body = {key: value for key, value in record.body.items() if key not in _OF_THIS_SWEEP}
-            body["reused"] = {"sweep": source.name, "record": record.sequence}
-            if record.body["attempt"] not in attempts:
-                same.discard(record.body["configuration"])
-            reports.setdefault(record.body["configuration"], []).append(body)
+        body = record.body
+        if isinstance(body, Reported) and body.configuration in same:
+            if body.attempt not in attempts:
+                same.discard(body.configuration)
+            reports.setdefault(body.configuration, []).append((body.report, Reused(source.name, record.sequence)))
     ended = {i for i in same if state.trials[i].status in (COMPLETED, EARLY_STOPPED)}
     return {index: reports[index] for index in sorted(ended)}

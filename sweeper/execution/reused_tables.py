@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 
 from sweeper.core.ids import SweepPaths
 from sweeper.tables.large_tables import LARGE_TABLES, MERGED_KEY
+from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import part_name, write_parquet
 
 
@@ -27,11 +27,11 @@ class TablesOfTrials:
                 # A table without any file is one that the sweep does not have.
                 self._files[table] = {name: part for part in parts for name in _evaluations_in(part)}
 
-    def has(self, trial: str, evaluations: Iterable[Mapping[str, Any]]) -> bool:
+    def has(self, trial: str, evaluations: Iterable[Row]) -> bool:
         """Tell whether every table of some evaluations, rows of `evaluations`, is there and sound."""
         return all(self._read(table, *key) is not None for key in _keys(trial, evaluations) for table in self._files)
 
-    def bring(self, trial: str, evaluations: Iterable[Mapping[str, Any]], incoming: Path) -> None:
+    def bring(self, trial: str, evaluations: Iterable[Row], incoming: Path) -> None:
         """Write the tables of some evaluations below `incoming`, as the trial's own process would have.
 
         Raises OSError when the folder cannot be written to.
@@ -65,5 +65,5 @@ def _evaluations_in(part: Path) -> list[str]:
     return listed.decode().split() if listed is not None else [part.name]
 
 
-def _keys(trial: str, evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
+def _keys(trial: str, evaluations: Iterable[Row]) -> list[tuple[str, int, int]]:
     return list(dict.fromkeys((trial, row["replicate"], row["epoch"]) for row in evaluations))

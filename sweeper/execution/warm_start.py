@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Learned, Observation
 from sweeper.journal.state import COMPLETED, fold
 from sweeper.space.domains.choices import choices_of
 from sweeper.space.models import SweepSpec
@@ -33,25 +33,25 @@ class Lesson:
 
     Attributes:
         sweep: its name, as the search space gives it.
-        observations: `trial`, `choices` and `value` (the objective at the end) of every finished trial in the space.
+        observations: of every finished trial in the space; its value is the objective at the end.
         outside: how many finished trials lie outside of the space.
     """
 
     sweep: str
-    observations: list[dict[str, Any]]
+    observations: list[Observation]
     outside: int
 
-    def record(self) -> dict[str, Any]:
-        """Return the body of the journal record that makes it known."""
-        return {"sweep": self.sweep, "observations": self.observations, "outside": self.outside}
+    def record(self) -> Learned:
+        """Return the body of the journal record that makes it known; its attempt is that of who journals it."""
+        return Learned(0, self.sweep, self.observations, self.outside)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Return what the manifest says of it."""
         return {"sweep": self.sweep, "observations": len(self.observations), "outside": self.outside}
 
 
 def lessons(
-    spec: SweepSpec, facts: Mapping[str, Any], output: str | Path, known: Mapping[str, Any] | None = None
+    spec: SweepSpec, facts: Mapping[str, object], output: str | Path, known: Mapping[str, object] | None = None
 ) -> list[Lesson]:
     """Return what the sweeps of `searcher.warm_start` teach, in that order.
 
@@ -86,7 +86,7 @@ def lessons(
 
 def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Lesson:
     state = fold(read_journal(source.paths.journal), len(source.configurations))
-    observations, outside = list[dict[str, Any]](), 0
+    observations, outside = list[Observation](), 0
     for index, trial in state.trials.items():
         value = trial.objective
         if trial.status != COMPLETED or value is None or not math.isfinite(value):
@@ -95,11 +95,11 @@ def _lesson(spec: SweepSpec, source: Sweep, name: str) -> Lesson:
         if choices is None:
             outside += 1
         else:
-            observations.append({"trial": trial_name(index), "choices": choices, "value": value})
+            observations.append(Observation(trial_name(index), choices, value))
     return Lesson(name, observations, outside)
 
 
-def _differences(spec: SweepSpec, facts: Mapping[str, Any], source: Sweep) -> list[str]:
+def _differences(spec: SweepSpec, facts: Mapping[str, object], source: Sweep) -> list[str]:
     """Return why a source's objectives are not those of `spec`, a few words each."""
     here, there = spec.objective, source.spec.objective
     reasons = []
@@ -117,7 +117,7 @@ def _differences(spec: SweepSpec, facts: Mapping[str, Any], source: Sweep) -> li
     return reasons
 
 
-def _dataset(source: Sweep) -> Any:
+def _dataset(source: Sweep) -> object:
     try:
         return json.loads(source.paths.manifest.read_text()).get("dataset")
     except (OSError, ValueError, AttributeError):
@@ -125,5 +125,5 @@ def _dataset(source: Sweep) -> Any:
         return None
 
 
-def _plain(values: Mapping[str, Any]) -> Any:
+def _plain(values: Mapping[str, object]) -> object:
     return json.loads(json.dumps(values))

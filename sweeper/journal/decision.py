@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 DecisionKind = Literal["continue", "stop", "complete", "fail"]
@@ -17,7 +18,7 @@ class Decision:
         rung: the rung in epochs, or `None` when the decision was not made at a rung.
         kind: `continue`, `stop` (early), `complete` (reached the last epoch) or `fail`.
         reason: one sentence.
-        metric: the trial's value of the objective.
+        metric: the trial's value of the objective; `None` where that is not a finite number, whatever was given.
         cutoff: the value it was held against, or `None` when there was none.
         competitors: how many trials had reached the rung before it.
     """
@@ -29,9 +30,18 @@ class Decision:
     cutoff: float | None
     competitors: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the decision as plain JSON values."""
-        fields = asdict(self)
+    def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):
-            fields["metric"] = None
-        return fields
+            # A decision equals the one that is read back, and NaN equals nothing.
+            object.__setattr__(self, "metric", None)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the decision as plain JSON values."""
+        return dict(vars(self))
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> Decision:
+        """Read what `to_dict` wrote."""
+        return Decision(
+            fields["rung"], fields["kind"], fields["reason"], fields["metric"], fields["cutoff"], fields["competitors"]
+        )

@@ -11,64 +11,16 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import trial_name
+from sweeper.journal.records import Body, Record
 
 _NAME = re.compile(r"(\d{10})-[a-z]+(-c\d+)?(-e\d+)?\.json")
-
-
-@dataclass(frozen=True)
-class Record:
-    """One thing that happened.
-
-    Attributes:
-        sequence: its place in the journal, counted from 0 without gaps.
-        kind: `attempt`, `learned` (what earlier sweeps' trials came to), `suggested` (a configuration that a searcher
-            chose), `started`, `replicate` (one replicate's report), `report`, `failed` or `ended`.
-        time: Unix time in seconds at which it was written.
-        body: what happened; plain JSON values.
-    """
-
-    sequence: int
-    kind: str
-    time: float
-    body: dict[str, Any]
-
-    @property
-    def file_name(self) -> str:
-        """The record's file name: sequence, kind and, where it has them, trial and epoch."""
-        name = f"{self.sequence:010d}-{self.kind}"
-        if "configuration" in self.body:
-            name += f"-{trial_name(self.body['configuration'])}"
-        if "epoch" in self.body:
-            name += f"-e{self.body['epoch']:05d}"
-        return name + ".json"
-
-    def to_bytes(self) -> bytes:
-        """Return the file's content: a line with the SHA-256 of the rest, and the rest, one JSON object."""
-        content = json.dumps(
-            {"sequence": self.sequence, "kind": self.kind, "time": self.time, "body": self.body},
-            separators=(",", ":"),
-        ).encode()
-        return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
-
-    @staticmethod
-    def from_bytes(data: bytes) -> Record:
-        """Read a record back. Raises ValueError when the checksum does not fit the content."""
-        checksum, _, content = data.partition(b"\n")
-        if hashlib.sha256(content).hexdigest().encode() != checksum:
-            raise ValueError("its checksum does not match its content")
-        fields = json.loads(content)
-        return Record(fields["sequence"], fields["kind"], fields["time"], fields["body"])
 
 
 class Journal:
@@ -95,12 +47,12 @@ class Journal:
         names = record_names(folder)
         self._next = int(names[-1][:10]) + 1 if names else 0
 
-    def append(self, kind: str, body: Mapping[str, Any]) -> Record:
+    def append(self, body: Body) -> Record:
         """Write one record and return it; it outlives this process, and a power cut once `settle` was called.
 
         Raises SweeperError when the folder cannot be written to; then nothing was recorded.
         """
-        record = Record(self._next, kind, self._clock(), dict(body))
+        record = Record(self._next, self._clock(), body)
         temporary = self._folder / f".{record.sequence:010d}.tmp-{os.getpid()}"
         try:
             with temporary.open("wb") as file:
@@ -172,13 +124,15 @@ def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
         expected += 1
 
 
-def read_kind(folder: Path, kind: str, after: int = -1) -> Iterator[Record]:
-    """Yield the records of one kind with a sequence above `after`, in order, each checked; no other is opened.
+def read_kind(folder: Path, kind: type[Body], after: int = -1) -> Iterator[Record]:
+    """Yield the records of one kind, e.g. `Suggested`, above sequence `after`, in order, each checked.
+
+    No other is opened.
 
     Raises SweeperError naming the file when a record is damaged.
     """
     for name in record_names(folder):
-        if int(name[:10]) > after and name[11:].startswith((f"{kind}-", f"{kind}.")):
+        if int(name[:10]) > after and name[11:].startswith((f"{kind.kind}-", f"{kind.kind}.")):
             yield _sound(folder, name)
 
 

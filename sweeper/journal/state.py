@@ -6,7 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import (
+    Attempt,
+    Ended,
+    Failed,
+    Learned,
+    Record,
+    ReplicateReported,
+    Reported,
+    Started,
+    Suggested,
+)
+from trainables.worker.trial_reports import Row, TrialReport
 
 WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = (
     "waiting",
@@ -46,21 +57,21 @@ class ReplicateState:
     attempt: int = 0
     failures: int = 0
     share: float | None = None
-    epoch_rows: list[dict[str, Any]] = field(default_factory=list)
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    epoch_rows: list[Row] = field(default_factory=list)
+    evaluations: list[Row] = field(default_factory=list)
 
-    def report(self, body: dict[str, Any]) -> None:
+    def report(self, report: TrialReport, *, pauses: bool) -> None:
         """Take in what its process reports."""
-        self.epochs, self.wall_seconds, self.device = body["epoch"], body["wall_seconds"], body["device"]
-        self.epoch_rows += body["epochs"]
-        self.evaluations += body["evaluations"]
-        if body["failure"]:
-            self.give_up(body["failure_kind"], body["failure"], body["epoch"])
+        self.epochs, self.wall_seconds, self.device = report.epoch, report.wall_seconds, report.device
+        self.epoch_rows += report.epochs
+        self.evaluations += report.evaluations
+        if report.failure:
+            self.give_up(report.failure_kind, report.failure, report.epoch)
             return
         self.sound_epochs = self.epochs
-        self.status = WAITING if body["pauses"] else RUNNING
+        self.status = WAITING if pauses else RUNNING
 
-    def give_up(self, kind: str, reason: str, epoch: int) -> None:
+    def give_up(self, kind: str | None, reason: str, epoch: int) -> None:
         """Be left out from `epoch` on."""
         self.status, self.error_kind, self.error, self.failed_in = FAILED, kind, reason, epoch
 
@@ -177,7 +188,24 @@ class SweepState:
         """Fold one record in. Records must come in order."""
         self.sequence = record.sequence
         self.updated_at = record.time
-        getattr(self, f"_apply_{record.kind}")(record)
+        match record.body:
+            case Attempt() as body:
+                self._attempt(body, record.time)
+            case Learned() as body:
+                self.learned[body.sweep] = len(body.observations)
+            case Suggested() as body:
+                self.suggested[body.configuration] = body.values
+            case Started() as body:
+                self._started(self._trial(body), body)
+            case ReplicateReported() as body:
+                self._replicate_reported(self._trial(body), body)
+            case Reported() as body:
+                self._reported(self._trial(body), body)
+            case Failed() as body:
+                self._failed(self._trial(body), body)
+            case Ended() as body:
+                self.outcome = body.outcome
+                self._interrupt_running()
 
     def unfinished(self, *, failed_too: bool = False) -> list[int]:
         """Return the configurations that still have to run, in order."""
@@ -191,96 +219,78 @@ class SweepState:
             counts[trial.status] += 1
         return counts
 
-    def _apply_attempt(self, record: Record) -> None:
-        self.attempt = record.body["attempt"]
+    def _trial(self, body: Started | ReplicateReported | Reported | Failed) -> TrialState:
+        trial = self.trials[body.configuration]
+        trial.attempt = body.attempt
+        return trial
+
+    def _attempt(self, body: Attempt, time: float) -> None:
+        self.attempt = body.attempt
         self.outcome = None
-        self.started_at = self.started_at if self.started_at is not None else record.time
+        self.started_at = self.started_at if self.started_at is not None else time
         self._interrupt_running()
 
-    def _apply_suggested(self, record: Record) -> None:
-        self.suggested[record.body["configuration"]] = record.body["values"]
-
-    def _apply_learned(self, record: Record) -> None:
-        self.learned[record.body["sweep"]] = len(record.body["observations"])
-
-    def _apply_started(self, record: Record) -> None:
-        trial = self._trial(record.body)
+    def _started(self, trial: TrialState, body: Started) -> None:
         if trial.status == FAILED:
             trial.reopen()
         if trial.status in (WAITING, INTERRUPTED):
             trial.status = RUNNING
             trial.error = trial.stop_kind = trial.stop_reason = None
-        if "replicate" in record.body:
-            replicate = trial.replicate(record.body["replicate"])
+        if body.replicate is not None:
+            replicate = trial.replicate(body.replicate)
             replicate.status, replicate.attempt, replicate.error = RUNNING, trial.attempt, None
 
-    def _apply_replicate(self, record: Record) -> None:
-        body = record.body
-        trial = self._trial(body)
-        trial.replicate(body["replicate"]).report(body)
-        trial.device, trial.packing = body["device"], body["packing"]
+    def _replicate_reported(self, trial: TrialState, body: ReplicateReported) -> None:
+        trial.replicate(body.replicate).report(body.report, pauses=body.pauses)
+        trial.device, trial.packing = body.report.device, body.report.packing
         trial.wall_seconds = sum(replicate.wall_seconds for replicate in trial.replicates.values())
         trial.follow_replicates()
 
-    def _apply_report(self, record: Record) -> None:
-        body = record.body
-        trial = self._trial(body)
-        trial.status = body["status"]
-        trial.epochs = body["epoch"]
-        if "reused" in body:
-            trial.reused_from, trial.reused_epochs = body["reused"]["sweep"], trial.epochs
+    def _reported(self, trial: TrialState, body: Reported) -> None:
+        report, decision = body.report, body.decision
+        trial.status = body.status
+        trial.epochs = report.epoch
+        if body.reused is not None:
+            trial.reused_from, trial.reused_epochs = body.reused.sweep, trial.epochs
             # Nothing trains it: if it is not at its end, it waits for its turn.
             trial.status = WAITING if trial.status == RUNNING else trial.status
         if trial.status != FAILED:
             trial.sound_epochs = trial.epochs
-        trial.wall_seconds = body["wall_seconds"]
-        trial.device = body["device"]
-        trial.packing = body.get("packing")
-        if body["objective"] is not None:
-            trial.objective = body["objective"]
-        if body["evaluations"]:
-            trial.last_evaluation_epoch = body["epoch"]
-        trial.replicate_errors.update({int(r): e for r, e in body.get("replicate_errors", {}).items()})
-        decision = body["decision"]
+        trial.wall_seconds = report.wall_seconds
+        trial.device = report.device
+        trial.packing = report.packing
+        if report.objective is not None:
+            trial.objective = report.objective
+        if report.evaluations:
+            trial.last_evaluation_epoch = report.epoch
+        trial.replicate_errors.update(report.replicate_errors)
         if decision is not None and trial.status in ENDED:
-            trial.stop_kind, trial.stop_reason = body.get("failure_kind", decision["kind"]), decision["reason"]
-            trial.stop_rung = decision["rung"] if trial.status == EARLY_STOPPED else None
-            trial.error = decision["reason"] if trial.status == FAILED else None
+            trial.stop_kind, trial.stop_reason = report.failure_kind or decision.kind, decision.reason
+            trial.stop_rung = decision.rung if trial.status == EARLY_STOPPED else None
+            trial.error = decision.reason if trial.status == FAILED else None
         for replicate in trial.replicates.values():
             replicate.hand_over(trial.epochs)
             if trial.status in ENDED and replicate.status != FAILED:
                 replicate.status = trial.status
         trial.follow_replicates()
 
-    def _apply_failed(self, record: Record) -> None:
-        body = record.body
-        trial = self._trial(body)
-        if "replicate" in body:
-            self._fail_replicate(trial, body)
+    def _failed(self, trial: TrialState, body: Failed) -> None:
+        if body.replicate is not None:
+            self._replicate_failed(trial, trial.replicate(body.replicate), body)
             return
-        trial.share = body.get("share", trial.share)
-        trial.failures += bool(body.get("counts", True))
-        trial.status = FAILED if body.get("final", True) else WAITING
-        trial.stop_kind, trial.stop_reason = body["kind"], body["reason"]
-        trial.error = body["reason"]
+        trial.share = body.share if body.share is not None else trial.share
+        trial.failures += body.counts
+        trial.status = FAILED if body.final else WAITING
+        trial.stop_kind, trial.stop_reason = body.failure, body.reason
+        trial.error = body.reason
 
-    def _fail_replicate(self, trial: TrialState, body: dict[str, Any]) -> None:
-        replicate = trial.replicate(body["replicate"])
-        replicate.share = body.get("share", replicate.share)
-        replicate.failures += bool(body["counts"])
-        replicate.status, replicate.error = WAITING, body["reason"]
-        if body["given_up"]:
-            replicate.give_up(body["kind"], body["reason"], replicate.epochs + 1)
+    def _replicate_failed(self, trial: TrialState, replicate: ReplicateState, body: Failed) -> None:
+        replicate.share = body.share if body.share is not None else replicate.share
+        replicate.failures += body.counts
+        replicate.status, replicate.error = WAITING, body.reason
+        if body.given_up:
+            replicate.give_up(body.failure, body.reason, replicate.epochs + 1)
         trial.follow_replicates()
-
-    def _apply_ended(self, record: Record) -> None:
-        self.outcome = record.body["outcome"]
-        self._interrupt_running()
-
-    def _trial(self, body: dict[str, Any]) -> TrialState:
-        trial = self.trials[body["configuration"]]
-        trial.attempt = body["attempt"]
-        return trial
 
     def _interrupt_running(self) -> None:
         for trial in self.trials.values():

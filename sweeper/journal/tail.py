@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Record, record_names
+from sweeper.journal.journal import record_names
+from sweeper.journal.records import Record
 
 
 class JournalTail:

@@ -11,11 +11,10 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sweeper.core.ids import trial_name
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import Snapshot, snapshot
-from sweeper.monitoring.view import progress_line, progress_panel
+from sweeper.monitoring.view import failure_line, progress_line, progress_panel
 from sweeper.scheduling.base import Scheduler
 from sweeper.text.durations import duration
 
@@ -80,10 +79,8 @@ class Progress:
 
     def append(self, record: Record) -> None:
         """Take note of a record: elsewhere than on a terminal, print a line now and then, and every failure."""
-        if self._live is None and record.kind == "failed":
-            body = record.body
-            said = f"{trial_name(body['configuration'])} {body['kind']}: {body['reason']}"
-            self._console.print(said, markup=False)
+        if self._live is None and isinstance(record.body, Failed):
+            self._console.print(failure_line(record.body), markup=False)
 
     def flush_if_due(self) -> None:
         """Print a plain line when it is time to."""

@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 
 from sweeper.core.ids import trial_name
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import Snapshot
-from sweeper.monitoring.view import counts_text, left_text, speed_text
+from sweeper.monitoring.view import best_text, counts_text, failure_line, left_text, speed_text
 from sweeper.scheduling.base import Scheduler
 from sweeper.text.durations import duration
 
@@ -77,9 +77,8 @@ class NotebookProgress(Progress):
 
     def append(self, record: Record) -> None:
         """Take note of a failure."""
-        if record.kind == "failed":
-            body = record.body
-            self._failures.append(f"{trial_name(body['configuration'])} {body['kind']}: {body['reason']}")
+        if isinstance(record.body, Failed):
+            self._failures.append(failure_line(record.body))
 
     def flush_if_due(self) -> None:
         """Draw anew when it is time to."""
@@ -103,7 +102,7 @@ class NotebookProgress(Progress):
         parts += [f"<i>{escape(self._cluster)}</i>"] if self._cluster else []
         if now.best is not None:
             words = f"{trial_name(now.best.configuration)} {self._describe(now.best.configuration)}"
-            found = f"best {self._halving.metric} {now.best.objective:.4f} after {now.best.epochs} epochs: {words}"
+            found = f"{best_text(now.best, self._halving.metric)} after {now.best.epochs} epochs: {words}"
             parts.append(f"<b>{escape(found)}</b>")
         parts += [f'<span style="color:#c0392b">{escape(text)}</span>' for text in self._failures[-FAILURES_SHOWN:]]
         lines = "".join(f"<div>{part}</div>" for part in parts)

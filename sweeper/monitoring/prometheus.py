@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Reported
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.base import Scheduler
@@ -28,7 +28,10 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sweeper_trial_hours": ("Hours that trials have taken, one after the other.", ("sweep",)),
     "sweeper_gpu_hours": ("Hours of whole GPUs that trials have taken.", ("sweep",)),
     "sweeper_cost": ("Those hours at the price that SWEEPER_GPU_HOUR_PRICE names; absent without it.", ("sweep",)),
-    "sweeper_best_objective": ("The best trial's objective.", ("sweep", "metric")),
+    "sweeper_best_objective": (
+        "The best trial's objective; while none has completed, the best so far.",
+        ("sweep", "metric"),
+    ),
     "sweeper_last_report_time_seconds": ("When a trial last reported, in seconds since 1970.", ("sweep",)),
 }
 """Name → what it counts, and its labels."""
@@ -76,7 +79,7 @@ class MetricsSink:
 
     def append(self, record: Record) -> None:
         """Take note of when a trial reported."""
-        if record.kind == "report":
+        if isinstance(record.body, Reported):
             self._last_report = record.time
 
     def flush_if_due(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 
-from sweeper.journal.state import ENDED, FAILED, RUNNING, SweepState, TrialState
+from sweeper.journal.best import best_trial
+from sweeper.journal.state import ENDED, RUNNING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
 
 
@@ -18,7 +18,7 @@ class Snapshot:
         counts: trials by status.
         rungs: rung → how many trials passed it and how many were stopped there.
         towards: rung → how many running trials it is the next one of.
-        best: the trial with the best objective so far; failed ones are left out.
+        best: the best trial, see `sweeper.journal.best`.
         epochs, epochs_expected: trained by this driver, and what it will have trained in all if the rest goes alike.
         seconds: since this driver began.
     """
@@ -65,9 +65,7 @@ def snapshot(state: SweepState, halving: Scheduler, *, seconds: float, epochs_be
     }
     last = halving.rungs[-1]
     heading = Counter(next((r for r in halving.rungs if r > t.epochs), last) for t in trials if t.status == RUNNING)
-    judged = [t for t in trials if t.objective is not None and math.isfinite(t.objective) and t.status != FAILED]
-    sign = 1 if halving.mode == "min" else -1
-    best = min(judged, key=lambda t: sign * (t.objective or 0.0), default=None)
+    best = best_trial(state, halving.mode)
     done = sum(t.epochs_trained for t in trials)
     ended = [t for t in trials if t.status in ENDED]
     mean = sum(t.epochs for t in ended) / len(ended) if ended else float(halving.max_epochs)

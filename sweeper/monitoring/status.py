@@ -8,6 +8,7 @@ from rich.table import Table
 
 from sweeper.core.ids import SweepPaths
 from sweeper.core.ray_environment import prepare
+from sweeper.journal.best import best_words
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.monitoring.snapshot import snapshot
@@ -65,7 +66,9 @@ def _row(name: str, output: Path) -> list[str]:
     left = counts["waiting"] + counts["running"] + counts["interrupted"]
     word = "running" if driver else "finished" if not left else (state.outcome or "interrupted")
     word = f"{word} (rehearsal)" if sweep.spec.is_rehearsal else word
-    best = f"{sweep.spec.objective.metric} {now.best.objective:.4f}" if now.best else "–"
+    best = "–"
+    if now.best is not None:
+        best = f"{sweep.spec.objective.metric} {now.best.objective:.4f}{best_words(now.best).removeprefix('best')}"
     reused = sum(trial.reused_from is not None for trial in state.trials.values())
     trials = f"{len(sweep.configurations)}{f' ({reused} reused)' if reused else ''}"
     numbers = [trials, counts["completed"], counts["early_stopped"], counts["failed"], left]

@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.core.ids import trial_name
-from sweeper.journal.state import FAILED
+from sweeper.journal.best import best_words
+from sweeper.journal.records import Failed
+from sweeper.journal.state import FAILED, TrialState
 from sweeper.monitoring.snapshot import Snapshot
 from sweeper.text.durations import duration
 
@@ -18,6 +20,16 @@ from sweeper.text.durations import duration
 def counts_text(counts: Mapping[str, int], separator: str = ", ") -> str:
     """Return how many trials are in each status, e.g. `3 waiting, 2 running, 1 early stopped`."""
     return separator.join(f"{n} {status.replace('_', ' ')}" for status, n in counts.items() if n)
+
+
+def best_text(trial: TrialState, metric: str) -> str:
+    """Return the best trial's value, e.g. `best val_nll 0.1234`, or `best so far …` while none has completed."""
+    return f"{best_words(trial)} {metric} {trial.objective:.4f}"
+
+
+def failure_line(body: Failed) -> str:
+    """Return a failure as one plain line, e.g. `c00004 crash: its process died`."""
+    return f"{trial_name(body.configuration)} {body.failure}: {body.reason}"
 
 
 def speed_text(now: Snapshot) -> str:
@@ -32,7 +44,7 @@ def left_text(now: Snapshot) -> str:
 
 def progress_line(now: Snapshot, metric: str) -> str:
     """Return a snapshot as one plain line."""
-    best = f"best {metric} {now.best.objective:.4f} ({trial_name(now.best.configuration)})" if now.best else ""
+    best = f"{best_text(now.best, metric)} ({trial_name(now.best.configuration)})" if now.best else ""
     parts = [counts_text(now.counts), speed_text(now), left_text(now), best]
     return " · ".join(part for part in parts if part)
 
@@ -60,7 +72,7 @@ def progress_panel(
     if now.best is not None:
         lines.append(
             Text(
-                f"best {metric} {now.best.objective:.4f} after {now.best.epochs} epochs: "
+                f"{best_text(now.best, metric)} after {now.best.epochs} epochs: "
                 f"{trial_name(now.best.configuration)} {describe(now.best.configuration)}",
                 style="green",
             )

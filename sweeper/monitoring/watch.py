@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import FAILED, SweepState
 from sweeper.journal.tail import JournalTail
 from sweeper.monitoring.live import PLAIN_LINE_SECONDS
@@ -86,7 +86,7 @@ class SweepWatch:
         return Look(panel, f"{heading} · {progress_line(now, metric)}", over, complete)
 
     def _apply(self, record: Record) -> None:
-        if record.kind == "attempt":
+        if isinstance(record.body, Attempt):
             # Throughput is this driver's: what earlier ones trained, and pauses between them, do not count.
             self._began = record.time
             self._before = sum(trial.epochs_trained for trial in self._state.trials.values())

@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from http.client import HTTPException
-from typing import Any
 
 from sweeper.space.notify import Target
 
@@ -40,7 +39,7 @@ def deliver(target: Target, message: bytes) -> str | None:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows nothing: a webhook's secret belongs to the address that was named."""
 
-    def redirect_request(self, *request: Any) -> None:
+    def redirect_request(self, *request: object) -> None:
         return None
 
 

@@ -17,15 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
 
 from sweeper.core.bounded import Bounded
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import FAILED, SweepState
 from sweeper.monitoring.snapshot import snapshot
-from sweeper.monitoring.view import counts_text
+from sweeper.monitoring.view import best_text, counts_text
 from sweeper.notifications.delivery import deliver
 from sweeper.space.notify import Target
 from sweeper.storage.sweeps import Sweep
@@ -93,8 +92,8 @@ class Notifier:
 
     def append(self, record: Record) -> None:
         """Take note of a record: was it a trial's failure for good?"""
-        index = record.body.get("configuration")
-        if record.kind in ("failed", "report") and index is not None:
+        if isinstance(record.body, Failed | Reported):
+            index = record.body.configuration
             trial = self._state.trials[index]
             if trial.status == FAILED:
                 reason = redact(trial.stop_reason or trial.error or "")
@@ -135,14 +134,14 @@ class Notifier:
         text = f"{self._sweep.name}: {first['trial']} failed ({first['kind']}): {first['reason']}{others}"
         self._tell((FAILURE,), text, failures=failures[:FAILURES_A_MESSAGE], failed=len(failures))
 
-    def _tell(self, events: Sequence[str], text: str, **more: Any) -> None:
+    def _tell(self, events: Sequence[str], text: str, **more: object) -> None:
         wanted = [courier for courier in self._mail if not courier.target.on.isdisjoint(events)]
         if wanted:
             message = json.dumps(self._message(events[0], text, more), ensure_ascii=False).encode()
             for courier in wanted:
                 courier.post(events[0], message)
 
-    def _message(self, event: str, text: str, more: Mapping[str, Any]) -> dict[str, Any]:
+    def _message(self, event: str, text: str, more: Mapping[str, object]) -> dict[str, object]:
         now = snapshot(self._state, self._sweep.spec.halving, seconds=0.0, epochs_before=0.0)
         best = now.best and {
             "trial": trial_name(now.best.configuration),
@@ -170,8 +169,7 @@ class Notifier:
             return counts_text(now.counts)
         metric, best = self._sweep.spec.objective.metric, now.best
         described = self._sweep.describe(best.configuration)
-        value = f"best {metric} {best.objective:.4f}"
-        return f"{counts_text(now.counts)}; {value}: {trial_name(best.configuration)} {described}"
+        return f"{counts_text(now.counts)}; {best_text(best, metric)}: {trial_name(best.configuration)} {described}"
 
 
 class _Courier:

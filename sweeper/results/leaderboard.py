@@ -10,51 +10,30 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.analysis.statistics.basics import spread_text
+from sweeper.core.objective import Objective
+from sweeper.journal.state import COMPLETED, FAILED
 from sweeper.results import Results
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_or_none
 from sweeper.text.labels import describe, group, in_order, label
 
-FINISHED = "completed"
+FINISHED = COMPLETED
 
 
 @dataclass(frozen=True)
-class Objective:
-    """What the sweep optimised.
-
-    Attributes:
-        metric: as the search space says it, e.g. `val_nll`.
-        mode: `min` or `max`.
-    """
-
-    metric: str
-    mode: str
-
-    @property
-    def split(self) -> str:
-        """The split it is measured on: `train`, `val` or `test`."""
-        return self.metric.partition("_")[0]
-
-    @property
-    def column(self) -> str:
-        """The column of `evaluations` that holds it, e.g. `nll`."""
-        return self.metric.partition("_")[2]
+class Goal(Objective):
+    """The objective, and what readers call it."""
 
     @property
     def label(self) -> str:
         """In words, e.g. `validation NLL`."""
         return f"{label(self.split)} {label(self.column)}"
 
-    @property
-    def direction(self) -> str:
-        """SQL's word for best first."""
-        return "DESC" if self.mode == "max" else "ASC"
 
-
-def objective(results: Results) -> Objective:
+def objective(results: Results) -> Goal:
     """Return what the sweep optimised; validation NLL where the search space is missing."""
     written = results.specification.get("objective", {})
-    return Objective(written.get("metric", "val_nll"), written.get("mode", "min"))
+    return Goal(written.get("metric", "val_nll"), written.get("mode", "min"))
 
 
 def searcher(results: Results) -> Mapping[str, object]:
@@ -65,7 +44,9 @@ def searcher(results: Results) -> Mapping[str, object]:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Configurations with an evaluation, those that ran to the end first, best first.
+    """Configurations with an evaluation, best first: completed ones, then stopped ones, then failed ones.
+
+    The order is that of `sweeper.journal.best`, which works on the journal where this works on the tables.
 
     Attributes:
         rows: dictionaries: `trial status epochs loss replicates`, `judged` (the objective), `<split>_<metric>` and
@@ -78,7 +59,7 @@ class Leaderboard:
     rows: Rows
     varying: tuple[str, ...]
     sql: str
-    objective: Objective
+    objective: Goal
 
     @cached_property
     def finished(self) -> list[Row]:
@@ -87,8 +68,10 @@ class Leaderboard:
 
     @property
     def best(self) -> Row | None:
-        """The best configuration that ran to the end; if none did, the best of all; None without evaluations."""
-        return next(iter(self.finished or self.rows), None)
+        """The best configuration that ran to the end; if none did, the best so far; None where all failed or none was
+        evaluated.
+        """
+        return next((row for row in self.rows if row["status"] != FAILED), None)
 
     @property
     def runner_up(self) -> Row | None:
@@ -138,7 +121,7 @@ METRICS = ("accuracy", "nll", "ece", "brier", "aurc", "posthoc_temperature_ece")
 CURVATURE = ("lambda_max", "trace")
 
 
-def leaderboard_sql(results: Results, goal: Objective, varying: Sequence[str]) -> str:
+def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str:
     """Return the query of the leaderboard, for the columns that this sweep's tables have."""
     present = set(results.columns("evaluations"))
     metrics = [name for name in METRICS if name in present]
@@ -152,11 +135,12 @@ def leaderboard_sql(results: Results, goal: Objective, varying: Sequence[str]) -
     columns = ",\n  ".join(parts)
     return (
         f"SELECT trial, status, epoch AS epochs,\n  {columns}\nFROM final\nGROUP BY trial, status, epoch\n"
-        f"ORDER BY status = '{FINISHED}' DESC, judged IS NULL OR isnan(judged), judged {goal.direction}, trial"
+        f"ORDER BY status = '{FINISHED}' DESC, status = '{FAILED}', "
+        f"judged IS NULL OR isnan(judged), judged {goal.direction}, trial"
     )
 
 
-def objective_sql(goal: Objective, present: set[str]) -> str:
+def objective_sql(goal: Goal, present: set[str]) -> str:
     """Return the SQL of the objective's mean and standard deviation over replicates.
 
     The training loss and its like are epoch measurements: they are looked up in `epochs` at the evaluation's epoch.

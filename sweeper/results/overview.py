@@ -110,7 +110,7 @@ def headline(board: Leaderboard, counts: Overview) -> str:
     """Return one sentence: the best configuration, the objective as mean ± standard deviation, n."""
     best = board.best
     if best is None:
-        return "No trial has been evaluated yet."
+        return "Every trial that was evaluated has failed." if board.rows else "No trial has been evaluated yet."
     finished = len(board.finished)
     among = plural(finished, "finished configuration") if finished else plural(len(board.rows), "configuration")
     state = " so far" if counts.in_progress else ""

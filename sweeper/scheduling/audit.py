@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Reported
 from sweeper.scheduling.base import RungState, Scheduler, decide
+from trainables.worker.trial_reports import TrialReport
 
 
-def decide_on(state: RungState, report: Mapping[str, Any]) -> Decision | None:
+def decide_on(state: RungState, report: TrialReport) -> Decision | None:
     """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
 
     Where replicates diverged, or failed otherwise in processes of their own, the mean is over the others and the reason
     says so: such a configuration competes, but never unmarked.
     """
-    decision = decide(state, report["configuration"], report["epoch"], report["objective"])
-    diverged = sorted(map(int, report.get("replicate_errors", {})))
+    decision = decide(state, report.configuration, report.epoch, report.objective)
+    diverged = sorted(report.replicate_errors)
     if decision is None or decision.kind == "fail" or not diverged:
         return decision
     named = f"replicate{'s' if len(diverged) > 1 else ''} {', '.join(map(str, diverged))}"
-    word = "failed" if report.get("replicate_kinds") else "diverged"
+    word = "failed" if report.replicate_kinds else "diverged"
     return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which {word}")
 
 
@@ -34,21 +34,21 @@ def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[st
     """
     state, checked, differences = scheduler.begin(), 0, []
     for record in records:
-        body = record.body
-        if record.kind == "report":
-            journaled = body["decision"]
-            decided = decide_on(state, body)
-            again = decided.to_dict() if decided is not None else None
+        if isinstance(record.body, Reported):
+            journaled = record.body.decision
+            again = decide_on(state, record.body.report)
             checked += journaled is not None
             if _comparable(again) != _comparable(journaled):
-                differences.append(f"record {record.sequence}: journaled {journaled}, recomputed {again}")
-                if journaled is not None and journaled["rung"] not in state.epochs:
+                differences.append(f"record {record.sequence}: journaled {_text(journaled)}, recomputed {_text(again)}")
+                if journaled is not None and journaled.rung not in state.epochs:
                     continue
         state.apply(record)
     return checked, differences
 
 
-def _comparable(decision: dict[str, Any] | None) -> dict[str, Any] | None:
-    if decision is None or decision["kind"] != "fail":
-        return decision
-    return {key: value for key, value in decision.items() if key != "reason"}
+def _comparable(decision: Decision | None) -> Decision | None:
+    return replace(decision, reason="") if decision is not None and decision.kind == "fail" else decision
+
+
+def _text(decision: Decision | None) -> str:
+    return str(decision.to_dict() if decision is not None else None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Reported
 from trainables.registry import Hyperparameter, Registry
 
 SCHEDULERS = Registry("scheduler")
@@ -103,9 +103,11 @@ class RungState(ABC):
 
     def apply(self, record: Record) -> None:
         """Fold one journal record in: a report that was decided on at a rung."""
-        decision = record.body.get("decision") if record.kind == "report" else None
-        if decision and decision["rung"] is not None and decision["metric"] is not None:
-            self.add(decision["rung"], record.body["configuration"], decision["metric"])
+        if not isinstance(record.body, Reported) or record.body.decision is None:
+            return
+        decision = record.body.decision
+        if decision.rung is not None and decision.metric is not None:
+            self.add(decision.rung, record.body.configuration, decision.metric)
 
 
 def decide(state: RungState, configuration: int, epoch: int, metric: float | None) -> Decision | None:

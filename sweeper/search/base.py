@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Failed, Learned, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
 from sweeper.space.domains.choices import Choice, Configuration
 from sweeper.space.domains.domains import Fields, Node
@@ -128,34 +128,27 @@ class History:
 
     def apply(self, record: Record) -> None:
         """Fold one record in."""
-        body = record.body
-        if record.kind == "suggested":
-            self.trials[body["configuration"]] = Observed(body["choices"])
-        elif record.kind == "learned":
-            self.learned += [(each["choices"], each["value"]) for each in body["observations"]]
-        elif record.kind == "report" and body["configuration"] in self.trials:
-            trial, decision = self.trials[body["configuration"]], body["decision"]
-            trial.status = body["status"] if body["status"] in ENDED else RUNNING
-            if decision is not None and decision["rung"] is not None and _judged(decision):
-                trial.rungs[decision["rung"]] = decision["metric"]
-        elif record.kind == "failed" and body["configuration"] in self.trials and body.get("final", True):
-            self.trials[body["configuration"]].status = FAILED
+        match record.body:
+            case Suggested() as body:
+                self.trials[body.configuration] = Observed(body.choices)
+            case Learned() as body:
+                self.learned += [(each.choices, each.value) for each in body.observations]
+            case Reported() as body if body.configuration in self.trials:
+                self._reported(self.trials[body.configuration], body)
+            case Failed(final=True) as body if body.configuration in self.trials:
+                self.trials[body.configuration].status = FAILED
+
+    def _reported(self, trial: Observed, body: Reported) -> None:
+        trial.status = body.status if body.status in ENDED else RUNNING
+        made = body.decision
+        if made is not None and made.kind != "fail" and made.rung is not None and made.metric is not None:
+            trial.rungs[made.rung] = made.metric
 
 
-def _judged(decision: Mapping[str, Any]) -> bool:
-    metric = decision["metric"]
-    return decision["kind"] != "fail" and metric is not None and math.isfinite(metric)
-
-
-def suggested_body(configuration: int, suggestion: Suggestion, maker: str) -> dict[str, Any]:
+def suggested_body(configuration: int, suggestion: Suggestion, maker: str) -> Suggested:
     """Return the body of the record that makes a suggestion configuration number `configuration` of its sweep."""
-    return {
-        "configuration": configuration,
-        "values": suggestion.values,
-        "choices": suggestion.choices,
-        "config_hash": config_hash(suggestion.values),
-        "searcher": maker,
-    }
+    digest = config_hash(suggestion.values)
+    return Suggested(configuration, suggestion.values, suggestion.choices, digest, maker)
 
 
 @dataclass(frozen=True)
@@ -183,24 +176,24 @@ def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) 
     searcher: Searcher | None = None
     checked, unchecked, differences, expected = 0, 0, list[str](), 0
     for record in records:
-        if record.kind in ("suggested", "learned") and searcher is None:
+        if isinstance(record.body, Suggested | Learned) and searcher is None:
             searcher = begin()
         if searcher is None:
             continue
-        if record.kind == "suggested":
+        if isinstance(record.body, Suggested):
             body = record.body
-            name = f"record {record.sequence}: suggestion of {trial_name(body['configuration'])}"
-            if body["configuration"] != expected or body["config_hash"] != config_hash(body["values"]):
+            name = f"record {record.sequence}: suggestion of {trial_name(body.configuration)}"
+            if body.configuration != expected or body.config_hash != config_hash(body.values):
                 differences.append(f"{name}: it is not number {expected}, or its values are not what its hash says")
             expected += 1
-            if differences or body["searcher"] != searcher.maker:
+            if differences or body.searcher != searcher.maker:
                 unchecked += 1
             else:
-                again = searcher.suggest(body["configuration"])
+                again = searcher.suggest(body.configuration)
                 checked += 1
-                if not _same(again.choices, body["choices"]):
-                    differences.append(f"{name}: journaled {body['choices']}, made again {again.choices}")
-                elif again.choices == body["choices"] and again.values != body["values"]:
+                if not _same(again.choices, body.choices):
+                    differences.append(f"{name}: journaled {body.choices}, made again {again.choices}")
+                elif again.choices == body.choices and again.values != body.values:
                     differences.append(f"{name}: its values are not what its choices lead to")
         searcher.apply(record)
     return SuggestionAudit(checked, differences, unchecked)

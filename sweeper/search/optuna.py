@@ -19,12 +19,12 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import BaseTrial, FrozenTrial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search.optuna import OptunaSearch
 
 from sweeper.core.ids import seed_from, trial_name
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Learned, Record, configuration_of
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
 from sweeper.search.base import History, Observed, Suggestion
 from sweeper.space.domains.choices import Choice, draw_configuration
@@ -60,9 +60,9 @@ class OptunaSearcher:
     def apply(self, record: Record) -> None:
         """Take one record of the journal in; records come in order."""
         self._history.apply(record)
-        index = record.body.get("configuration")
-        if self._study is None or index not in self._history.trials:
-            if record.kind == "learned":
+        index = configuration_of(record.body)
+        if self._study is None or index is None or index not in self._history.trials:
+            if isinstance(record.body, Learned):
                 self._study = None
             return
         if not self._is_followed(index):
@@ -112,7 +112,7 @@ class OptunaSearcher:
             study.on_trial_complete(name, result, error=known.status == FAILED)
             told.status = known.status
 
-    def _walk(self, trial: Any) -> None:
+    def _walk(self, trial: BaseTrial) -> None:
         """Suggest one configuration: Tune calls this with Optuna's trial, whose `suggest_…` make the choices."""
         asked = _Asked(trial)
         self._made = Suggestion(draw_configuration(self._space, 0, asked), asked.choices)
@@ -121,7 +121,7 @@ class OptunaSearcher:
 class _Asked:
     """Chooses what an Optuna trial suggests, and keeps the choices."""
 
-    def __init__(self, trial: Any) -> None:
+    def __init__(self, trial: BaseTrial) -> None:
         self._trial = trial
         self.choices: dict[str, Choice] = {}
 
@@ -165,7 +165,7 @@ class SeededTpe(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return none: hyperparameters are sampled one by one."""
         return {}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sweeper.journal.journal import read_kind
+from sweeper.journal.records import Suggested
 from sweeper.space.configurations import ByIndex, Configurations
 from sweeper.space.domains.choices import Configuration
 from sweeper.space.models import SweepSpec
@@ -55,8 +56,9 @@ class JournaledSuggestions(Mapping[int, Configuration]):
         return len(self._found)
 
     def _read(self) -> None:
-        for record in read_kind(self._folder, "suggested", after=self._newest):
-            self._found[record.body["configuration"]] = record.body["values"]
+        for record in read_kind(self._folder, Suggested, after=self._newest):
+            if isinstance(record.body, Suggested):
+                self._found[record.body.configuration] = record.body.values
             self._newest = record.sequence
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Journal, Record
+from sweeper.journal.journal import Journal
+from sweeper.journal.records import Body, Record
 from trainables.worker.object_store import Store, StoreError
 
 TOGETHER = 64
@@ -33,9 +33,9 @@ class StoredJournal(Journal):
         self._store, self._sleep = store, sleep
         self._waiting: list[Record] = []
 
-    def append(self, kind: str, body: Mapping[str, Any]) -> Record:
+    def append(self, body: Body) -> Record:
         """Write one record and return it; it counts once `settle` was called."""
-        record = super().append(kind, body)
+        record = super().append(body)
         self._waiting.append(record)
         return record
 

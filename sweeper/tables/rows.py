@@ -8,11 +8,11 @@ kept, because readers have seen it.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from sweeper.core.ids import trial_name
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Reported
+from trainables.worker.trial_reports import Row
 
 SCALAR_TABLES = ("epochs", "evaluations", "decisions")
 """The tables whose rows travel through the journal."""
@@ -22,37 +22,36 @@ class JournalRows:
     """Turns records, in order, into rows, each row once. Its memory grows with trials, not with records."""
 
     def __init__(self) -> None:
-        self._newest: dict[tuple[Any, ...], int] = {}
+        self._newest: dict[tuple[str, int, int, str | None], int] = {}
         self._decided: dict[int, tuple[int, set[str]]] = {}
 
-    def project(self, record: Record) -> dict[str, list[dict[str, Any]]]:
+    def project(self, record: Record) -> dict[str, list[Row]]:
         """Return the rows that `record` adds, by table; empty for a record that adds none."""
-        if record.kind != "report":
+        body = record.body
+        if not isinstance(body, Reported):
             return {}
         rows = {
-            "epochs": list(self._measured(record, "epochs")),
-            "evaluations": list(self._measured(record, "evaluations")),
-            "decisions": self._decision(record),
+            "epochs": list(self._measured("epochs", body.configuration, body.report.epochs)),
+            "evaluations": list(self._measured("evaluations", body.configuration, body.report.evaluations)),
+            "decisions": self._decision(body, record.time),
         }
         return {table: added for table, added in rows.items() if added}
 
-    def _measured(self, record: Record, table: str) -> Iterator[dict[str, Any]]:
-        configuration = record.body["configuration"]
+    def _measured(self, table: str, configuration: int, rows: Iterable[Row]) -> Iterator[Row]:
         trial = trial_name(configuration)
-        for row in record.body[table]:
+        for row in rows:
             key = (table, configuration, row["replicate"], row.get("split"))
             if row["epoch"] > self._newest.get(key, 0):
                 self._newest[key] = row["epoch"]
                 yield {"trial": trial, **row}
 
-    def _decision(self, record: Record) -> list[dict[str, Any]]:
-        decision = record.body["decision"]
+    def _decision(self, body: Reported, time: float) -> list[Row]:
+        configuration, epoch, decision = body.configuration, body.epoch, body.decision
         if decision is None:
             return []
-        configuration, epoch = record.body["configuration"], record.body["epoch"]
         newest, kinds = self._decided.get(configuration, (0, set()))
-        if epoch < newest or (epoch == newest and decision["kind"] in kinds):
+        if epoch < newest or (epoch == newest and decision.kind in kinds):
             return []
-        self._decided[configuration] = (epoch, {decision["kind"]} | (kinds if epoch == newest else set()))
-        decided_at = datetime.datetime.fromtimestamp(record.time, datetime.UTC).replace(tzinfo=None)
-        return [{"trial": trial_name(configuration), "epoch": epoch, **decision, "decided_at": decided_at}]
+        self._decided[configuration] = (epoch, {decision.kind} | (kinds if epoch == newest else set()))
+        decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
+        return [{"trial": trial_name(configuration), "epoch": epoch, **decision.to_dict(), "decided_at": decided_at}]

@@ -6,7 +6,6 @@ Where a searcher chooses configurations, the hyperparameters of those that it ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +40,7 @@ class TrialsTable:
         self,
         sweep: str,
         schema: pa.Schema,
-        configurations: Sequence[Mapping[str, Any] | None],
+        configurations: Sequence[Mapping[str, object] | None],
         *,
         replicates: int,
         sweep_seed: int,
@@ -72,9 +71,9 @@ class TrialsTable:
         }
         self._convert()
 
-    def _row(self, index: int, configuration: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _row(self, index: int, configuration: Mapping[str, object] | None) -> dict[str, object]:
         """Return what never changes of a trial, once its configuration is known."""
-        row = {"sweep": self._sweep, "trial": trial_name(index)}
+        row: dict[str, object] = {"sweep": self._sweep, "trial": trial_name(index)}
         if configuration is None:
             return row
         values = flatten_configuration(configuration).items()
@@ -136,6 +135,6 @@ class TrialsTable:
         }
 
 
-def _as_text(value: Any) -> str | None:
+def _as_text(value: object) -> str | None:
     """Return a value for a column in which branches of the space disagree about the type."""
     return value if value is None or isinstance(value, str) else str(value)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.generations import Generations
 from sweeper.tables.large_tables import Arrivals, LargeTables
@@ -63,7 +62,7 @@ class ParquetSink:
         self,
         paths: SweepPaths,
         schemas: Mapping[str, pa.Schema],
-        configurations: Sequence[Mapping[str, Any] | None],
+        configurations: Sequence[Mapping[str, object] | None],
         *,
         replicates: int,
         sweep_seed: int,

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, trial_name
+from sweeper.core.objective import Mode
+from sweeper.journal.best import best_trial, best_words
 from sweeper.journal.state import SweepState
 from sweeper.tables.recalibrations import recalibration_parts
-from sweeper.tracking.diagrams import DIAGRAM, SPLIT, merged, reliability_diagram, said_of
+from sweeper.tracking.diagrams import DIAGRAM, SPLIT, Bins, merged, reliability_diagram, said_of
 from trainables.worker.trial_tables import write_parquet
 
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
 """The tables that are attached, a file each; predictions are large and stay in the results folder."""
 
 
-def artifacts(paths: SweepPaths, state: SweepState, mode: str, folder: Path) -> Iterator[tuple[Path, str | None]]:
+def artifacts(paths: SweepPaths, state: SweepState, mode: Mode, folder: Path) -> Iterator[tuple[Path, str | None]]:
     """Make the files in `folder` and yield each with the artifact folder it belongs to.
 
     Args:
@@ -36,22 +36,15 @@ def artifacts(paths: SweepPaths, state: SweepState, mode: str, folder: Path) -> 
         yield paths.report, None
     best = best_trial(state, mode)
     if best is not None:
-        bins = reliability_of(paths, trial_name(best))
+        name = trial_name(best.configuration)
+        bins = reliability_of(paths, name)
         if bins:
             target = folder / DIAGRAM
-            target.write_text(reliability_diagram(bins, f"{trial_name(best)}, the best", said_of(bins)), "utf-8")
+            target.write_text(reliability_diagram(bins, f"{name}, the {best_words(best)}", said_of(bins)), "utf-8")
             yield target, None
 
 
-def best_trial(state: SweepState, mode: str) -> int | None:
-    """Return the trial that trained longest and, among those, has the best objective; `None` when there is none."""
-    judged = [t for t in state.trials.values() if t.objective is not None and math.isfinite(t.objective)]
-    sign = 1 if mode == "min" else -1
-    best = min(judged, key=lambda t: (-t.epochs, sign * (t.objective or 0.0)), default=None)
-    return None if best is None else best.configuration
-
-
-def reliability_of(paths: SweepPaths, trial: str) -> list[dict[str, Any]]:
+def reliability_of(paths: SweepPaths, trial: str) -> Bins:
     """Return the bins of a trial's last evaluation on the test split, counted together over its replicates."""
     rows = ds.dataset(paths.tables / "reliability", format="parquet").to_table(
         filter=(pc.field("trial") == trial) & (pc.field("split") == SPLIT)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 from xml.sax.saxutils import escape
 
 import pyarrow.parquet as pq
 
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.journal.state import ENDED, SweepState
+from trainables.worker.trial_reports import Row
 
 DIAGRAM = "reliability_diagram.svg"
 
@@ -26,7 +26,7 @@ _SIDE, _MARGIN = 360, 45
 
 _NAMES = ("lower", "upper", "n", "confidence", "accuracy")
 
-Bins = Sequence[Mapping[str, Any]]
+Bins = Sequence[Row]
 
 _Row = tuple[float, float, int, float | None, float | None]
 
@@ -61,7 +61,7 @@ class Diagrams:
                 for key, row in zip(keys, values, strict=True):
                     self._take(*key, row, drawn)
 
-    def due(self, state: SweepState) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
+    def due(self, state: SweepState) -> Iterator[tuple[int, int, Bins]]:
         """Yield (configuration, epoch, merged bins) of ended trials, each once; what was yielded is forgotten."""
         for index in list(self._rows):
             epoch, rows = self._rows[index]
@@ -85,16 +85,16 @@ class Diagrams:
             rows[replicate, number] = row  # files that were merged repeat what single ones held
 
 
-def merged(rows: Bins) -> list[dict[str, Any]]:
+def merged(rows: Bins) -> Bins:
     """Return bins counted together over replicates: `lower upper n confidence accuracy`, in order.
 
     Args:
         rows: one a replicate and bin, with `bin` besides.
     """
-    groups: dict[int, list[Mapping[str, Any]]] = {}
+    groups: dict[int, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["bin"], []).append(row)
-    bins: list[dict[str, Any]] = []
+    bins: list[dict[str, object]] = []
     for _, group in sorted(groups.items()):
         n = sum(row["n"] for row in group)
         bins.append({"lower": group[0]["lower"], "upper": group[0]["upper"], "n": n})

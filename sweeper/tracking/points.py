@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.core.schemas import EPOCHS_SCHEMA
+from trainables.worker.trial_reports import Row
 
 _KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
 _EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
@@ -21,13 +22,13 @@ class Point(NamedTuple):
     step: int
 
 
-def epoch_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, int]]:
+def epoch_points(rows: Iterable[Row]) -> Iterator[tuple[str, float, int]]:
     """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
     for (epoch,), group in _grouped(rows, "epoch").items():
         yield from _mean_and_spread(group, "", epoch)
 
 
-def evaluation_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, int]]:
+def evaluation_points(rows: Iterable[Row]) -> Iterator[tuple[str, float, int]]:
     """Yield (metric, value, epoch) of evaluation rows, named after their split except for the Hessian's.
 
     What the epoch rows measured on the validation split already (`val_nll` …) is not given a second time.
@@ -36,14 +37,14 @@ def evaluation_points(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, 
         yield from _mean_and_spread(group, f"{split}_", epoch)
 
 
-def _grouped(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+def _grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in columns), []).append(row)
     return groups
 
 
-def _mean_and_spread(rows: Sequence[Mapping[str, Any]], prefix: str, epoch: int) -> Iterator[tuple[str, float, int]]:
+def _mean_and_spread(rows: Sequence[Row], prefix: str, epoch: int) -> Iterator[tuple[str, float, int]]:
     for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
         before = "" if column.startswith("hessian_") else prefix
         if not (prefix and before + column in _EPOCH_METRICS):
@@ -51,7 +52,7 @@ def _mean_and_spread(rows: Sequence[Mapping[str, Any]], prefix: str, epoch: int)
 
 
 def mean_and_spread(
-    rows: Sequence[Mapping[str, Any]], columns: Iterable[str], prefix: str, epoch: int
+    rows: Sequence[Row], columns: Iterable[str], prefix: str, epoch: int
 ) -> Iterator[tuple[str, float, int]]:
     """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`."""
     for column in columns:

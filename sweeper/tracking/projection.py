@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import generation, record_names
+from sweeper.journal.records import Ended
 from sweeper.journal.tail import JournalTail
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.models import SweepSpec
@@ -106,7 +106,7 @@ class Projection:
         self._abandoned = abandoned
         for record in self._tail.read():
             self._runs.apply(record)
-            if record.kind == "ended":
+            if isinstance(record.body, Ended):
                 self.ended_at = record.sequence
             if self._runs.pending_points >= POINTS_A_PASS:
                 self._write(self._runs.take())
@@ -215,7 +215,7 @@ def _questions(paths: SweepPaths) -> str:
 
 def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
     first = paths.journal / record_names(paths.journal)[0]
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "dataset": spec.dataset.get("name"),
         "objective": f"{spec.objective.mode} {spec.objective.metric}",
         "scheduler": spec.scheduler.name,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import REHEARSAL
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Suggested, configuration_of
 from sweeper.journal.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import JournalRows
 from sweeper.text.labels import describe, in_order
 from sweeper.tracking.points import Point, epoch_points, evaluation_points
+from trainables.worker.trial_reports import Row
 
 GENERATION_TAG = "journal_generation"
 """The tag that tells runs of a journal some of whose records were set aside from those made before."""
@@ -91,7 +91,7 @@ class SweepDescription:
     name: str
     identity: str
     generation: str
-    configurations: Sequence[Mapping[str, Any]]
+    configurations: Sequence[Mapping[str, object]]
     varying: Sequence[str]
     tags: Mapping[str, str]
 
@@ -126,13 +126,13 @@ class RunProjection:
                 self._touched.add(place)
         self.state.apply(record)
         rows = self._rows.project(record)
-        if rows and record.body["configuration"] in self._touched:
-            place = record.body["configuration"]
+        configuration = configuration_of(record.body)
+        if rows and configuration is not None and configuration in self._touched:
             measured = [*epoch_points(rows.get("epochs", ())), *evaluation_points(rows.get("evaluations", ()))]
-            points = self._points.setdefault(place, [])
+            points = self._points.setdefault(configuration, [])
             points += [Point(key, value, milliseconds, step) for key, value, step in measured]
             self._waiting += len(measured)
-            self._texts.setdefault(place, {}).update(unavailable_texts(rows.get("evaluations", ())))
+            self._texts.setdefault(configuration, {}).update(unavailable_texts(rows.get("evaluations", ())))
 
     @property
     def pending_points(self) -> int:
@@ -165,10 +165,11 @@ class RunProjection:
 
     def _places(self, record: Record) -> list[int]:
         """Return the runs that a record changes; a trial has one from its start on."""
-        if record.kind == "suggested":
+        if isinstance(record.body, Suggested):
             return []
-        if "configuration" in record.body:
-            return [record.body["configuration"]]
+        configuration = configuration_of(record.body)
+        if configuration is not None:
+            return [configuration]
         # Drivers that start or end change what was running to interrupted.
         return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
 
@@ -177,7 +178,7 @@ class RunProjection:
         flat = flatten_configuration(self._configuration(index))
         return f"{trial_name(index)} {describe(flat, in_order(self._description.varying))}"[:LONGEST_NAME]
 
-    def _configuration(self, index: int) -> Mapping[str, Any]:
+    def _configuration(self, index: int) -> Mapping[str, object]:
         return self.state.suggested.get(index) or self._description.configurations[index]
 
     def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
@@ -236,7 +237,7 @@ class RunProjection:
         }
 
 
-def unavailable_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def unavailable_texts(rows: Iterable[Row]) -> dict[str, str]:
     """Return the reasons why something could not be measured, `posthoc_…_unavailable` and `hessian_unavailable`."""
     return {
         column: _text(value)
@@ -262,5 +263,5 @@ def _trial_tags(trial: TrialState) -> dict[str, str]:
     return {key: _text(value) for key, value in facts.items() if value is not None}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value)[:LONGEST_TEXT]

@@ -19,10 +19,12 @@ import time
 from pathlib import Path
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.journal.journal import Record, read_journal
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Record
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.storage.manifest import hardware
+from tests.sweeper.records import fields
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -92,7 +94,7 @@ def sweep_times(space: Path, output: Path, cores: int) -> tuple[float, float, in
 def measured(records: list[Record]) -> tuple[float, float, int]:
     """Return the times that a journal shows, see `sweep_times`; Ray runs when the attempt is journaled."""
     began = next(record.time for record in records if record.kind == "attempt")
-    ends = [record.time for record in records if record.kind == "report" and record.body["status"] == "completed"]
+    ends = [record.time for record in records if record.kind == "report" and fields(record)["status"] == "completed"]
     # Trials reported together with the first one ended before the clock of the steady time starts.
     first, last = min(ends), max(ends)
     together = sum(end < first + 0.5 for end in ends)

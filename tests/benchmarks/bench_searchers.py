@@ -31,13 +31,15 @@ from sweeper.analysis.statistics.families import unpaired_difference
 from sweeper.analysis.statistics.paired import holm, p_text
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
-from sweeper.journal.journal import Journal, Record
+from sweeper.journal.journal import Journal
+from sweeper.journal.records import Body, Record
 from sweeper.journal.state import COMPLETED, SweepState
 from sweeper.search.base import Searcher, suggested_body
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
 from sweeper.space.suggested import configurations_of
 from sweeper.storage.manifest import hardware
+from tests.sweeper.records import fields, made_body
 
 SPACE = "searched_losses"
 WAYS = {
@@ -82,7 +84,7 @@ class Spending:
         """Take a report in."""
         if record.kind != "report":
             return
-        body = record.body
+        body = fields(record)
         self.spent += len(body["epochs"])
         # What is found with the last epochs of a share of the budget counts for the next share.
         while len(self.at) < len(SHARES) and self.spent > SHARES[len(self.at)] * self.budget:
@@ -155,9 +157,9 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
     assert searcher is not None
     sequence = 0
 
-    def tell(kind: str, body: dict[str, Any]) -> None:
+    def tell(body: Body) -> None:
         nonlocal sequence
-        searcher.apply(Record(sequence, kind, 0.0, body))
+        searcher.apply(Record(sequence, 0.0, body))
         sequence += 1
 
     times = []
@@ -171,9 +173,9 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
             began = time.perf_counter()
             suggestion = searcher.suggest(index) if index else first
             times.append(time.perf_counter() - began)
-        tell("suggested", suggested_body(index, suggestion, searcher.maker))
+        tell(suggested_body(index, suggestion, searcher.maker))
         decision = {"rung": 27, "kind": "complete", "metric": math.sin(index) + 1}
-        tell("report", {"configuration": index, "status": COMPLETED, "decision": decision})
+        tell(made_body("report", {"configuration": index, "status": COMPLETED, "decision": decision}))
     # The first of the last ones also makes the study of what was only told until then.
     return statistics.median(times[2:])
 

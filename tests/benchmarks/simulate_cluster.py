@@ -29,6 +29,7 @@ from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import SweepState
 from sweeper.scheduling.asha import Halving
 from sweeper.text.durations import duration
+from tests.sweeper.records import fields
 from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate
 
 DRIVER_SECONDS = 0.010
@@ -71,7 +72,7 @@ def measured() -> Sizes:
         )
         paths = SweepPaths(folder / "results" / "small")
         records = list(read_journal(paths.journal))
-        bodies = [record.body for record in records if record.kind == "report"]
+        bodies = [fields(record) for record in records if record.kind == "report"]
         evaluations = sum(bool(body["evaluations"]) for body in bodies)
         epochs = sum(len(body["epochs"]) for body in bodies)
         sizes = [(paths.journal / name).stat().st_size for name in record_names(paths.journal) if "-report" in name]

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.journal.journal import Record, read_journal
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Body, Record, Reported
 from sweeper.journal.state import ENDED
 from sweeper.results import load
 from sweeper.scheduling.audit import audit
@@ -22,6 +23,7 @@ from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
 from tests.running import metrics_by_key, same
+from tests.sweeper.records import fields, made_body
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
@@ -84,16 +86,16 @@ class Searched(Drawn):
     def choose(self, index: int) -> dict[str, Any]:
         """Return configuration `index`."""
         suggestion = self._searcher.suggest(index)
-        self._tell("suggested", suggested_body(index, suggestion, self._searcher.maker))
+        self._tell(suggested_body(index, suggestion, self._searcher.maker))
         return suggestion.values
 
     def hear(self, index: int, decision: dict[str, Any]) -> None:
         """Tell the searcher."""
         status = {"stop": "early_stopped", "complete": "completed"}.get(decision["kind"], "running")
-        self._tell("report", {"configuration": index, "status": status, "decision": decision})
+        self._tell(made_body("report", {"configuration": index, "status": status, "decision": decision}))
 
-    def _tell(self, kind: str, body: dict[str, Any]) -> None:
-        self._searcher.apply(Record(self._records, kind, 0.0, body))
+    def _tell(self, body: Body) -> None:
+        self._searcher.apply(Record(self._records, 0.0, body))
         self._records += 1
 
 
@@ -136,13 +138,13 @@ def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturb
         # Beyond the early stop, too: with several trials at once others may get that far.
         while not trial.finished:
             report = trial.advance()
-            records.append(Record(len(records), "report", 0.0, report))
+            records.append(Record(len(records), 0.0, Reported(report, 1, "running", None)))
             if decided and decided[-1]["kind"] == "stop":
                 continue
-            decision = decide(rungs, index, report["epoch"], report["objective"])
+            decision = decide(rungs, index, report.epoch, report.objective)
             if decision is not None:
                 decided.append(decision.to_dict())
-                rungs.add(report["epoch"], index, report["objective"])
+                rungs.add(report.epoch, index, report.objective)
                 chosen.hear(index, decided[-1])
         decisions[index] = decided
     return Undisturbed(spec, metrics_by_key(records), decisions, known)
@@ -153,7 +155,7 @@ def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: b
     records = list(read_journal(paths.journal))
     reports = [record for record in records if record.kind == "report"]
     count = len(expected.decisions)
-    ended = [r.body["configuration"] for r in reports if r.body["status"] in ENDED]
+    ended = [fields(r)["configuration"] for r in reports if fields(r)["status"] in ENDED]
     assert sorted(ended) == list(range(count)), "every configuration ends exactly once"
     checked, differences = audit(expected.spec.halving, records)
     assert not differences and checked >= count, differences
@@ -181,11 +183,11 @@ def _check_suggestions(records: Sequence[Record], expected: Undisturbed, one_at_
     """
     from sweeper.space.searchers import searcher_for
 
-    bodies = [record.body for record in records if record.kind == "suggested"]
+    bodies = [fields(record) for record in records if record.kind == "suggested"]
     assert [body["configuration"] for body in bodies] == list(range(len(expected.configurations)))
     known = set()
     for record in records:
-        index = record.body.get("configuration")
+        index = fields(record).get("configuration")
         known |= {index} if record.kind == "suggested" else set()
         assert index is None or index in known, record
     audited = audit_suggestions(lambda: searcher_for(expected.spec), records)
@@ -200,8 +202,8 @@ def decisions_of(reports: Sequence[Record]) -> dict[int, list[dict[str, Any]]]:
     """Return every trial's decisions in order."""
     found: dict[int, list[dict[str, Any]]] = {}
     for record in reports:
-        if record.body["decision"] is not None:
-            found.setdefault(record.body["configuration"], []).append(record.body["decision"])
+        if fields(record)["decision"] is not None:
+            found.setdefault(fields(record)["configuration"], []).append(fields(record)["decision"])
     return dict(sorted(found.items()))
 
 

@@ -45,15 +45,15 @@ def test_a_trial_that_takes_too_long_ends_and_has_its_time_again_when_it_is_resu
         return itertools.count(0.0, seconds)
 
     trial, clock = Trial(assignment, settings, dataset), ticking(5.0)
-    reports = [trial.advance(clock.__next__)]
+    reports = [trial.advance(clock.__next__).to_dict()]
     while not reports[-1]["failure"]:
-        reports.append(trial.advance(clock.__next__))
+        reports.append(trial.advance(clock.__next__).to_dict())
     last = reports[-1]
     assert last["failure_kind"] == "timed_out" and "trial_timeout = 25 s" in last["failure"]
     assert math.isnan(last["objective"]) and 1 < last["epoch"] < 9
     again = Trial(assignment, settings, dataset)
-    assert again.advance()["epoch"] == reports[-2]["epoch"], "it repeats the last sound report"
-    assert not again.advance(ticking(0.1).__next__)["failure"]
+    assert again.advance().epoch == reports[-2]["epoch"], "it repeats the last sound report"
+    assert not again.advance(ticking(0.1).__next__).failure
 
 
 def test_a_loss_that_is_not_finite_ends_a_trial_at_once(space: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from sweeper.results import load
 from tests.faults.misbehaving import BAD, misbehave
 from tests.faults.reference import SMALL, undisturbed
 from tests.running import metrics_by_key, reports, same, write_space
+from tests.sweeper.records import fields
 
 COUNT = 4
 SPACE = SMALL.replace("grace_epochs: 1", "grace_epochs: 3") % {"samples": COUNT}
@@ -43,7 +44,7 @@ def test_a_trial_that_hangs_inside_an_epoch_is_ended(tmp_path: Path, kind: str, 
     text = SPACE.replace("retries: 100", f"retries: {retries}\nhang_timeout: 4")
     space = write_space(tmp_path, text)
     paths = misbehave(kind, space, tmp_path, cpus=2)
-    failed = [record.body for record in read_journal(paths.journal) if record.kind == "failed"]
+    failed = [fields(record) for record in read_journal(paths.journal) if record.kind == "failed"]
     assert [(body["configuration"], body["kind"], body["counts"]) for body in failed] == [(BAD, "hung", True)] * (
         retries + 1
     )
@@ -74,7 +75,7 @@ def test_a_greedy_trial_runs_out_of_the_nodes_memory(tmp_path: Path) -> None:
         "RAY_min_memory_free_bytes": "-1",
     }
     paths = misbehave("devour", space, tmp_path, cpus=2, environment=limits)
-    failed = [record.body for record in read_journal(paths.journal) if record.kind == "failed"]
+    failed = [fields(record) for record in read_journal(paths.journal) if record.kind == "failed"]
     assert {body["kind"] for body in failed} == {"out_of_memory"}
     greedy = [body for body in failed if body["configuration"] == BAD]
     assert len(greedy) == 2 and all(body["counts"] for body in greedy)

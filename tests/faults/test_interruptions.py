@@ -13,11 +13,12 @@ from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from tests.polling import Poller
 from tests.running import command, kill, metrics_by_key, reports, started, sweeper, wait_for_records, write_space
+from tests.sweeper.records import fields
 
 
 def ended_once(paths: SweepPaths, configurations: int) -> None:
     """Assert that every configuration ended exactly once and no row was journaled twice."""
-    ended = [r.body["configuration"] for r in reports(paths) if r.body["status"] != "running"]
+    ended = [fields(r)["configuration"] for r in reports(paths) if fields(r)["status"] != "running"]
     assert sorted(ended) == list(range(configurations))
     metrics_by_key(reports(paths))
 
@@ -32,14 +33,14 @@ def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
             wait_for_records(paths, draw.randint(4, 14), process)
             time.sleep(draw.random() * 0.3)
             kill(process)
-        finished_before = {r.body["configuration"] for r in reports(paths) if r.body["status"] != "running"}
+        finished_before = {fields(r)["configuration"] for r in reports(paths) if fields(r)["status"] != "running"}
         resumed = sweeper("resume", "small", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert not poller.faults, poller.faults[:5]
     assert poller.reads > 50
     ended_once(paths, 10)
-    second_attempt = [r for r in read_journal(paths.journal) if r.body.get("attempt") == 2]
-    assert not finished_before & {r.body["configuration"] for r in second_attempt if "configuration" in r.body}
+    second_attempt = [r for r in read_journal(paths.journal) if fields(r).get("attempt") == 2]
+    assert not finished_before & {fields(r)["configuration"] for r in second_attempt if "configuration" in fields(r)}
     audit = sweeper("status", "small", "--audit", cwd=tmp_path)
     assert audit.returncode == 0, audit.stdout
     rows = load(paths.root).rows("SELECT count(*) AS n FROM trials WHERE status NOT IN ('completed', 'early_stopped')")
@@ -84,7 +85,7 @@ def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
             driver.kill()
             driver.wait(30)
     ended_once(paths, 10)
-    assert [r.body["pid"] for r in read_journal(paths.journal) if r.kind == "attempt"] == [driving.pid]
+    assert [fields(r)["pid"] for r in read_journal(paths.journal) if r.kind == "attempt"] == [driving.pid]
 
 
 def test_stop_is_obeyed(tmp_path: Path) -> None:

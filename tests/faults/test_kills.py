@@ -21,6 +21,7 @@ from tests.faults.disturbed import Disturbed, here
 from tests.faults.processes import below, kill_ids, trial_processes, wait_until
 from tests.faults.reference import SMALL
 from tests.running import kill, write_space
+from tests.sweeper.records import fields
 
 FULL = pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
 
@@ -53,7 +54,7 @@ def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, kills: i
             kill_ids(disturbed.random.choice(victims))
 
     disturbed.survivable(kills, strike)
-    failures = [r.body for n in range(kills) for r in _failures(disturbed.paths(n))]
+    failures = [fields(r) for n in range(kills) for r in _failures(disturbed.paths(n))]
     assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
 
 
@@ -67,7 +68,7 @@ def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, 
             cluster.tell("add")
 
         disturbed.survivable(kills, strike, cluster.environment)
-    failures = [r.body for n in range(kills) for r in _failures(disturbed.paths(n))]
+    failures = [fields(r) for n in range(kills) for r in _failures(disturbed.paths(n))]
     assert all(body["kind"] == "preempted" and not body["counts"] for body in failures), failures
 
 

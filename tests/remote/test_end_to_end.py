@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record
 from tests.mlflow_stores import Server, postgresql
 from tests.remote.services import BUCKET, RayNodes, job_list, ray_nodes, s3_server, wait_until
 from tests.running import SPACE, write_space
+from tests.sweeper.records import fields
 from trainables.worker.object_store import Store
 
 TRIALS = 6
@@ -126,15 +127,17 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     site.sweeper("logs", "drained", "--follow", "--address", address)
     records = _records(store)
     (handed_back,) = [record for record in records if record.kind == "failed"]
-    body = handed_back.body
+    body = fields(handed_back)
     assert (body["kind"], body["counts"], body["final"]) == ("preempted", False, False)
     assert "taken away" in body["reason"]
-    trial = [r for r in records if r.kind == "report" and r.body["configuration"] == body["configuration"]]
+    trial = [r for r in records if r.kind == "report" and fields(r)["configuration"] == body["configuration"]]
     before = [r for r in trial if r.sequence < handed_back.sequence][-1]
     after = next(r for r in trial if r.sequence > handed_back.sequence)
-    assert 0 < before.body["epoch"] == body["epoch"] < 600
-    assert min(row["epoch"] for row in after.body["epochs"]) == body["epoch"] + 1, "it went on from its last epoch"
-    assert [r.body["status"] for r in records if r.kind == "report" and r.body["epoch"] == 600] == ["completed"] * 2
+    assert 0 < fields(before)["epoch"] == body["epoch"] < 600
+    assert min(row["epoch"] for row in fields(after)["epochs"]) == body["epoch"] + 1, "it went on from its last epoch"
+    assert [fields(r)["status"] for r in records if r.kind == "report" and fields(r)["epoch"] == 600] == [
+        "completed"
+    ] * 2
     site.nodes.kill(SECOND)
 
 

@@ -23,6 +23,7 @@ from sweeper.storage.store_lease import BEAT_SECONDS, SILENCE_SECONDS, StoreLeas
 from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.random_sweep import RandomSweep, expected_rows
+from tests.sweeper.records import fields, made_body
 from trainables.worker.object_store import Store, StoreError
 from trainables.worker.trial_files import TrialFiles
 
@@ -107,11 +108,11 @@ def test_commands_say_what_is_wrong_with_a_store(service: dict[str, str], tmp_pa
 def test_records_are_in_the_store_before_they_count(store: Store, tmp_path: Path) -> None:
     journal = StoredJournal(tmp_path / "journal", store)
     for number in range(TOGETHER + 5):
-        journal.append("started", {"configuration": number, "attempt": 1})
+        journal.append(made_body("started", {"configuration": number, "attempt": 1}))
     assert store.entries() == {}
     journal.settle()
     fetch(store, tmp_path / "copy", tables=False)
-    assert [r.body for r in read_journal(tmp_path / "copy" / "journal")] == [
+    assert [fields(r) for r in read_journal(tmp_path / "copy" / "journal")] == [
         {"configuration": number, "attempt": 1} for number in range(TOGETHER + 5)
     ]
 
@@ -119,7 +120,7 @@ def test_records_are_in_the_store_before_they_count(store: Store, tmp_path: Path
 def test_records_after_a_gap_never_counted_unless_there_are_too_many(store: Store, tmp_path: Path) -> None:
     journal = StoredJournal(tmp_path / "journal", store)
     for number in range(10):
-        journal.append("started", {"configuration": number, "attempt": 1})
+        journal.append(made_body("started", {"configuration": number, "attempt": 1}))
     journal.settle()
     names = sorted(store.entries("journal"))
     store.delete([names[6]])
@@ -132,7 +133,7 @@ def test_records_after_a_gap_never_counted_unless_there_are_too_many(store: Stor
 def test_an_unreachable_store_ends_the_sweep_with_a_remedy(tmp_path: Path, service: Any) -> None:
     gone, naps = Store(f"s3://{BUCKET}/x?endpoint_override=http://127.0.0.1:1"), []
     journal = StoredJournal(tmp_path / "journal", gone, sleep=naps.append)
-    journal.append("started", {"configuration": 0, "attempt": 1})
+    journal.append(made_body("started", {"configuration": 0, "attempt": 1}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sweeper.storage.store_journal.PATIENCE_SECONDS", 0.0)
         with pytest.raises(SweeperError, match=r"cannot be reached.*\n.*sweeper resume s3://"):
@@ -222,7 +223,7 @@ def _drive(sweep: RandomSweep, mirror: Mirror, steps: int, trials: Path) -> None
         for part in [*trials.glob("*/c*.parquet")]:
             files = TrialFiles(Path("c00000"), tables=None, checkpoints=None, store=mirror.store.uri)
             files.table_written(part)
-        sink.append(journal.append(kind, body))
+        sink.append(journal.append(made_body(kind, body)))
         journal.settle()
     mirror.collect()
     sink.close()

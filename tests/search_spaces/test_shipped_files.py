@@ -69,6 +69,6 @@ def test_loss_families_names_every_loss_and_all_of_them_train() -> None:
     dataset = settings.load_dataset()
     for index in range(len(LOSSES)):
         report = Trial(Assignment(index, f"c{index:05d}", drawn[index], [index]), settings, dataset).advance()
-        assert report["failure"] is None, drawn[index]
-        assert math.isfinite(report["objective"])
-        assert report["evaluations"][0].get("hessian_unavailable") is None, drawn[index]
+        assert report.failure is None, drawn[index]
+        assert math.isfinite(report.objective)
+        assert report.evaluations[0].get("hessian_unavailable") is None, drawn[index]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,13 @@ import numpy as np
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, PREEMPTED, Failure
-from sweeper.journal.journal import Journal, Record, read_journal
+from sweeper.journal.journal import Journal, read_journal
+from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold
 from sweeper.scheduling.base import Scheduler
 from sweeper.search.base import Searcher
 from sweeper.space.suggested import SuggestedConfigurations
+from trainables.worker.trial_reports import TrialReport
 
 REPLICATES = 2
 PREEMPTION = Failure(PREEMPTED, "its node was taken away", counts=False)
@@ -60,7 +62,7 @@ class Worker:
     def __post_init__(self) -> None:
         self.left = list(self.assignment)
 
-    def step(self) -> tuple[list[dict[str, Any]], bool]:
+    def step(self) -> tuple[list[TrialReport], bool]:
         """Return reports of at least one configuration, and whether the assignment is over."""
         reports: list[dict[str, Any]] = []
         while self.left or self.current is not None:
@@ -72,7 +74,7 @@ class Worker:
             self.current = None
             if self.rng.random() < 0.5:
                 break
-        return reports, not self.left and self.current is None
+        return [TrialReport.from_dict(report) for report in reports], not self.left and self.current is None
 
     def _begin(self, configuration: int) -> None:
         self.current, self.epoch, self.repeat = configuration, 0, None
@@ -240,11 +242,9 @@ class FakeSweep:
                 shutil.rmtree(folder)
 
 
-def alone(worker: Worker, driver: Driver, on_report: Callable[[Sequence[dict[str, Any]]], None] | None = None) -> None:
+def alone(worker: Worker, driver: Driver) -> None:
     """Run one worker's assignment to its end."""
     while True:
         reports, exhausted = worker.step()
-        if on_report is not None:
-            on_report(reports)
         if driver.on_reports(worker.assignment, reports, exhausted):
             return

@@ -14,10 +14,12 @@ import yaml
 
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.core.schemas import table_schemas
-from sweeper.journal.journal import Journal, Record
+from sweeper.journal.journal import Journal
+from sweeper.journal.records import Record
 from sweeper.space.configurations import column_types, configurations
 from sweeper.space.models import SweepSpec
 from sweeper.tables.writer import ParquetSink
+from tests.sweeper.records import fields
 from trainables.worker.trial_tables import write_predictions, write_reliability, write_spectra
 
 CLASSES = 3
@@ -183,14 +185,14 @@ def expected_rows(records: Sequence[Record]) -> dict[str, dict[tuple[Any, ...], 
     for record in records:
         if record.kind != "report":
             continue
-        trial = trial_name(record.body["configuration"])
+        trial = trial_name(fields(record)["configuration"])
         for table in ("epochs", "evaluations"):
-            for row in record.body[table]:
+            for row in fields(record)[table]:
                 key = (trial, row["replicate"], row["epoch"], row.get("split"))
                 tables[table].setdefault(key, {"trial": trial, **row})
-        decision = record.body["decision"]
+        decision = fields(record)["decision"]
         if decision:
             decided_at = datetime.datetime.fromtimestamp(record.time, datetime.UTC).replace(tzinfo=None)
-            row = {"trial": trial, "epoch": record.body["epoch"], **decision, "decided_at": decided_at}
+            row = {"trial": trial, "epoch": fields(record)["epoch"], **decision, "decided_at": decided_at}
             tables["decisions"].setdefault((trial, row["epoch"], row["kind"]), row)
     return tables

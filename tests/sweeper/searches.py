@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Body, Record
 from sweeper.search.base import Searcher, Suggestion, suggested_body
 from sweeper.space.domains.choices import Choice
 from sweeper.space.domains.domains import Interval, Members
 from sweeper.space.loading import build_spec
 from sweeper.space.models import SweepSpec
+from tests.sweeper.records import made_body
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 SPACE: dict[str, Any] = {
@@ -72,13 +73,16 @@ class Journaled:
 
     def add(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write one record."""
-        self.records.append(Record(len(self.records), kind, 0.0, dict(body)))
+        self._add(made_body(kind, body))
+
+    def _add(self, body: Body) -> None:
+        self.records.append(Record(len(self.records), 0.0, body))
         self.searcher.apply(self.records[-1])
 
     def suggest(self, index: int) -> Suggestion:
         """Have configuration `index` suggested."""
         suggestion = self.searcher.suggest(index)
-        self.add("suggested", suggested_body(index, suggestion, self.searcher.maker))
+        self._add(suggested_body(index, suggestion, self.searcher.maker))
         return suggestion
 
     def report(self, index: int, status: str, rung: int, value: float | None, kind: str = "continue") -> None:

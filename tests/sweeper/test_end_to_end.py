@@ -23,6 +23,7 @@ from sweeper.storage.sweeps import open_sweep
 from sweeper.tracking.questions import questions
 from tests.receiver import receiver
 from tests.running import metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
+from tests.sweeper.records import fields
 
 SECRET = "b0ld-s3cr3t-path"
 
@@ -89,7 +90,7 @@ def test_every_trial_ends_once(finished: Finished) -> None:
     statuses = load(finished.paths.root).rows("SELECT status, count(*) AS n FROM trials GROUP BY status")
     assert sum(row["n"] for row in statuses) == 20
     assert {row["status"] for row in statuses} <= {"completed", "early_stopped"}
-    ended = [r.body["configuration"] for r in reports(finished.paths) if r.body["status"] != "running"]
+    ended = [fields(r)["configuration"] for r in reports(finished.paths) if fields(r)["status"] != "running"]
     assert sorted(ended) == list(range(10))
 
 
@@ -233,7 +234,7 @@ def test_status_and_audit(finished: Finished) -> None:
     assert status.returncode == 0 and "finished" in status.stdout
     audit = sweeper("status", "small", "--audit", cwd=finished.folder)
     assert audit.returncode == 0, audit.stdout
-    decisions = sum(r.body["decision"] is not None for r in reports(finished.paths))
+    decisions = sum(fields(r)["decision"] is not None for r in reports(finished.paths))
     assert audit.stdout.startswith(f"{decisions} decisions recomputed")
 
 

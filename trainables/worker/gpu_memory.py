@@ -12,6 +12,7 @@ import torch
 from trainables.datasets.base import DataSet
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
 STEPS = 3
@@ -54,7 +55,7 @@ class CardProbe:
         return {"used_bytes": total - free, "total_bytes": total, "card": torch.cuda.get_device_name()}
 
 
-def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> Mapping[str, object]:
+def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> TrialReport:
     """Train a few steps, evaluate all of the validation and test data as a sweep does, keep nothing; return the report.
 
     On a card torch's allocator holds on to the most that was needed at once.

@@ -20,6 +20,7 @@ from ray._private.state import state as ray_state
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
 DRAIN_LOOK_SECONDS = 2.0
@@ -81,17 +82,18 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         if self._leaving():
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.
             raise NodeLeavingError("its node is about to be taken away: it goes on from its checkpoint on another")
-        started, reports = time.monotonic(), []
+        started, reports = time.monotonic(), list[TrialReport]()
         while self._assignments or self._trial is not None:
             reports.append(self._advance())
             assert self._trial is not None
-            if not self._trial.finished and not reports[-1]["failure"]:
+            if not self._trial.finished and not reports[-1].failure:
                 break
             self._trial = None
             if time.monotonic() - started >= self._settings.batch_seconds or self._leaving():
                 break
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
-        return {"reports": reports, "exhausted": not self._assignments and self._trial is None}
+        exhausted = not self._assignments and self._trial is None
+        return {"reports": [report.to_dict() for report in reports], "exhausted": exhausted}
 
     def reset_config(self, new_config: TuneConfig) -> bool:
         """Take up another assignment in the same process."""
@@ -99,7 +101,7 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         prepare_process(self._settings)
         return True
 
-    def _advance(self) -> Mapping[str, object]:
+    def _advance(self) -> TrialReport:
         """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
         assignment = self._assignments[0] if self._trial is None else self._trial.assignment
         shared = self._settings.checkpoints if self._settings.store is None else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from trainables.training.lanes.packing import Packed, chosen_packing, pack
 from trainables.training.loop import Replicate
 from trainables.worker.checkpoints import load_newest_checkpoint, write_checkpoint
 from trainables.worker.trial_files import TrialFiles
-from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, mean_objective, non_finite
+from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
 from trainables.worker.trial_tables import write_predictions, write_reliability, write_spectra
 
@@ -41,7 +41,7 @@ class Trial:
         self._folder = self._files.checkpoints
         self._wall_seconds = 0.0
         self._seconds_before = 0.0
-        self._repeat: dict[str, Any] | None = None
+        self._repeat: TrialReport | None = None
         self._dataset = dataset
         self._errors: dict[int, str] = {}
         self._packing: str | None = None
@@ -73,7 +73,7 @@ class Trial:
 
     def advance(
         self, clock: Callable[[], float] = time.monotonic, leaving: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any]:
+    ) -> TrialReport:
         """Train to the next rung, for about `report_seconds`, or until `leaving` says so, and return the report.
 
         Each of the three is looked at after an epoch: at most one epoch's work is lost with a machine.
@@ -83,7 +83,7 @@ class Trial:
             return report
         # The last report was journaled, or this call would not have come: its checkpoint is the one to keep.
         self._files.remove_checkpoints_before(self.epoch)
-        started, epoch_rows = clock(), []
+        started, epoch_rows = clock(), list[Row]()
         failure: tuple[str, str] | None = None
         while failure is None:
             rows = self._train_epoch()
@@ -93,20 +93,19 @@ class Trial:
                 break
         evaluations = self._evaluate() if failure is None and self.epoch in self.settings.rungs else []
         self._wall_seconds += clock() - started
-        report = {
-            "configuration": self.assignment.configuration,
-            "epoch": self.epoch,
-            "objective": math.nan if failure else self._objective(epoch_rows, evaluations),
-            "failure": failure[1] if failure else None,
-            "failure_kind": failure[0] if failure else None,
-            "device": self.settings.device,
-            "packing": self._packing,
-            "wall_seconds": self._wall_seconds,
-            "epochs": epoch_rows,
-            "evaluations": evaluations,
-        }
-        if self._errors:
-            report["replicate_errors"] = {str(number): error for number, error in self._errors.items()}
+        report = TrialReport(
+            configuration=self.assignment.configuration,
+            epoch=self.epoch,
+            objective=math.nan if failure else self._objective(epoch_rows, evaluations),
+            failure=failure[1] if failure else None,
+            failure_kind=failure[0] if failure else None,
+            device=self.settings.device,
+            packing=self._packing,
+            wall_seconds=self._wall_seconds,
+            epochs=epoch_rows,
+            evaluations=evaluations,
+            replicate_errors=dict(self._errors),
+        )
         if self._folder is not None and failure is None:
             written = write_checkpoint(self._folder, self.epoch, self._state(report))
             self._files.checkpoint_written(written, self.epoch)
@@ -141,15 +140,13 @@ class Trial:
                     row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
         return rows
 
-    def _all_diverged(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    def _all_diverged(self, rows: Sequence[Row]) -> tuple[str, str] | None:
         """Return kind and sentence of the failure when no replicate is left."""
         if len(self._errors) < len(self.assignment.seeds):
             return None
         return NON_FINITE, self._errors[rows[0]["replicate"]]
 
-    def _objective(
-        self, epoch_rows: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
-    ) -> float | None:
+    def _objective(self, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> float | None:
         """Return the judged metric's mean over the replicates that have not diverged."""
         sound = [row for row in epoch_rows if row["replicate"] not in self._errors]
         return mean_objective(self.settings.objective, sound, evaluations)
@@ -161,9 +158,9 @@ class Trial:
             return None
         return TIMED_OUT, f"trained for {taken:.1f} s, longer than trial_timeout = {limit:g} s, by epoch {self.epoch}"
 
-    def _evaluate(self) -> list[dict[str, Any]]:
+    def _evaluate(self) -> list[Row]:
         stage = "end" if self.epoch >= self.settings.max_epochs else "rung"
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         for number, replicate in self.replicates.items():
             evaluation = replicate.evaluate(self.settings.evaluation, stage)
             rows += [{"replicate": number, "epoch": self.epoch, **row} for row in evaluation.rows]
@@ -183,14 +180,14 @@ class Trial:
         for path in written:
             self._files.table_written(path)
 
-    def _state(self, report: Mapping[str, Any]) -> dict[str, Any]:
+    def _state(self, report: TrialReport) -> dict[str, object]:
         self._group.settle()
         held = [self.replicates.get(number) for number in self.assignment.numbers]
         return {
             "trial": self.assignment.trial,
             "seeds": list(self.assignment.seeds),
             "wall_seconds": self._wall_seconds,
-            "report": dict(report),
+            "report": report.to_dict(),
             "replicates": [replicate and replicate.state_dict() for replicate in held],
         }
 
@@ -204,9 +201,9 @@ class Trial:
                 del self.replicates[number]
             else:
                 self.replicates[number].load_state_dict(saved)
-        report = state["report"]
-        self._errors = {int(number): error for number, error in report.get("replicate_errors", {}).items()}
+        report = TrialReport.from_dict(state["report"])
+        self._errors = dict(report.replicate_errors)
         # Another packing rounds otherwise: a trial goes on as it began, so that it ends as if never interrupted.
-        self._packing = report["packing"]
+        self._packing = report.packing
         self._wall_seconds = self._seconds_before = state["wall_seconds"]
-        self._repeat = state["report"]
+        self._repeat = report

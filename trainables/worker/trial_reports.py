@@ -1,16 +1,95 @@
-"""What a trial's report says of its replicates: the value that is judged, and which of them diverged."""
+"""What a trial's process reports, and the value that is judged of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
 """The kinds of failure that a trial finds in itself."""
 
+Row: TypeAlias = Mapping[str, Any]
+"""A row of `epochs` or `evaluations`: column → number, text or `None`, as the tables' schemas say; always with
+`replicate` and `epoch`."""
 
-def non_finite(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+
+@dataclass(frozen=True)
+class TrialReport:
+    """What one process measured since its last report.
+
+    Attributes:
+        configuration: the index of its configuration.
+        epoch: completed epochs.
+        objective: the judged value at that epoch, mean over the sound replicates; not a number when the trial failed,
+            `None` where it was not measured.
+        failure: why the trial cannot go on, one sentence.
+        failure_kind: the same in a word: `non_finite`, `timed_out` or a kind of the driver's failures.
+        device: `cpu` or `cuda`.
+        packing: how the replicates shared the process; `None` in reports of before packings were named.
+        wall_seconds: time spent in the trial so far.
+        epochs: rows of `epochs`, a row a replicate and epoch.
+        evaluations: rows of `evaluations`; none between rungs.
+        replicate_errors: replicates that failed while others went on, and why.
+        replicate_kinds: the kinds of those failures that are not `non_finite`.
+    """
+
+    configuration: int
+    epoch: int
+    objective: float | None
+    device: str
+    packing: str | None
+    wall_seconds: float
+    epochs: Sequence[Row] = ()
+    evaluations: Sequence[Row] = ()
+    failure: str | None = None
+    failure_kind: str | None = None
+    replicate_errors: Mapping[int, str] = field(default_factory=dict)
+    replicate_kinds: Mapping[int, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for Ray and for checkpoints, which are read with `weights_only`."""
+        return {
+            "configuration": self.configuration,
+            "epoch": self.epoch,
+            "objective": self.objective,
+            "failure": self.failure,
+            "failure_kind": self.failure_kind,
+            "device": self.device,
+            "packing": self.packing,
+            "wall_seconds": self.wall_seconds,
+            "epochs": list(self.epochs),
+            "evaluations": list(self.evaluations),
+            **numbered_texts("replicate_errors", self.replicate_errors),
+            **numbered_texts("replicate_kinds", self.replicate_kinds),
+        }
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> TrialReport:
+        """Read what `to_dict` wrote, and what release 0.1 and its journal wrote, where some fields may be missing."""
+        return TrialReport(
+            configuration=fields["configuration"],
+            epoch=fields["epoch"],
+            objective=fields.get("objective"),
+            device=fields["device"],
+            packing=fields.get("packing"),
+            wall_seconds=fields["wall_seconds"],
+            epochs=fields["epochs"],
+            evaluations=fields["evaluations"],
+            failure=fields.get("failure"),
+            failure_kind=fields.get("failure_kind"),
+            replicate_errors={int(number): text for number, text in fields.get("replicate_errors", {}).items()},
+            replicate_kinds={int(number): text for number, text in fields.get("replicate_kinds", {}).items()},
+        )
+
+
+def numbered_texts(key: str, texts: Mapping[int, str]) -> dict[str, dict[str, str]]:
+    """Return texts by replicate under `key`, numbers as text, for JSON knows no other keys; nothing for none."""
+    return {key: {str(number): text for number, text in texts.items()}} if texts else {}
+
+
+def non_finite(rows: Sequence[Row]) -> dict[int, str]:
     """Return the replicates that diverged in an epoch, with one sentence each."""
     found: dict[int, str] = {}
     for row in rows:
@@ -21,9 +100,7 @@ def non_finite(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     return found
 
 
-def mean_objective(
-    metric: str, epoch_rows: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
-) -> float | None:
+def mean_objective(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> float | None:
     """Return the mean over replicates of the judged metric at the last epoch; `None` where it was not measured."""
     last = max(row["epoch"] for row in epoch_rows)
     values = [row[metric] for row in epoch_rows if row["epoch"] == last and metric in row]

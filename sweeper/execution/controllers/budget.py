@@ -13,7 +13,7 @@ from typing import Any
 
 from sweeper.core.bounded import Bounded
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import SweepState
 from sweeper.planning.prices import price_from
 from sweeper.space.models import Budget
@@ -33,7 +33,7 @@ class WorkingTime:
 
     def apply(self, record: Record) -> None:
         """Fold one record in. Records must come in order."""
-        if record.kind == "attempt":
+        if isinstance(record.body, Attempt):
             self._seconds, self._began = self.seconds(self._latest), record.time
         self._latest = record.time
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Protocol
 
 from sweeper.core.ids import trial_name
-from sweeper.journal.state import COMPLETED, ENDED, FAILED, SweepState
+from sweeper.journal.best import Rank, rank_of
+from sweeper.journal.state import ENDED, SweepState
 from sweeper.scheduling.base import Scheduler
 from trainables.worker.trial_reports import NON_FINITE
 
@@ -63,10 +63,5 @@ class BestCheckpoint:
         for name in {trial_name(i) for i in (done | {*unknown}) - {best}} & self._keeper.trials_with_checkpoints():
             self._keeper.remove_checkpoints(name)
 
-    def _rank(self, index: int) -> tuple[bool, float, int] | None:
-        """Return how good an ended trial is: completed before stopped, then by objective; `None` if it has none."""
-        trial = self._state.trials[index]
-        if trial.objective is None or not math.isfinite(trial.objective) or trial.status == FAILED:
-            return None
-        value = -trial.objective if self._halving.mode == "min" else trial.objective
-        return trial.status == COMPLETED, value, -index
+    def _rank(self, index: int) -> Rank | None:
+        return rank_of(self._state.trials[index], self._halving.mode)

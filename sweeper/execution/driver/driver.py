@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from sweeper.core.code_version import code_version
 from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
@@ -24,15 +24,19 @@ from sweeper.execution.driver.larger_shares import on_a_larger_share
 from sweeper.execution.driver.recorder import Recorder, Sink
 from sweeper.journal.decision import Decision
 from sweeper.journal.journal import Journal
+from sweeper.journal.records import Attempt, Ended, Failed, Learned, Reported, Reused, Started
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
 from sweeper.scheduling.audit import decide_on
 from sweeper.scheduling.base import RungState, Scheduler
 from sweeper.search.base import Searcher, suggested_body
 from sweeper.storage.mirror import SharedFolder
 from trainables.worker.hang_watchdog import last_reason
-from trainables.worker.trial_reports import NON_FINITE
+from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
+
+TakenOver: TypeAlias = tuple[TrialReport, Reused]
+"""A report of another sweep, and where it was taken over from."""
 
 BATCH_LIMIT = 8
 """The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
@@ -101,7 +105,7 @@ class Driver:
         self.alone = True
         self.broken: Exception | None = None
         self._seed, self._replicates, self._common_seeds = seed, replicates, common_seeds
-        self._reusable: Mapping[int, Iterable[dict[str, Any]]] = {}
+        self._reusable: Mapping[int, Iterable[TakenOver]] = {}
         self._recorder = Recorder(journal, state, rungs, searcher, sinks)
         self._retries, self._slots, self._clock = retries, slots, clock
         self._searcher, self._shares = searcher, shares
@@ -121,21 +125,21 @@ class Driver:
 
     def begin(
         self,
-        reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None,
-        learned: Iterable[Mapping[str, Any]] = (),
+        reusable: Mapping[int, Iterable[TakenOver]] | None = None,
+        learned: Iterable[Learned] = (),
     ) -> None:
         """Journal that this driver takes the sweep up, and take over what another sweep has measured already.
 
         Args:
             reusable: configuration → its reports from elsewhere, in order; see `sweeper.execution.reuse`.
             learned: what earlier sweeps' trials came to, for the searcher to know; see `sweeper.execution.warm_start`.
+                They are journaled as this attempt's.
         """
-        body = {"host": socket.gethostname(), "pid": os.getpid(), "code": code_version()}
-        self._recorder.record("attempt", {"attempt": self.state.attempt + 1, **body})
+        self._recorder.record(Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version()))
         self._recorder.settle()
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
         for each in learned:
-            self._recorder.record("learned", {"attempt": self.state.attempt, **each})
+            self._recorder.record(replace(each, attempt=self.state.attempt))
         # It may be empty for now: what a searcher will have chosen is compared then.
         self._reusable = {} if reusable is None else reusable
         self._take_over([*self._queue])
@@ -167,7 +171,7 @@ class Driver:
         while self._searcher is not None and self._unsuggested and len(self._given_out) < self._slots:
             index = self._unsuggested[0]
             suggestion = self._searcher.suggest(index)
-            self._recorder.record("suggested", suggested_body(index, suggestion, self._searcher.maker))
+            self._recorder.record(suggested_body(index, suggestion, self._searcher.maker))
             self._recorder.settle()
             self._queue.append(index)
             self._take_over([index])
@@ -213,7 +217,7 @@ class Driver:
         patient = self.alone or self._given_out.ahead < 1
         return self.yields_to is None and patient and not self._given_out.full
 
-    def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
+    def describe(self, assignment: Sequence[int]) -> list[list[object]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
         return [
             [
@@ -233,19 +237,19 @@ class Driver:
         self._given_out.begin(assignment)
         self._starting.update(dict.fromkeys(assignment, self._clock()))
 
-    def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
+    def on_reports(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Journal what a process reports and return whether its assignment is over."""
         for report in reports:
             if self._skips_epochs(report):
-                self.keeper.remove_checkpoints(trial_name(report["configuration"]), now=True)
-                reason = f"its checkpoint of epoch {report['epoch']} is ahead of the journal; it starts again"
+                self.keeper.remove_checkpoints(trial_name(report.configuration), now=True)
+                reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return True
             self._on_report(report)
         self.flush()
         over = all(self.state.trials[index].status in ENDED for index in assignment)
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
-        over = over or (self.winding_down is not None and any(report["evaluations"] for report in reports))
+        over = over or (self.winding_down is not None and any(report.evaluations for report in reports))
         if over:
             self._given_out.retire(assignment)
         elif exhausted:
@@ -302,7 +306,7 @@ class Driver:
         unfinished = self.state.unfinished()
         outcome = "finished" if not unfinished else "stopped" if self.closing else "interrupted"
         reason = self.closing or f"{len(unfinished)} of {len(self.configurations)} trials are unfinished"
-        self._recorder.record("ended", {"attempt": self.state.attempt, "outcome": outcome, "reason": reason})
+        self._recorder.record(Ended(self.state.attempt, outcome, reason))
         self._recorder.settle()
         return outcome
 
@@ -310,65 +314,60 @@ class Driver:
         """Judge reports from elsewhere as if they came in now; a trial that they do not carry to its end is trained."""
         reused = [index for index in indices if index in self._reusable]
         for index in reused:
-            for report in self._reusable[index]:
-                self._on_report(report)
+            for report, source in self._reusable[index]:
+                self._on_report(report, source)
                 if self.state.trials[index].status in ENDED:
                     break
         if reused:
             self._queue = deque(index for index in self._queue if self.state.trials[index].status not in ENDED)
             self.flush()
 
-    def _skips_epochs(self, report: dict[str, Any]) -> bool:
+    def _skips_epochs(self, report: TrialReport) -> bool:
         """Tell whether epochs are missing between the journal and a report, as where records were lost since."""
-        trial = self.state.trials[report["configuration"]]
-        first = min((row["epoch"] for row in report["epochs"]), default=0)
+        trial = self.state.trials[report.configuration]
+        first = min((row["epoch"] for row in report.epochs), default=0)
         return trial.status not in ENDED and first > trial.epochs + 1
 
-    def _on_report(self, report: dict[str, Any]) -> None:
-        index = report["configuration"]
+    def _on_report(self, report: TrialReport, reused: Reused | None = None) -> None:
+        index = report.configuration
         trial = self.state.trials[index]
-        if trial.status in ENDED or report["epoch"] <= trial.epochs:
+        if trial.status in ENDED or report.epoch <= trial.epochs:
             # A trial resumed from its checkpoint repeats its last report; the journal has it.
             return
         if trial.stop_kind is None and trial.sound_epochs == 0:
             self._starting.pop(index, None)
         self._record_start(index)
         # One that had to go back further measures epochs again that an earlier report brought.
-        report["epochs"] = [row for row in report["epochs"] if row["epoch"] > trial.epochs]
+        rows = [row for row in report.epochs if row["epoch"] > trial.epochs]
         decision = decide_on(self.rungs, report)
-        failure, kind = report.pop("failure", None), report.pop("failure_kind", None)
-        if failure and decision is not None:
-            decision = Decision(decision.rung, "fail", failure, decision.metric, None, 0)
-        failed = {"failure_kind": kind or NON_FINITE} if decision and decision.kind == "fail" else {}
-        body = {
-            **report,
-            **failed,
-            "attempt": self.state.attempt,
-            "status": STATUS_OF_DECISION[decision.kind] if decision else RUNNING,
-            "decision": decision.to_dict() if decision else None,
-        }
-        self._recorder.record("report", body)
+        if report.failure and decision is not None:
+            decision = Decision(decision.rung, "fail", report.failure, decision.metric, None, 0)
+        # The sentence is in the decision from here on.
+        kind = (report.failure_kind or NON_FINITE) if decision and decision.kind == "fail" else None
+        report = replace(report, epochs=rows, failure=None, failure_kind=kind)
+        status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
+        self._recorder.record(Reported(report, self.state.attempt, status, decision, reused))
         self._checkpoints.tidy(index)
 
     def _fail(self, index: int, failure: Failure) -> None:
         self._record_start(index)
         trial = self.state.trials[index]
-        failure, raised = on_a_larger_share(failure, self.share_of([index]) if failure.counts else None)
+        failure, share = on_a_larger_share(failure, self.share_of([index]) if failure.counts else None)
         final = failure.counts and trial.failures >= self._retries
         tries = f" (after {trial.failures + 1} tries)" if final and trial.failures else ""
-        body = {
-            "configuration": index,
-            "attempt": self.state.attempt,
-            "epoch": trial.epochs,
-            "kind": failure.kind,
-            "reason": failure.reason + tries,
-            "counts": failure.counts,
-            "final": final,
-            **raised,
-        }
-        self._recorder.record("failed", body)
+        body = Failed(
+            index,
+            self.state.attempt,
+            trial.epochs,
+            failure.kind,
+            failure.reason + tries,
+            counts=failure.counts,
+            final=final,
+            share=share,
+        )
+        self._recorder.record(body)
 
     def _record_start(self, index: int) -> None:
         """Record that a configuration's process has begun, unless that was done."""
         if self._starting.pop(index, None) is not None:
-            self._recorder.record("started", {"configuration": index, "attempt": self.state.attempt})
+            self._recorder.record(Started(index, self.state.attempt))

@@ -12,13 +12,13 @@ def larger_share(share: float) -> float | None:
     return min(1.0, 2 * share) if share < 1 else None
 
 
-def on_a_larger_share(failure: Failure, share: float | None) -> tuple[Failure, dict[str, float]]:
-    """Return a failure as it is to be journaled, with the share for the next try where the card's memory ran out.
+def on_a_larger_share(failure: Failure, share: float | None) -> tuple[Failure, float | None]:
+    """Return a failure as it is to be journaled, and the share for the next try where the card's memory ran out.
 
     A try on too small a share does not count against a trial's retries; one on a whole card does.
     """
     larger = larger_share(share) if share is not None and failure.kind == GPU_OUT_OF_MEMORY else None
     if larger is None:
-        return failure, {}
+        return failure, None
     reason = f"{failure.reason} (on {share:g} of a card; it is tried again on {larger:g})"
-    return replace(failure, reason=reason, counts=False), {"share": larger}
+    return replace(failure, reason=reason, counts=False), larger

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from sweeper.journal.journal import Journal, Record
+from sweeper.journal.journal import Journal
+from sweeper.journal.records import Body, Record
 from sweeper.journal.state import SweepState
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
@@ -33,9 +34,9 @@ class Recorder:
         if searcher is not None:
             self._folds.append(searcher)
 
-    def record(self, kind: str, body: dict[str, Any]) -> None:
+    def record(self, body: Body) -> None:
         """Journal one record and let everything follow that follows from it."""
-        record = self._journal.append(kind, body)
+        record = self._journal.append(body)
         for fold in self._folds:
             fold.apply(record)
         for sink in self._sinks:

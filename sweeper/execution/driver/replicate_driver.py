@@ -13,19 +13,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.ids import trial_name
-from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.driver import Driver, TakenOver
 from sweeper.execution.driver.failures import ERROR, HUNG, Failure
 from sweeper.execution.driver.larger_shares import on_a_larger_share
 from sweeper.execution.driver.replicate_merge import last_failure, merged_report
+from sweeper.journal.records import Failed, Learned, ReplicateReported, Started
 from sweeper.journal.state import ENDED, FAILED, RUNNING, ReplicateState
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.checkpoints import replicate_folder
 from trainables.worker.hang_watchdog import last_reason
-from trainables.worker.trial_reports import NON_FINITE
+from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
 
 class ReplicateDriver(Driver):
@@ -33,8 +34,8 @@ class ReplicateDriver(Driver):
 
     def begin(
         self,
-        reusable: Mapping[int, Iterable[dict[str, Any]]] | None = None,
-        learned: Iterable[Mapping[str, Any]] = (),
+        reusable: Mapping[int, Iterable[TakenOver]] | None = None,
+        learned: Iterable[Learned] = (),
     ) -> None:
         """Journal that this driver takes the sweep up; judge what has been reported in full but never judged."""
         super().begin(reusable, learned)
@@ -66,7 +67,7 @@ class ReplicateDriver(Driver):
         """How many replicates there are to give out."""
         return len(self._pieces) + self._replicates * len(self._unsuggested)
 
-    def describe(self, assignment: Sequence[int]) -> list[list[Any]]:
+    def describe(self, assignment: Sequence[int]) -> list[list[object]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""
         configuration, number = assignment
         seeds = [self._seed_of(configuration, number)]
@@ -83,18 +84,17 @@ class ReplicateDriver(Driver):
         """Record that a replicate's process has begun."""
         self._given_out.begin(assignment)
         configuration, number = assignment
-        body = {"configuration": configuration, "replicate": number, "attempt": self.state.attempt}
-        self._recorder.record("started", body)
+        self._recorder.record(Started(configuration, self.state.attempt, replicate=number))
 
-    def on_reports(self, assignment: Sequence[int], reports: Sequence[dict[str, Any]], exhausted: bool) -> bool:
+    def on_reports(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Journal what a replicate's process reports; return whether its assignment is over, as it is at every rung."""
         configuration, number = assignment
         for report in reports:
-            first = min((row["epoch"] for row in report["epochs"]), default=0)
+            first = min((row["epoch"] for row in report.epochs), default=0)
             if first > self._state_of(configuration, number).epochs + 1:
                 place = replicate_folder(Path(trial_name(configuration)), number)
                 self.keeper.remove_checkpoints(place.as_posix(), now=True)
-                reason = f"its checkpoint of epoch {report['epoch']} is ahead of the journal; it starts again"
+                reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return True
             self._on_replicate(configuration, number, report)
@@ -113,22 +113,22 @@ class ReplicateDriver(Driver):
             return
         failure = self._taken_back(assignment, failure)
         replicate = self._state_of(configuration, number)
-        failure, raised = on_a_larger_share(failure, self.share_of(assignment))
+        failure, share = on_a_larger_share(failure, self.share_of(assignment))
         given_up = failure.counts and replicate.failures >= self._retries
         tries = f" (after {replicate.failures + 1} tries)" if given_up and replicate.failures else ""
-        body = {
-            "configuration": configuration,
-            "replicate": number,
-            "attempt": self.state.attempt,
-            "epoch": replicate.epochs,
-            "kind": failure.kind,
-            "reason": f"replicate {number}: {failure.reason}{tries}",
-            "counts": failure.counts,
-            "given_up": given_up,
-            "final": False,
-            **raised,
-        }
-        self._recorder.record("failed", body)
+        body = Failed(
+            configuration,
+            self.state.attempt,
+            replicate.epochs,
+            failure.kind,
+            f"replicate {number}: {failure.reason}{tries}",
+            counts=failure.counts,
+            final=False,
+            replicate=number,
+            given_up=given_up,
+            share=share,
+        )
+        self._recorder.record(body)
         if given_up:
             self._settle(configuration)
         else:
@@ -150,26 +150,20 @@ class ReplicateDriver(Driver):
     def _is_open_rung(self, judged: int, epoch: int) -> bool:
         return epoch > judged and epoch in self.rungs.epochs
 
-    def _on_replicate(self, configuration: int, number: int, report: dict[str, Any]) -> None:
+    def _on_replicate(self, configuration: int, number: int, report: TrialReport) -> None:
         trial, replicate = self.state.trials[configuration], self._state_of(configuration, number)
-        if trial.status in ENDED or report["epoch"] <= replicate.epochs:
+        if trial.status in ENDED or report.epoch <= replicate.epochs:
             # A replicate that goes on from its checkpoint repeats its last report; the journal has it.
             return
-        body = {
-            "configuration": configuration,
-            "replicate": number,
-            "attempt": self.state.attempt,
-            "epoch": report["epoch"],
-            "pauses": self._is_open_rung(trial.epochs, report["epoch"]),
-            "failure": report["failure"],
-            "failure_kind": (report["failure_kind"] or NON_FINITE) if report["failure"] else None,
-            "device": report["device"],
-            "packing": report["packing"],
-            "wall_seconds": report["wall_seconds"],
-            "epochs": [row for row in report["epochs"] if row["epoch"] > replicate.epochs],
-            "evaluations": report["evaluations"],
-        }
-        self._recorder.record("replicate", body)
+        pauses = self._is_open_rung(trial.epochs, report.epoch)
+        report = replace(
+            report,
+            objective=None,
+            epochs=[row for row in report.epochs if row["epoch"] > replicate.epochs],
+            failure_kind=(report.failure_kind or NON_FINITE) if report.failure else None,
+            replicate_errors={},
+        )
+        self._recorder.record(ReplicateReported(report, number, self.state.attempt, pauses))
         self._settle(configuration)
 
     def _settle(self, configuration: int) -> None:
@@ -180,7 +174,7 @@ class ReplicateDriver(Driver):
             self._on_report(report)
         elif len(trial.replicates) == self._replicates and trial.status not in ENDED:
             self._give_up(configuration)
-        if report is not None and report["epoch"] in self.rungs.epochs and trial.status not in ENDED:
+        if report is not None and report.epoch in self.rungs.epochs and trial.status not in ENDED:
             live = [number for number, replicate in sorted(trial.replicates.items()) if replicate.status != FAILED]
             self._pieces.extendleft((configuration, number) for number in reversed(live))
 
@@ -190,13 +184,6 @@ class ReplicateDriver(Driver):
         failure = last_failure(trial.replicates)
         if failure is None or any(replicate.status != FAILED for replicate in trial.replicates.values()):
             return
-        body = {
-            "configuration": configuration,
-            "attempt": self.state.attempt,
-            "epoch": trial.epochs,
-            "kind": failure.error_kind,
-            "reason": failure.error,
-            "counts": True,
-            "final": True,
-        }
-        self._recorder.record("failed", body)
+        kind, reason = failure.error_kind or ERROR, failure.error or ""
+        body = Failed(configuration, self.state.attempt, trial.epochs, kind, reason, counts=True, final=True)
+        self._recorder.record(body)

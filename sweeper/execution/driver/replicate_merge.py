@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from sweeper.journal.state import FAILED, ReplicateState, TrialState
-from trainables.worker.trial_reports import NON_FINITE, mean_objective
+from trainables.worker.trial_reports import NON_FINITE, Row, TrialReport, mean_objective
 
 
-def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> dict[str, Any] | None:
+def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> TrialReport | None:
     """Return the report of a trial's replicates at the epoch that all of them have reached, or `None` at no new one.
 
     Replicates that have failed for good do not hold the others up. When all have, the report is of the last epoch that
@@ -37,22 +36,21 @@ def merged_report(trial: TrialState, count: int, metric: str, packing: str) -> d
     evaluations = _in_order((row for r in replicates.values() for row in r.evaluations), epoch, "replicate")
     failure = last_failure(replicates) if over else None
     sound = [row for row in rows if row["replicate"] not in out]
-    report: dict[str, Any] = {
-        "configuration": trial.configuration,
-        "epoch": epoch,
-        "objective": math.nan if failure else mean_objective(metric, sound, evaluations),
-        "failure": failure.error if failure else None,
-        "failure_kind": failure.error_kind if failure else None,
-        "device": next(r.device for r in replicates.values() if r.device is not None),
-        "packing": packing,
-        "wall_seconds": sum(r.wall_seconds for r in replicates.values()),
-        "epochs": rows,
-        "evaluations": evaluations,
-    }
-    if out:
-        report["replicate_errors"] = {str(number): out[number].error for number in sorted(out)}
-    kinds = {str(number): r.error_kind for number, r in sorted(out.items()) if r.error_kind != NON_FINITE}
-    return report | ({"replicate_kinds": kinds} if kinds else {})
+    kinds = {number: r.error_kind for number, r in sorted(out.items())}
+    return TrialReport(
+        configuration=trial.configuration,
+        epoch=epoch,
+        objective=math.nan if failure else mean_objective(metric, sound, evaluations),
+        failure=failure.error if failure else None,
+        failure_kind=failure.error_kind if failure else None,
+        device=next(r.device for r in replicates.values() if r.device is not None),
+        packing=packing,
+        wall_seconds=sum(r.wall_seconds for r in replicates.values()),
+        epochs=rows,
+        evaluations=evaluations,
+        replicate_errors={number: out[number].error or "" for number in sorted(out)},
+        replicate_kinds={number: kind for number, kind in kinds.items() if kind is not None and kind != NON_FINITE},
+    )
 
 
 def common_epoch(replicates: Mapping[int, ReplicateState], count: int) -> int:
@@ -69,6 +67,6 @@ def last_failure(replicates: Mapping[int, ReplicateState]) -> ReplicateState | N
     return max(failed, key=lambda r: r.failed_in or 0, default=None)
 
 
-def _in_order(rows: Iterable[dict[str, Any]], epoch: int, *keys: str) -> list[dict[str, Any]]:
+def _in_order(rows: Iterable[Row], epoch: int, *keys: str) -> list[Row]:
     """Return the rows up to `epoch` sorted by `keys`; rows that are equal in these keep their order."""
     return sorted((row for row in rows if row["epoch"] <= epoch), key=lambda row: [row[key] for key in keys])

@@ -30,6 +30,7 @@ from sweeper.execution.ray.memory_kills import memory_kills_end_trials
 from sweeper.monitoring.notebook import in_notebook
 from trainables.files.scratch import Scratch
 from trainables.worker.trainable import SweepTrainable
+from trainables.worker.trial_reports import TrialReport
 
 _DRIVERS: dict[str, Driver] = {}
 
@@ -155,7 +156,8 @@ class ReportingScheduler(FIFOScheduler):
         """Return Tune's STOP when the trial's assignment is over, else CONTINUE."""
         reports = result["reports"]
         with _driver(self._token) as driver:
-            over = driver.on_reports(_assignment(trial), list(reports), result["exhausted"])
+            measured = [TrialReport.from_dict(report) for report in reports]
+            over = driver.on_reports(_assignment(trial), measured, result["exhausted"])
         # Tune keeps every trial's last result in memory; the journal has these rows already.
         reports.clear()
         return str(TrialScheduler.STOP if over else TrialScheduler.CONTINUE)

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from sweeper.analysis.statistics.importance import FOLDS, MINIMUM_TRIALS, MOST_TRIALS, Branch, importances
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, plot
 from sweeper.results import Results
-from sweeper.results.leaderboard import Objective, objective, searcher, varying_columns
+from sweeper.results.leaderboard import Goal, objective, searcher, varying_columns
 from sweeper.text.cells import int_of
 from sweeper.text.labels import plural, short
 
@@ -66,7 +66,7 @@ def common_epoch(results: Results) -> int | None:
     return None if found["rung"] is None else int_of(found, "rung")
 
 
-def values_sql(goal: Objective, varying: Sequence[str], epoch: int | None) -> str:
+def values_sql(goal: Goal, varying: Sequence[str], epoch: int | None) -> str:
     """Return the query of one row a trial: its hyperparameters and the objective at the epoch of comparison."""
     at = "status = 'completed' AND epoch = epochs_trained" if epoch is None else f"epoch = {epoch}"
     columns = ", ".join(f"any_value({name}) AS {name}" for name in varying)
@@ -102,7 +102,7 @@ def panel(branch: Branch) -> Panel:
     )
 
 
-def findings(branches: Sequence[Branch], goal: Objective) -> list[str]:
+def findings(branches: Sequence[Branch], goal: Goal) -> list[str]:
     """Return the most important hyperparameter of all trials, where the forest explains anything."""
     sentences = []
     for branch in branches:

@@ -26,6 +26,7 @@ from sweeper.storage.sweeps import Sweep
 from tests.faults.reference import SMALL, decisions_of
 from tests.running import metrics_by_key, reports, write_space
 from tests.sweeper.inline_sweep import Inline
+from tests.sweeper.records import fields, made_body
 
 TABLES = ("epochs", "evaluations", "reliability", "predictions")
 
@@ -56,7 +57,7 @@ def test_an_extended_sweep_trains_only_what_is_new_and_equals_one_that_trained_e
     marks = results.rows("SELECT trial, reused_from, reused_epochs = epochs AS whole FROM trials WHERE replicate = 0")
     assert [row["reused_from"] for row in sorted(marks, key=lambda row: row["trial"])] == ["first"] * 4 + [None] * 2
     assert reused_lines(results) == ["4 trials reused from first"]
-    origins = [r.body["reused"]["record"] for r in records if r.body.get("reused")]
+    origins = [fields(r)["reused"]["record"] for r in records if fields(r).get("reused")]
     assert origins == [r.sequence for r in read_journal(first.paths.journal) if r.kind == "report"]
     cells = [list(column.cells) for column in status_table(inline.output, "extended").columns]
     assert ["6 (4 reused)"] in cells
@@ -78,8 +79,8 @@ def test_a_trial_that_goes_further_here_keeps_its_reports_and_is_trained_again(i
 
 def inline_trained(sweep: Sweep) -> set[int]:
     """Return the configurations that have reports of their own beside those that were taken over."""
-    own = {r.body["configuration"] for r in reports(sweep.paths) if "reused" not in r.body}
-    return own & {r.body["configuration"] for r in reports(sweep.paths) if "reused" in r.body}
+    own = {fields(r)["configuration"] for r in reports(sweep.paths) if "reused" not in fields(r)}
+    return own & {fields(r)["configuration"] for r in reports(sweep.paths) if "reused" in fields(r)}
 
 
 @pytest.mark.parametrize(
@@ -140,9 +141,9 @@ def test_a_trial_whose_tables_are_damaged_or_that_ran_other_code_in_between_is_t
     victim.write_bytes(whole)
     assert set(range(4)) - kept == {int(victim.name[1:6])}
     other = Journal(first.paths.journal, durable=False)
-    other.append("attempt", {"attempt": 2, "host": "here", "pid": 1, "code": "other"})
-    report = reports(first.paths)[-1].body
-    other.append("report", {**report, "attempt": 2, "configuration": 3})
+    other.append(made_body("attempt", {"attempt": 2, "host": "here", "pid": 1, "code": "other"}))
+    report = fields(reports(first.paths)[-1])
+    other.append(made_body("report", {**report, "attempt": 2, "configuration": 3}))
     assert set(reusable_trials(named(first), range(4), inline.output, tmp_path)) == {0, 1, 2}
 
 

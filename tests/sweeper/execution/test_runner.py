@@ -11,6 +11,7 @@ from sweeper.journal.journal import read_journal, record_names
 from sweeper.storage.sweeps import find_sweep
 from tests.running import command
 from tests.sweeper.inline_sweep import Inline
+from tests.sweeper.records import fields
 
 
 def resume(folder: Path) -> str:
@@ -31,7 +32,7 @@ def test_resume_tells_the_end(tmp_path: Path) -> None:
     said = resume(tmp_path)
     records = [*read_journal(paths.journal)]
     assert [record.kind for record in records] == [*before[:-1], "attempt", "ended"]
-    assert records[-1].body["outcome"] == "finished"
+    assert fields(records[-1])["outcome"] == "finished"
     assert "starting Ray" not in said
     resume(tmp_path)
     assert len(record_names(paths.journal)) == len(records), "once is enough"

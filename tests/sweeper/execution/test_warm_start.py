@@ -27,6 +27,7 @@ from sweeper.space.searchers import searcher_for
 from sweeper.storage.sweeps import Sweep
 from tests.running import reports
 from tests.sweeper.inline_sweep import Inline
+from tests.sweeper.records import fields
 
 SEARCHED = ("searcher=optuna", "searcher.startup=2", "samples=6")
 
@@ -58,8 +59,8 @@ def test_it_learns_what_finished_in_its_space_and_counts_the_rest(earlier: tuple
     assert (len(lesson.observations), lesson.outside) == (len(finished), 0)
     node = sweep.spec.space
     for each, (index, trial) in zip(lesson.observations, finished.items(), strict=True):
-        assert each["trial"] == f"c{index:05d}" and each["value"] == trial.objective
-        assert each["choices"] == choices_of(node, sweep.configurations[index])
+        assert each.trial == f"c{index:05d}" and each.value == trial.objective
+        assert each.choices == choices_of(node, sweep.configurations[index])
     rates = [sweep.configurations[index]["optimizer"]["lr"] for index in finished]
     within = sum(rate <= min(rates) for rate in rates)
     (lesson,) = _lessons(inline, f"space.optimizer.lr.loguniform=[0.01, {min(rates)}]")
@@ -95,7 +96,7 @@ def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
     warm = earlier[0].run("warm", *SEARCHED, "searcher.warm_start=[earlier]")
     records = list(read_journal(warm.paths.journal))
     assert [record.kind for record in records[:3]] == ["attempt", "learned", "suggested"]
-    number = len(records[1].body["observations"])
+    number = len(fields(records[1])["observations"])
     manifest = json.loads(warm.paths.manifest.read_text())
     assert manifest["warm_start"] == [{"sweep": "earlier", "observations": number, "outside": 0}]
     assert manifest["versions"]["optuna"]
@@ -114,7 +115,7 @@ def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
 
 
 def _suggestions(sweep: Sweep) -> list[Any]:
-    return [r.body["choices"] for r in read_journal(sweep.paths.journal) if r.kind == "suggested"]
+    return [fields(r)["choices"] for r in read_journal(sweep.paths.journal) if r.kind == "suggested"]
 
 
 def test_a_longer_search_takes_over_what_a_shorter_one_trained(tmp_path: Path) -> None:
@@ -125,7 +126,9 @@ def test_a_longer_search_takes_over_what_a_shorter_one_trained(tmp_path: Path) -
     extended = inline.run("extended", *SEARCHED, "samples=9", named=("short",))
     assert inline.trained == [6, 7, 8]
     assert _suggestions(extended) == _suggestions(whole) and _suggestions(whole)[:6] == _suggestions(short)
-    assert [r.body["decision"] for r in reports(extended.paths)] == [r.body["decision"] for r in reports(whole.paths)]
+    assert [fields(r)["decision"] for r in reports(extended.paths)] == [
+        fields(r)["decision"] for r in reports(whole.paths)
+    ]
     # A random sweep has other configurations at the same places, but for none of them the same.
     inline.run("random", "samples=9", named=("short",))
     assert len(inline.trained) == 9

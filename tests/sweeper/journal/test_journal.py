@@ -12,25 +12,21 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Journal, Record, read_journal, record_names, set_aside_damaged
+from sweeper.journal.journal import Journal, read_journal, record_names, set_aside_damaged
+from tests.sweeper.records import fields, made_body, made_record
 
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False), st.text(max_size=8)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)),
-    max_leaves=8,
-)
 WRITER = """
 import sys
 from pathlib import Path
 from sweeper.journal.journal import Journal
+from tests.sweeper.records import made_body
 journal = Journal(Path(sys.argv[1]))
 number = journal._next
 while True:
-    record = journal.append("report", {"configuration": number % 7, "epoch": number, "rows": ["x" * 37] * 400})
+    rows = [{"replicate": 0, "epoch": 1, "text": "x" * 37}] * 400
+    record = journal.append(made_body("report", {"configuration": number % 7, "epoch": number, "epochs": rows}))
     print(record.sequence, flush=True)
     number += 1
 """
@@ -38,7 +34,7 @@ while True:
 
 def _fill(folder, count):
     journal = Journal(folder, clock=lambda: 12.5, durable=False)
-    return [journal.append("started", {"configuration": i, "attempt": 1}) for i in range(count)]
+    return [journal.append(made_body("started", {"configuration": i, "attempt": 1})) for i in range(count)]
 
 
 def _message(folder):
@@ -47,26 +43,10 @@ def _message(folder):
     return str(caught.value)
 
 
-@given(
-    st.integers(0, 10**10 - 1),
-    st.sampled_from(["attempt", "started", "report", "failed", "ended"]),
-    st.floats(0, 4e9),
-    st.dictionaries(st.text(min_size=1, max_size=6), JSON, max_size=5),
-)
-def test_records_read_back_as_they_were(sequence, kind, time_, body):
-    record = Record(sequence, kind, time_, body)
-    assert Record.from_bytes(record.to_bytes()) == record
-
-
-def test_not_a_number_reads_back():
-    again = Record.from_bytes(Record(0, "report", 0.0, {"objective": float("nan")}).to_bytes())
-    assert again.body["objective"] != again.body["objective"]
-
-
 def test_file_names_say_what_happened_and_sort_as_it_did(tmp_path):
     journal = Journal(tmp_path)
-    journal.append("attempt", {"attempt": 1})
-    journal.append("report", {"configuration": 7, "epoch": 9})
+    journal.append(made_body("attempt", {"attempt": 1}))
+    journal.append(made_body("report", {"configuration": 7, "epoch": 9}))
     assert record_names(tmp_path) == ["0000000000-attempt.json", "0000000001-report-c00007-e00009.json"]
 
 
@@ -79,7 +59,7 @@ def test_reading_gives_what_was_written(tmp_path):
 
 def test_a_journal_opened_again_continues_the_sequence(tmp_path):
     _fill(tmp_path, 3)
-    assert Journal(tmp_path).append("ended", {}).sequence == 3
+    assert Journal(tmp_path).append(made_body("ended", {})).sequence == 3
     assert len(list(read_journal(tmp_path))) == 4
 
 
@@ -92,7 +72,7 @@ def test_other_files_are_no_records(tmp_path):
     for name in (".0000000002.tmp-77", "notes.txt", "0000000002-report.json.bak", "2-report.json", "0000000009"):
         (tmp_path / name).write_text("half of something")
     assert list(read_journal(tmp_path)) == written
-    assert Journal(tmp_path).append("ended", {}).sequence == 2
+    assert Journal(tmp_path).append(made_body("ended", {})).sequence == 2
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
@@ -137,7 +117,7 @@ def test_damaged_records_can_be_set_aside(tmp_path, damage):
     assert set_aside_damaged(tmp_path) == [record.file_name for record in expected]
     assert list(read_journal(tmp_path)) == (written if damage == "none" else written[:3])
     assert all((tmp_path / f"{record.file_name}.damaged").exists() for record in expected)
-    assert Journal(tmp_path).append("ended", {}).sequence == (6 if damage == "none" else 3)
+    assert Journal(tmp_path).append(made_body("ended", {})).sequence == (6 if damage == "none" else 3)
     assert set_aside_damaged(tmp_path) == []
 
 
@@ -157,7 +137,7 @@ def test_a_record_under_a_wrong_number_is_found(tmp_path):
 
 def test_two_records_with_one_number_are_found(tmp_path):
     _fill(tmp_path, 3)
-    twin = Record(1, "ended", 0.0, {})
+    twin = made_record(1, "ended", 0.0, {})
     (tmp_path / twin.file_name).write_bytes(twin.to_bytes())
     _message(tmp_path)
 
@@ -183,9 +163,9 @@ def test_killing_the_writer_leaves_whole_records_and_a_sequence_that_goes_on(tmp
             acknowledged = max([acknowledged, *map(int, writer.stdout.read().split(b"\n")[:-1])])
         records = list(read_journal(tmp_path))
         assert [r.sequence for r in records] == list(range(len(records)))
-        assert all(r.body["epoch"] == r.sequence and len(r.body["rows"]) == 400 for r in records)
+        assert all(fields(r)["epoch"] == r.sequence and len(fields(r)["epochs"]) == 400 for r in records)
         assert len(records) > acknowledged
-    assert Journal(tmp_path).append("ended", {}).sequence == len(records)
+    assert Journal(tmp_path).append(made_body("ended", {})).sequence == len(records)
 
 
 def test_a_full_disk_records_nothing_and_says_so(tmp_path):
@@ -201,12 +181,13 @@ def test_a_full_disk_records_nothing_and_says_so(tmp_path):
         "from pathlib import Path\n"
         "from sweeper.core.errors import SweeperError\n"
         "from sweeper.journal.journal import Journal\n"
+        "from tests.sweeper.records import made_body\n"
         "journal = Journal(Path(sys.argv[1]))\n"
         "try:\n"
-        "    journal.append('report', {'rows': 'x' * 10_000})\n"
+        "    journal.append(made_body('report', {'device': 'x' * 10_000}))\n"
         "except SweeperError as error:\n"
         "    print(error)\n"
-        "print(journal.append('ended', {}).sequence)\n"
+        "print(journal.append(made_body('ended')).sequence)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], preexec_fn=limit, capture_output=True, text=True, timeout=60
@@ -228,11 +209,11 @@ def test_a_disk_of_64_kib_that_fills_up(tmp_path):
         journal = Journal(tmp_path)
         with pytest.raises(SweeperError, match="No space left"):
             for number in range(100):
-                journal.append("report", {"rows": "x" * 3000, "epoch": number})
+                journal.append(made_body("report", {"device": "x" * 3000, "epoch": number}))
         records = list(read_journal(tmp_path))
         assert 0 < len(records) < 25
         assert sorted(os.listdir(tmp_path)) == record_names(tmp_path)
         (tmp_path / records[-1].file_name).unlink()
-        assert Journal(tmp_path).append("ended", {}).sequence == len(records) - 1
+        assert Journal(tmp_path).append(made_body("ended", {})).sequence == len(records) - 1
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

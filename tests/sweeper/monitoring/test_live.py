@@ -8,11 +8,11 @@ import math
 import pytest
 from rich.console import Console
 
-from sweeper.journal.journal import Record
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.asha import Halving
+from tests.sweeper.records import made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 
@@ -41,14 +41,17 @@ def test_counts_rungs_and_best():
         "waiting": 1, "running": 1, "completed": 1, "early_stopped": 2, "failed": 1, "interrupted": 0,
     }  # fmt: skip
     assert now.rungs == {3: (3, 1), 9: (1, 1), 27: (1, 0)}
-    assert now.best.configuration == 3, "a failed trial is never the best"
+    assert now.best.configuration == 0, "none that has not completed, once one has"
     assert now.epochs == 44
     assert now.share == pytest.approx(4 / 6)
 
 
 def test_the_best_of_a_metric_that_should_be_large():
     halving = Halving("val_accuracy", "max", 27, 3, 3)
-    assert snapshot(_sweep(), halving, seconds=1, epochs_before=0).best.configuration == 1
+    assert snapshot(_sweep(), halving, seconds=1, epochs_before=0).best.configuration == 0
+    state = _sweep()
+    del state.trials[0]
+    assert snapshot(state, halving, seconds=1, epochs_before=0).best.configuration == 1
 
 
 def test_a_value_that_is_no_number_is_never_the_best():
@@ -93,7 +96,7 @@ def test_elsewhere_than_on_a_terminal_a_line_now_and_then():
     lines = stream.getvalue().splitlines()
     assert lines[0] == "running" and len(lines) == 5
     assert "1 waiting, 1 running, 1 completed, 2 early stopped, 1 failed" in lines[-1]
-    assert "best val_nll 0.2000 (c00003)" in lines[-1]
+    assert "best val_nll 0.3000 (c00000)" in lines[-1]
     assert "\x1b" not in stream.getvalue()
 
 
@@ -101,8 +104,8 @@ def test_every_failure_is_told_at_once():
     progress, stream = _plain(_sweep(), [0.0])
     body = {"configuration": 4, "kind": "crash", "reason": "its process died"}
     with progress:
-        progress.append(Record(0, "failed", 0.0, body))
-        progress.append(Record(1, "started", 0.0, {"configuration": 4}))
+        progress.append(made_record(0, "failed", 0.0, body))
+        progress.append(made_record(1, "started", 0.0, {"configuration": 4}))
     assert stream.getvalue() == "c00004 crash: its process died\n"
 
 
@@ -113,5 +116,5 @@ def test_on_a_terminal_a_table_with_rungs_counts_and_the_best():
     progress.stage("running")
     console.print(progress._render())
     text = stream.getvalue()
-    for part in ("rung 3", "rung 9", "rung 27", "passed", "stopped", "1 failed", "configuration 3", "val_nll 0.2000"):
+    for part in ("rung 3", "rung 9", "rung 27", "passed", "stopped", "1 failed", "configuration 0", "val_nll 0.3000"):
         assert part in text, part

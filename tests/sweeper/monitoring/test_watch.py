@@ -33,7 +33,7 @@ class Driven:
     def write(self, script):
         journal = Journal(self.paths.journal, clock=lambda: self.now, durable=False)
         for record in script.records:
-            journal.append(record.kind, record.body)
+            journal.append(record.body)
 
     def watch(self):
         return SweepWatch("small", str(self.output), clock=lambda: self.now)
@@ -59,7 +59,7 @@ def test_what_is_new_in_the_journal_is_seen_at_the_next_look(driven):
         seen = watched.look()
         assert not seen.over and "running" in seen.line
         assert "1 running" in seen.line and "1 early stopped" in seen.line and "4 waiting" in seen.line
-        assert "best val_nll 0.2500 (c00001)" in seen.line
+        assert "best so far val_nll 0.2500 (c00001)" in seen.line
         assert "1.0 epochs/s" in seen.line, "4 epochs since the driver began 4 s ago"
         panel = _text(seen.panel)
         assert [line.split() for line in panel.splitlines() if line.strip().startswith("on the way")] == [

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Record
 from sweeper.journal.state import SweepState
 from sweeper.notifications.notifier import FAILURE_SECONDS, Notifier
 from sweeper.space.loading import load_spec
 from sweeper.space.notify import Target
 from sweeper.storage.sweeps import create_sweep
 from tests.sweeper.journal.test_state import Script
+from tests.sweeper.records import made_record
 from tests.sweeper.storage.test_sweeps import SPACE
 
 ALL = frozenset({"end", "failure", "budget"})
@@ -183,6 +183,6 @@ def test_a_sweep_without_targets_does_nothing(tmp_path):
     told = Told(tmp_path)
     quiet = Notifier([], told.sweep, told.state, "results/small")
     with quiet:
-        quiet.append(Record(0, "ended", 0.0, {}))
+        quiet.append(made_record(0, "ended", 0.0, {}))
         quiet.ended("finished")
     assert quiet.wait() == []

@@ -14,11 +14,12 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Reported
 from sweeper.scheduling.asha import Halving, Rung, Rungs
 from sweeper.scheduling.audit import audit, decide_on
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.run_to_end import RunToEnd
+from tests.sweeper.records import made_record, trial_report
 from tests.sweeper.simulated_halving import simulate
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
@@ -54,7 +55,7 @@ def _play(halving, stream, rungs=None):
 
 def _record(sequence, configuration, epoch, value, decision):
     body = {"configuration": configuration, "epoch": epoch, "objective": value, "decision": decision.to_dict()}
-    return Record(sequence, "report", float(sequence), body)
+    return made_record(sequence, "report", float(sequence), body)
 
 
 def _records(halving, seed, trials=25):
@@ -185,8 +186,8 @@ def test_replay_gives_the_same_rungs_and_decisions_wherever_it_was_interrupted(s
         for record in records[:cut]:
             rungs.apply(record)
         for record in records[cut:]:
-            body = record.body
-            assert decide(rungs, body["configuration"], body["epoch"], body["objective"]).to_dict() == body["decision"]
+            report = record.body.report
+            assert decide(rungs, report.configuration, report.epoch, report.objective) == record.body.decision
             rungs.apply(record)
 
 
@@ -215,15 +216,15 @@ def test_audit_finds_every_tampered_decision(seed):
     }.items():
         place = int(rng.integers(len(records)))
         body = records[place].body
-        decision = {**body["decision"], field: change(body["decision"][field])}
-        tampered = dataclasses.replace(records[place], body={**body, "decision": decision})
+        decision = dataclasses.replace(body.decision, **{field: change(getattr(body.decision, field))})
+        tampered = dataclasses.replace(records[place], body=dataclasses.replace(body, decision=decision))
         _, differences = audit(HALVING, [*records[:place], tampered])
         assert len(differences) == 1 and differences[0].startswith(f"record {place}: "), field
 
 
 def test_audit_finds_a_decision_that_was_not_made():
     records = _records(HALVING, 1)
-    skipped = dataclasses.replace(records[4], body={**records[4].body, "decision": None})
+    skipped = dataclasses.replace(records[4], body=dataclasses.replace(records[4].body, decision=None))
     assert len(audit(HALVING, [*records[:4], skipped])[1]) == 1
 
 
@@ -253,20 +254,17 @@ def test_one_hundred_thousand_simulated_trials():
 def test_a_decision_names_the_replicates_that_its_mean_leaves_out():
     rungs = Rungs(HALVING)
     rungs.add(3, 1, 0.5)
-    report = {"configuration": 0, "epoch": 3, "objective": 0.4, "replicate_errors": {"10": "…", "2": "…"}}
+    report = trial_report(configuration=0, epoch=3, objective=0.4, replicate_errors={"10": "…", "2": "…"})
     decision = decide_on(rungs, report)
     plain = decide(rungs, 0, 3, 0.4)
     assert decision == dataclasses.replace(
         plain, reason=f"{plain.reason}; the mean leaves out replicates 2, 10, which diverged"
     )
-    bodies = [
-        {"configuration": 1, "epoch": 3, "objective": 0.5, "decision": decide(Rungs(HALVING), 1, 3, 0.5).to_dict()},
-        {**report, "decision": decision.to_dict()},
-    ]
-    records = [Record(number, "report", 0.0, body) for number, body in enumerate(bodies)]
+    first = _record(0, 1, 3, 0.5, decide(Rungs(HALVING), 1, 3, 0.5))
+    records = [first, Record(1, 0.0, Reported(report, 1, "running", decision))]
     assert audit(HALVING, records) == (2, [])
-    unmarked = dataclasses.replace(records[1], body={**report, "decision": plain.to_dict()})
+    unmarked = dataclasses.replace(records[1], body=Reported(report, 1, "running", plain))
     assert len(audit(HALVING, [records[0], unmarked])[1]) == 1, "a configuration never competes unmarked"
-    sound = {**report, "replicate_errors": {}}
+    sound = dataclasses.replace(report, replicate_errors={})
     assert decide_on(rungs, sound) == plain
-    assert decide_on(rungs, {**report, "objective": math.nan}) == decide(rungs, 0, 3, math.nan)
+    assert decide_on(rungs, dataclasses.replace(report, objective=math.nan)) == decide(rungs, 0, 3, math.nan)

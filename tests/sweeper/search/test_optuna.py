@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sweeper.space.configurations import configuration
 from sweeper.space.domains.choices import Choice, draw
 from sweeper.space.domains.domains import Interval, Members
 from sweeper.space.searchers import searcher_for
+from tests.sweeper.records import fields
 from tests.sweeper.searches import Journaled, objective, random_history, searched_spec
 
 SPEC = searched_spec()
@@ -33,7 +35,7 @@ def _late(journaled: Journaled) -> Searcher:
 
 
 def _suggested(journaled: Journaled) -> dict[int, tuple[Any, Any]]:
-    bodies = [record.body for record in journaled.records if record.kind == "suggested"]
+    bodies = [fields(record) for record in journaled.records if record.kind == "suggested"]
     return {body["configuration"]: (body["values"], body["choices"]) for body in bodies}
 
 
@@ -107,9 +109,9 @@ def test_it_suggests_what_optunas_own_ask_and_tell_does(at_once):
     plain = Plain()
     for record in journaled.records:
         if record.kind == "suggested":
-            assert plain.suggest(record.body["configuration"]) == record.body["values"]
+            assert plain.suggest(fields(record)["configuration"]) == fields(record)["values"]
         else:
-            plain.hear(record.body)
+            plain.hear(fields(record))
 
 
 def _study(searcher: Searcher) -> optuna.Study:
@@ -186,7 +188,7 @@ MISLED = "its values are not what its choices lead to"
 
 
 def _sequence(journaled: Journaled, index: int) -> int:
-    found = (r for r in journaled.records if r.kind == "suggested" and r.body["configuration"] == index)
+    found = (r for r in journaled.records if r.kind == "suggested" and fields(r)["configuration"] == index)
     return next(found).sequence
 
 
@@ -197,8 +199,8 @@ def test_an_audit_names_what_does_not_follow_from_the_records_before_it():
 
     def audited(change: dict[str, Any], index: int = 5) -> Any:
         records = [
-            type(r)(r.sequence, r.kind, r.time, {**r.body, **change})
-            if r.kind == "suggested" and r.body["configuration"] == index
+            replace(r, body=replace(r.body, **change))
+            if r.kind == "suggested" and fields(r)["configuration"] == index
             else r
             for r in journaled.records
         ]

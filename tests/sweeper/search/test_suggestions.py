@@ -21,6 +21,7 @@ from sweeper.space.searchers import searcher_for
 from sweeper.space.suggested import JournaledSuggestions, SuggestedConfigurations
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, KilledError, KillingSink, Worker, alone
 from tests.sweeper.fake_replicates import ApartSweep
+from tests.sweeper.records import fields, made_body
 from tests.sweeper.searches import searched_spec
 
 COUNT = 10
@@ -34,13 +35,13 @@ def _sweep(tmp_path, name="sweep", halving=HALVING, kind=FakeSweep, **options):
 
 
 def _suggestions(sweep):
-    bodies = [record.body for record in sweep.records() if record.kind == "suggested"]
+    bodies = [fields(record) for record in sweep.records() if record.kind == "suggested"]
     assert [body["configuration"] for body in bodies] == list(range(len(bodies))), "in order, each once"
     return [(body["choices"], body["values"]) for body in bodies]
 
 
 def _decisions(sweep):
-    reports = [record.body for record in sweep.records() if record.kind == "report"]
+    reports = [fields(record) for record in sweep.records() if record.kind == "report"]
     return [(body["configuration"], body["epoch"], body["decision"]) for body in reports if body["decision"]]
 
 
@@ -50,16 +51,16 @@ def _check(sweep):
     suggested = {}
     for record in records:
         if record.kind == "suggested":
-            suggested[record.body["configuration"]] = record.sequence
-        elif "configuration" in record.body:
-            assert suggested[record.body["configuration"]] < record.sequence, "nothing happens to it before"
+            suggested[fields(record)["configuration"]] = record.sequence
+        elif "configuration" in fields(record):
+            assert suggested[fields(record)["configuration"]] < record.sequence, "nothing happens to it before"
     assert len(_suggestions(sweep)) == COUNT
     state = fold(records, COUNT)
     assert all(trial.status in ENDED for trial in state.trials.values())
     assert audit(sweep.halving, records)[1] == []
     found = audit_suggestions(lambda: searcher_for(SPEC), records)
     assert (found.checked, found.differences) == (COUNT, [])
-    ended = [r.body["configuration"] for r in records if r.kind == "report" and r.body["status"] in ENDED]
+    ended = [fields(r)["configuration"] for r in records if r.kind == "report" and fields(r)["status"] in ENDED]
     assert max(collections.Counter(ended).values()) == 1
     assert state.suggested == {index: values for index, (_, values) in enumerate(_suggestions(sweep))}
 
@@ -143,9 +144,9 @@ def test_a_suggestion_is_durable_before_its_trial_is_given_out(tmp_path):
     sweep, told = _sweep(tmp_path), []
 
     class Settling(Journal):
-        def append(self, kind, body):
-            told.append(kind)
-            return super().append(kind, body)
+        def append(self, body):
+            told.append(body.kind)
+            return super().append(body)
 
         def settle(self):
             told.append("settled")
@@ -234,14 +235,14 @@ def test_without_a_searcher_the_journal_is_what_it_was(tmp_path):
 
 def test_configurations_as_the_journal_has_them(tmp_path):
     journal = Journal(tmp_path, durable=False)
-    journal.append("attempt", {"attempt": 1})
+    journal.append(made_body("attempt", {"attempt": 1}))
     known = SuggestedConfigurations(3, JournaledSuggestions(tmp_path))
     assert len(known) == 3 and not known.known(0)
     with pytest.raises(LookupError, match="configuration 0 has not been suggested yet"):
         known[0]
     values = {"loss": {"name": "focal", "gamma": 3.0}}
     body = {"configuration": 0, "values": values, "choices": {}, "config_hash": config_hash(values), "searcher": "x 1"}
-    journal.append("suggested", body)
+    journal.append(made_body("suggested", body))
     assert known[0] == known[-3] == values, "the journal grew"
     with pytest.raises(IndexError, match="configuration 3 of 3"):
         known[3]

@@ -26,6 +26,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.user_code import code_of, keep, look_beside, manifest_part, take_up_kept
 from sweeper.storage.sweeps import create_sweep, open_sweep
 from sweeper.tracking.projection import _describe
+from tests.sweeper.records import made_body
 from trainables.extensions.installed import look_again
 from trainables.training.lanes.packing import chosen_packing
 from trainables.training.loop import Replicate
@@ -292,7 +293,7 @@ def test_a_sweep_is_opened_without_its_code_and_taken_up_with_its_own_copy(folde
     assert SweepPaths(sweep.paths.root).extensions.read_bytes() == code.archive
     take_up_kept(opened.paths)
     prepare_dataset(opened.spec)
-    Journal(sweep.paths.journal).append("attempt", {"attempt": 1})
+    Journal(sweep.paths.journal).append(made_body("attempt", {"attempt": 1}))
     assert _describe(opened.paths, opened.spec).tags["own_code"] == code.digest
 
 

@@ -28,8 +28,8 @@ seen = sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_d
 settings = TrialSettings.from_mapping(settings)
 prepare_process(settings)
 report = Trial(Assignment(0, "c00000", values, [1, 2]), settings, settings.load_dataset()).advance()
-row = next(row for row in report["evaluations"] if row["split"] == "test")
-print(json.dumps({"seen": seen, "packing": report["packing"], "failure": report["failure"], **row}))
+row = next(row for row in report.evaluations if row["split"] == "test")
+print(json.dumps({"seen": seen, "packing": report.packing, "failure": report.failure, **row}))
 """
 
 

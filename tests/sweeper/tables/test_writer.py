@@ -21,6 +21,7 @@ from sweeper.core.ids import TABLES, config_hash, replicate_seed, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tables import large_tables, writer
+from tests.sweeper.records import fields, made_body
 from trainables.worker.trial_tables import temporary_name
 
 
@@ -90,7 +91,7 @@ def test_equals_the_naive_projection_through_crashes_and_resumes(
         sink, journal = sweep.sink(), sweep.journal()
         sink.rebuild(read_journal(sweep.paths.journal))
         for kind, body in sweep.events(sink.incoming, steps=int(rng.integers(3, 14))):
-            sink.append(journal.append(kind, body))
+            sink.append(journal.append(made_body(kind, body)))
             if rng.random() < 0.3:
                 sink.flush()
     sink.close()
@@ -104,7 +105,7 @@ def test_names_and_rows_that_were_visible_stay_through_a_rebuild(random_sweep: A
     sweep = random_sweep(3)
     sink, journal = sweep.sink(), sweep.journal()
     for kind, body in sweep.events(sink.incoming):
-        sink.append(journal.append(kind, body))
+        sink.append(journal.append(made_body(kind, body)))
         if kind == "report":
             sink.flush()
     before = {p.relative_to(sweep.paths.tables): pq.read_table(p) for p in sweep.paths.tables.rglob("*.parquet")}
@@ -158,7 +159,7 @@ def test_a_polling_reader_never_sees_an_error_a_doubled_or_a_missing_row(
         while len(sweep.ended) < sweep.count:
             journal = sweep.journal()
             for number, (kind, body) in enumerate(sweep.events(sink.incoming, steps=40)):
-                sink.append(journal.append(kind, body))
+                sink.append(journal.append(made_body(kind, body)))
                 if number % 3 == 0:
                     sink.flush()
                 if number % 12 == 0:
@@ -177,7 +178,7 @@ def test_every_documented_reader_reads_every_table_before_the_first_row_and_afte
     counts = [dict.fromkeys(TABLES, 0) | {"trials": sweep.count * sweep.replicates}]
     for kind, body in [(None, None), *sweep.events(sink.incoming)]:
         if kind is not None:
-            sink.append(journal.append(kind, body))
+            sink.append(journal.append(made_body(kind, body)))
             continue
         read_everything(sweep, counts[0])
     sink.close()
@@ -200,18 +201,18 @@ def read_everything(sweep: Any, counts: dict[str, int]) -> None:
 def test_predictions_show_only_once_their_evaluation_is_journaled(random_sweep: Any) -> None:
     sweep = random_sweep(5, count=2)
     sink, journal = sweep.sink(), sweep.journal()
-    sink.append(journal.append("attempt", {"attempt": 1}))
+    sink.append(journal.append(made_body("attempt", {"attempt": 1})))
     body = sweep.report(0, sink.incoming)
     sink.flush()
     assert rows_of(sweep, "predictions") == []
-    record = journal.append("report", body)
+    record = journal.append(made_body("report", body))
     # The driver dies here; the next one rebuilds from the journal and finds the file.
     leftover = sweep.report(1, sink.incoming)
     resumed = sweep.sink()
     resumed.rebuild(read_journal(sweep.paths.journal))
     assert {row["trial"] for row in rows_of(sweep, "predictions")} == {"c00000"}
-    assert record.body["evaluations"]
-    resumed.append(journal.append("report", leftover))
+    assert fields(record)["evaluations"]
+    resumed.append(journal.append(made_body("report", leftover)))
     resumed.close()
     assert {row["trial"] for row in rows_of(sweep, "predictions")} == {"c00000", "c00001"}
 
@@ -220,7 +221,7 @@ def test_files_that_trials_wrote_straight_into_the_tables_are_carried_over(rando
     sweep = random_sweep(6)
     sink, journal = sweep.sink(), sweep.journal()
     for kind, body in sweep.events(sweep.paths.tables):
-        sink.append(journal.append(kind, body))
+        sink.append(journal.append(made_body(kind, body)))
     sink.rebuild(read_journal(sweep.paths.journal))
     assert_equals_journal(sweep, expected)
 
@@ -232,7 +233,7 @@ def test_damaged_files_are_repaired_or_set_aside_with_a_warning(
     sweep = random_sweep(7)
     sink, journal = sweep.sink(), sweep.journal()
     for kind, body in sweep.events(sink.incoming):
-        sink.append(journal.append(kind, body))
+        sink.append(journal.append(made_body(kind, body)))
     sink.close()
     whole = {table: len(rows_of(sweep, table)) for table in TABLES}
     for table in ("predictions", "evaluations", "trials"):
@@ -254,12 +255,14 @@ def test_merged_files_lose_the_evaluations_that_the_journal_lost(
     sweep = random_sweep(8)
     sink, journal = sweep.sink(), sweep.journal()
     for kind, body in sweep.events(sink.incoming):
-        sink.append(journal.append(kind, body))
+        sink.append(journal.append(made_body(kind, body)))
     sink.close()
     records = list(read_journal(sweep.paths.journal))[:-8]
     sink.rebuild(records)
     sink.close()
-    kept = {(trial_name(r.body["configuration"]), r.body["epoch"]) for r in records if r.body.get("evaluations")}
+    kept = {
+        (trial_name(fields(r)["configuration"]), fields(r)["epoch"]) for r in records if fields(r).get("evaluations")
+    }
     found = [(r["trial"], r["epoch"]) for r in rows_of(sweep, "predictions")]
     assert set(found) == kept
     assert len(found) == len(kept) * 14 * sweep.replicates
@@ -290,7 +293,7 @@ def test_flushes_keep_to_their_share_of_the_time(random_sweep: Any, monkeypatch:
         now[0] += 0.5
 
     monkeypatch.setattr(sink, "_flush", slow_flush)
-    sink.append(journal.append("attempt", {"attempt": 1}))
+    sink.append(journal.append(made_body("attempt", {"attempt": 1})))
     while now[0] < 100:
         sink.flush_if_due()
         now[0] += 0.1
@@ -301,9 +304,9 @@ def test_flushes_keep_to_their_share_of_the_time(random_sweep: Any, monkeypatch:
 def test_parts_grow_with_the_logarithm_of_the_sweeps_age(random_sweep: Any) -> None:
     sweep = random_sweep(12, count=1)
     sink, journal = sweep.sink(), sweep.journal()
-    sink.append(journal.append("attempt", {"attempt": 1}))
+    sink.append(journal.append(made_body("attempt", {"attempt": 1})))
     sweep.time += 10 * 3600
-    sink.append(journal.append("started", {"configuration": 0, "attempt": 1}))
+    sink.append(journal.append(made_body("started", {"configuration": 0, "attempt": 1})))
     sink.flush()
     assert sink._interval == pytest.approx(36000 * writer.GROWTH, rel=1e-3)
 
@@ -315,7 +318,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error_and_nothing_is_lost(
     sink, journal = sweep.sink(), sweep.journal()
     events = list(sweep.events(sink.incoming))
     for kind, body in events[:9]:
-        sink.append(journal.append(kind, body))
+        sink.append(journal.append(made_body(kind, body)))
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -325,7 +328,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error_and_nothing_is_lost(
         with pytest.raises(SweeperError, match="No space left on device"):
             sink.flush()
     for kind, body in events[9:]:
-        sink.append(journal.append(kind, body))
+        sink.append(journal.append(made_body(kind, body)))
     sink.close()
     assert_equals_journal(sweep, expected)
 
@@ -335,8 +338,8 @@ def test_a_file_that_shows_late_is_published_and_one_that_never_comes_is_named(
 ) -> None:
     sweep = random_sweep(14, count=2)
     sink, journal = sweep.sink(), sweep.journal()
-    sink.append(journal.append("attempt", {"attempt": 1}))
-    sink.append(journal.append("report", sweep.report(0, sink.incoming)))
+    sink.append(journal.append(made_body("attempt", {"attempt": 1})))
+    sink.append(journal.append(made_body("report", sweep.report(0, sink.incoming))))
     late = sink.incoming / "predictions" / "c00000-r0-e00001.parquet"
     missing = sink.incoming / "predictions" / "c00000-r1-e00001.parquet"
     data = late.read_bytes()

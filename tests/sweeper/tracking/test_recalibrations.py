@@ -15,6 +15,7 @@ from sweeper.results import Results
 from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking import sync as projection
+from tests.sweeper.records import made_body
 
 
 def history(uri: str, experiment: str, key: str) -> dict[str, list[tuple[int, float]]]:
@@ -33,7 +34,7 @@ def test_sync_logs_recalibrations_once(random_sweep: Any, tmp_path: Path) -> Non
     made.write_spec()
     sink, journal = made.sink(), made.journal()
     for kind, body in made.events(sink.incoming):
-        sink.append(journal.append(kind, body))
+        sink.append(journal.append(made_body(kind, body)))
     sink.close()
     sweep = Sweep(made.paths, load_spec("quickstart"), made.configurations)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.core.ids import config_hash
-from sweeper.journal.journal import Record
 from sweeper.tracking.points import epoch_points, evaluation_points
 from sweeper.tracking.runs import SWEEP_RUN, RunProjection, SweepDescription, unavailable_texts
+from tests.sweeper.records import made_record
 
 VALUES = st.floats(-1e6, 1e6)
 
@@ -52,10 +52,10 @@ def test_a_run_has_the_configuration_that_was_suggested_and_none_before_its_tria
     varying = frozenset({"config_loss_name", "config_loss_gamma"})
     runs = RunProjection(SweepDescription("s", "id", "", drawn, varying, {}), {})
     suggested = {"configuration": 1, "values": values, "choices": {}, "config_hash": "", "searcher": "x 1"}
-    runs.apply(Record(0, "attempt", 1.0, {"attempt": 1}))
-    runs.apply(Record(1, "suggested", 2.0, suggested))
+    runs.apply(made_record(0, "attempt", 1.0, {"attempt": 1}))
+    runs.apply(made_record(1, "suggested", 2.0, suggested))
     assert [update.place for update in runs.take()] == [SWEEP_RUN]
-    runs.apply(Record(2, "started", 3.0, {"configuration": 1, "attempt": 1}))
+    runs.apply(made_record(2, "started", 3.0, {"configuration": 1, "attempt": 1}))
     (update,) = runs.take()
     assert update.place == 1 and update.start_time == 3000
     assert update.params == {"config_loss_name": "focal", "config_loss_gamma": "2.5"}

@@ -25,6 +25,7 @@ from sweeper.tracking.client_store import ClientStore
 from sweeper.tracking.follower import MlflowFollower
 from sweeper.tracking.runs import RUN_STATUS
 from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
+from tests.sweeper.records import fields, made_body
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
     children = {int(r.data.tags["configuration"]): r for r in runs if r.data.tags["configuration"] != "sweep"}
     (parent,) = (r for r in runs if r.data.tags["configuration"] == "sweep")
-    started = {r.body["configuration"] for r in records if "configuration" in r.body}
+    started = {fields(r)["configuration"] for r in records if "configuration" in fields(r)}
     assert len(runs) == len(children) + 1
     assert children.keys() == started
     points = expected_points(records)
@@ -81,7 +82,7 @@ def drive(sweep: Any, steps: int, sink: Any = None) -> None:
     """Journal some more of the sweep, as a driver that then dies, or ends when nothing is left."""
     journal = sweep.journal()
     for kind, body in sweep.events(sink.incoming if sink else None, steps):
-        record = journal.append(kind, body)
+        record = journal.append(made_body(kind, body))
         if sink:
             sink.append(record)
 

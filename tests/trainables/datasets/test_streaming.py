@@ -84,6 +84,6 @@ def test_a_trial_on_streamed_data_is_the_same_trial(monkeypatch, tmp_path, packi
             for name, split in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test))
         }
         values = configuration(architecture={"name": "mlp", "width": 8}, batch_size=16)
-        report = Trial(Assignment(0, "c00000", values, (1, 2)), settings, replace(dataset, **few)).advance()
+        report = Trial(Assignment(0, "c00000", values, (1, 2)), settings, replace(dataset, **few)).advance().to_dict()
         reports.append({**report, "wall_seconds": 0, "epochs": timeless(report["epochs"])})
     assert repr(reports[0]) == repr(reports[1])

@@ -99,7 +99,7 @@ def test_channels_last_is_the_same_training_up_to_rounding(data):
 def _reports(trial):
     reports = []
     while not trial.finished:
-        report = {**trial.advance(), "wall_seconds": 0}
+        report = {**trial.advance().to_dict(), "wall_seconds": 0}
         reports.append(json.dumps({**report, "epochs": timeless(report["epochs"])}))
     return reports
 

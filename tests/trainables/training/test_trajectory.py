@@ -128,12 +128,12 @@ def test_a_trial_reports_it_every_epoch_for_every_replicate(packing: str, tmp_pa
     )
     trial = Trial(Assignment(0, "c00000", CONFIGURATION, [1, 2]), settings, settings.load_dataset())
     report = trial.advance()
-    rows = {(row["epoch"], row["replicate"]): row for row in report["epochs"]}
+    rows = {(row["epoch"], row["replicate"]): row for row in report.epochs}
     assert len(rows) == 8
     for (epoch, replicate), row in rows.items():
         assert ("test_nll" in row) == ("last_layer_weight_norm" in row) == (epoch % 2 == 0)
         assert ("gradient_norm_counts" in row) == (epoch in (1, 3)), (epoch, replicate)
-    for evaluation in report["evaluations"]:
+    for evaluation in report.evaluations:
         if evaluation["split"] == "test":
             last = rows[4, evaluation["replicate"]]
             assert last["test_nll"] == pytest.approx(evaluation["nll"], rel=1e-6)

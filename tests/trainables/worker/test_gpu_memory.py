@@ -37,8 +37,8 @@ def test_a_rehearsal_takes_a_few_steps_and_a_whole_evaluation_and_leaves_nothing
     settings = dataclasses.replace(SETTINGS, packing=packing, tables=tmp_path / "t", checkpoints=tmp_path / "c")
     seeds = [1] if packing == "trials" else [1, 2, 3]
     report = rehearse(Assignment(0, "c00000", VALUES, seeds), settings, dataset)
-    assert not report["failure"] and report["epoch"] == 1
-    assert {row["split"] for row in report["evaluations"]} == {"val", "test"}
-    assert len(report["epochs"]) == len(seeds)
+    assert not report.failure and report.epoch == 1
+    assert {row["split"] for row in report.evaluations} == {"val", "test"}
+    assert len(report.epochs) == len(seeds)
     assert sizes == [(STEPS * 16, len(dataset.val), len(dataset.test))]
     assert not any(tmp_path.iterdir())

@@ -58,7 +58,7 @@ def _assignment(loss=CASES[0][0], architecture=CASES[0][1], seeds=(11, 12)):
 def _finish(trial):
     reports = []
     while not trial.finished:
-        reports.append(trial.advance())
+        reports.append(trial.advance().to_dict())
     return reports
 
 
@@ -112,7 +112,7 @@ def test_a_replicate_is_the_same_alone_and_beside_another(dataset):
 
 
 def test_a_report(dataset):
-    report = Trial(_assignment(), SETTINGS, dataset).advance()
+    report = Trial(_assignment(), SETTINGS, dataset).advance().to_dict()
     assert list(report) == [
         "configuration", "epoch", "objective", "failure", "failure_kind", "device", "packing", "wall_seconds",
         "epochs", "evaluations",
@@ -148,7 +148,7 @@ def test_a_report_between_rungs_has_no_evaluation(dataset):
 def test_the_objective_is_the_replicates_mean_where_it_is_measured(dataset, objective):
     settings = replace(SETTINGS, objective=objective, rungs=(2, 4), report_seconds=0.0)
     first, second = (Trial(_assignment(), settings, dataset) for _ in range(2))
-    early, at_rung = first.advance(), [second.advance(), second.advance()][1]
+    early, at_rung = first.advance().to_dict(), [second.advance(), second.advance()][1].to_dict()
     assert (early["objective"] is None) == (objective in ("val_brier", "test_nll"))
     split, _, name = objective.partition("_")
     values = [row[name] for row in at_rung["evaluations"] if row["split"] == split]
@@ -157,11 +157,11 @@ def test_the_objective_is_the_replicates_mean_where_it_is_measured(dataset, obje
 
 def test_after_a_restore_the_last_report_is_repeated(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path)
-    sent = Trial(_assignment(), settings, dataset).advance()
+    sent = Trial(_assignment(), settings, dataset).advance().to_dict()
     resumed = Trial(_assignment(), settings, dataset)
     assert resumed.epoch == 1
-    assert json.dumps(resumed.advance()) == json.dumps(sent), "to the last digit of its times"
-    assert resumed.advance()["epoch"] == 2
+    assert json.dumps(resumed.advance().to_dict()) == json.dumps(sent), "to the last digit of its times"
+    assert resumed.advance().epoch == 2
 
 
 def test_a_finished_trial_repeats_its_last_report_and_trains_no_more(tmp_path, dataset):
@@ -178,7 +178,7 @@ def test_wall_time_goes_on_over_a_restore(tmp_path, dataset):
     first = Trial(_assignment(), settings, dataset).advance(lambda: float(next(ticks)))
     resumed = Trial(_assignment(), settings, dataset)
     resumed.advance()
-    assert resumed.advance(lambda: float(next(ticks)))["wall_seconds"] > first["wall_seconds"] > 0
+    assert resumed.advance(lambda: float(next(ticks))).wall_seconds > first.wall_seconds > 0
 
 
 def test_one_checkpoint_is_kept_once_the_next_report_was_asked_for(tmp_path, dataset):
@@ -206,10 +206,10 @@ def test_a_damaged_checkpoint_is_never_taken_for_a_sound_one(tmp_path, monkeypat
 
 def test_without_a_sound_checkpoint_it_starts_again(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path)
-    expected = Trial(_assignment(), settings, dataset).advance()
+    expected = Trial(_assignment(), settings, dataset).advance().to_dict()
     checkpoint_file(tmp_path / "c00007", 1).write_bytes(random.Random(0).randbytes(100))
     again = Trial(_assignment(), settings, dataset)
-    assert again.epoch == 0 and _timeless(again.advance()) == _timeless(expected)
+    assert again.epoch == 0 and _timeless(again.advance().to_dict()) == _timeless(expected)
 
 
 def test_a_checkpoint_of_other_seeds_is_not_continued(tmp_path, dataset):
@@ -230,7 +230,7 @@ def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):
 
 def test_a_loss_that_is_no_number_fails_at_once_with_its_place(tmp_path, dataset):
     settings = replace(SETTINGS, checkpoints=tmp_path, rungs=(4,))
-    report = Trial(_assignment(), settings, poisoned(dataset)).advance()
+    report = Trial(_assignment(), settings, poisoned(dataset)).advance().to_dict()
     assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
     assert report["failure_kind"] == "non_finite"
     assert math.isnan(report["objective"]) and report["epoch"] == 1
@@ -248,7 +248,7 @@ def test_a_trial_that_takes_too_long_fails_after_its_epoch_and_has_its_time_agai
     def until_it_ends():
         trial, reports = Trial(_assignment(), settings, dataset), []
         while not trial.finished and not (reports and reports[-1]["failure"]):
-            reports.append(trial.advance(clock))
+            reports.append(trial.advance(clock).to_dict())
         return reports
 
     failed = until_it_ends()
@@ -269,7 +269,7 @@ def test_each_evaluations_predictions_and_bins_are_written_once(tmp_path, datase
     assert not (tmp_path / "spectra").exists(), "not asked for"
     predictions = pq.read_table(tmp_path / "predictions" / names[0])
     assert predictions.num_rows == len(dataset.val) + len(dataset.test)
-    accuracy = Trial(_assignment(), SETTINGS, dataset).advance()["evaluations"][0]["accuracy"]
+    accuracy = Trial(_assignment(), SETTINGS, dataset).advance().evaluations[0]["accuracy"]
     rows = [row for row in predictions.to_pylist() if row["split"] == "val"]
     correct = [max(range(10), key=row["logits"].__getitem__) == row["target"] for row in rows]
     assert sum(correct) / len(correct) == accuracy

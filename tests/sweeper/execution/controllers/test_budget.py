@@ -15,7 +15,6 @@ from sweeper.core.ids import SweepPaths
 from sweeper.execution.amendments import amend
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
 from sweeper.execution.peers import SILENCE_SECONDS, TELL_SECONDS, Peers
-from sweeper.journal.journal import Record
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import load_spec
@@ -23,12 +22,13 @@ from sweeper.space.models import Budget
 from sweeper.storage.sweeps import create_sweep, open_sweep
 from tests.running import write_space
 from tests.sweeper.fake_executor import FakeSweep
+from tests.sweeper.records import fields, made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 
 
 def record(kind, time, **body):
-    return Record(0, kind, time, body)
+    return made_record(0, kind, time, body)
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50)), min_size=1, max_size=6))
@@ -78,7 +78,7 @@ class _SpentAt:
 
     def append(self, record):
         if record.kind == "started" and self.driver.winding_down:
-            self.late.append(record.body["configuration"])
+            self.late.append(fields(record)["configuration"])
         self.left -= record.kind == "report"
 
     def flush_if_due(self):
@@ -101,12 +101,12 @@ def test_a_spent_budget_lets_trials_come_to_a_rung_and_a_larger_one_goes_on(tmp_
     assert all(trial.last_evaluation_epoch == trial.epochs for trial in stopped_at.values())
     assert len(stopped_at) <= slots
     if driver.state.unfinished():
-        assert [*sweep.records()][-1].body["reason"] == "the budget is reached: gpu_hours 2 of 2"
+        assert fields([*sweep.records()][-1])["reason"] == "the budget is reached: gpu_hours 2 of 2"
         sweep.run(rng)
     state = sweep.driver().state
     assert all(trial.status in ENDED for trial in state.trials.values())
-    rows = [(r.body["configuration"], row["replicate"], row["epoch"])
-            for r in sweep.records() if r.kind == "report" for row in r.body["epochs"]]  # fmt: skip
+    rows = [(fields(r)["configuration"], row["replicate"], row["epoch"])
+            for r in sweep.records() if r.kind == "report" for row in fields(r)["epochs"]]  # fmt: skip
     assert len(rows) == len(set(rows))
 
 

@@ -25,6 +25,7 @@ from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
+from tests.sweeper.records import fields
 from trainables.worker.trial_process import CONTEXT_BYTES, memory_cap
 
 GIB = 2**30
@@ -62,11 +63,11 @@ def test_after_running_out_a_share_doubles_up_to_a_whole_card():
 
 
 def test_running_out_counts_against_retries_only_on_a_whole_card():
-    failure, raised = on_a_larger_share(OUT, 0.25)
-    assert raised == {"share": 0.5} and not failure.counts
+    failure, larger = on_a_larger_share(OUT, 0.25)
+    assert larger == 0.5 and not failure.counts
     assert failure.reason.endswith("(on 0.25 of a card; it is tried again on 0.5)")
     for failure, share in ((OUT, 1.0), (OUT, None), (Failure(CRASH, "it died"), 0.25)):
-        assert on_a_larger_share(failure, share) == (failure, {})
+        assert on_a_larger_share(failure, share) == (failure, None)
 
 
 def test_torch_may_allocate_a_share_less_what_cuda_takes_beside_it():
@@ -146,7 +147,7 @@ def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp
         again.on_failure(first, OUT)
         if again.next_assignment() != first:
             break
-    records = [r.body for r in sweep.records() if r.kind == "failed"]
+    records = [fields(r) for r in sweep.records() if r.kind == "failed"]
     assert [body["counts"] for body in records] == [False] * 3 + [True] * 2
     trial = fold(sweep.records(), 3).trials[0]
     ended = trial.replicates[0].status if isinstance(again, ReplicateDriver) else trial.status
@@ -174,4 +175,4 @@ def test_without_shares_nothing_changes(tmp_path):
     assert driver.share_of(assignment) is None
     driver.on_started(assignment)
     driver.on_failure(assignment, CRASHED)
-    assert "share" not in [r.body for r in sweep.records()][-1]
+    assert "share" not in [fields(r) for r in sweep.records()][-1]

@@ -19,6 +19,7 @@ from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.audit import audit
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
+from tests.sweeper.records import fields
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 TO_THE_END = RunToEnd("val_nll", "min", 27)
@@ -31,17 +32,17 @@ def _sweep(tmp_path, halving=HALVING, name="sweep", **options):
 
 def _decisions(sweep):
     return [
-        (r.body["configuration"], r.body["epoch"], r.body["decision"])
+        (fields(r)["configuration"], fields(r)["epoch"], fields(r)["decision"])
         for r in sweep.records()
-        if r.kind == "report" and r.body["decision"] is not None
+        if r.kind == "report" and fields(r)["decision"] is not None
     ]
 
 
 def _endings(sweep):
     ended = [
-        r.body["configuration"]
+        fields(r)["configuration"]
         for r in sweep.records()
-        if (r.kind == "report" and r.body["status"] in ENDED) or (r.kind == "failed" and r.body["final"])
+        if (r.kind == "report" and fields(r)["status"] in ENDED) or (r.kind == "failed" and fields(r)["final"])
     ]
     return collections.Counter(ended)
 
@@ -55,10 +56,10 @@ def _check_invariants(sweep):
     assert differences == []
     for table in ("epochs", "evaluations"):
         rows = [
-            (r.body["configuration"], row["replicate"], row["epoch"])
+            (fields(r)["configuration"], row["replicate"], row["epoch"])
             for r in records
             if r.kind == "report"
-            for row in r.body[table]
+            for row in fields(r)[table]
         ]
         assert len(rows) == len(set(rows)), table
         for index, trial in state.trials.items():
@@ -299,7 +300,7 @@ def test_the_stop_marker_is_polled_now_and_then(tmp_path):
     assert driver.should_stop()
     assert driver.next_assignment() is None and driver.exhausted
     assert driver.finish() == "stopped"
-    assert list(sweep.records())[-1].body["reason"] == "`sweeper stop` was called"
+    assert fields(list(sweep.records())[-1])["reason"] == "`sweeper stop` was called"
 
 
 def test_an_unfinished_sweep_that_nobody_stopped_was_interrupted(tmp_path):
@@ -307,7 +308,7 @@ def test_an_unfinished_sweep_that_nobody_stopped_was_interrupted(tmp_path):
     driver = sweep.driver()
     driver.begin()
     assert driver.finish() == "interrupted"
-    assert list(sweep.records())[-1].body["reason"] == f"{COUNT} of {COUNT} trials are unfinished"
+    assert fields(list(sweep.records())[-1])["reason"] == f"{COUNT} of {COUNT} trials are unfinished"
 
 
 def test_workers_get_plain_values_and_their_replicates_seeds(tmp_path):
@@ -335,7 +336,7 @@ def test_failures_are_journaled_with_kind_and_sentence(tmp_path):
     driver = sweep.driver()
     driver.begin()
     driver.on_failure(driver.next_assignment(), Failure("out_of_memory", "the node's memory ran out"))
-    body = list(read_journal(sweep.paths.journal))[-1].body
+    body = fields(list(read_journal(sweep.paths.journal))[-1])
     expected = {"configuration": 0, "epoch": 0, "kind": "out_of_memory", "reason": "the node's memory ran out"}
     assert body == {**expected, "attempt": 1, "counts": True, "final": False}
 

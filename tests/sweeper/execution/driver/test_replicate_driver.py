@@ -20,6 +20,7 @@ from sweeper.scheduling.audit import audit
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, alone
 from tests.sweeper.fake_replicates import COUNT, Apart, ApartSweep, TogetherSweep, diverges_at
+from tests.sweeper.records import fields
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 TO_THE_END = RunToEnd("val_nll", "min", 27)
@@ -39,10 +40,14 @@ def _together(tmp_path, halving=HALVING):
 def _told(sweep):
     """Return all that tables and decisions are made of: decisions in order, rows by key, how replicates ended."""
     records = [record for record in sweep.records() if record.kind == "report"]
-    decisions = [(r.body["configuration"], r.body["epoch"], r.body["decision"]) for r in records if r.body["decision"]]
+    decisions = [
+        (fields(r)["configuration"], fields(r)["epoch"], fields(r)["decision"])
+        for r in records
+        if fields(r)["decision"]
+    ]
     rows = collections.Counter(
-        (table, r.body["configuration"], json.dumps(row)) for r in records for table in ("epochs", "evaluations")
-        for row in r.body[table]
+        (table, fields(r)["configuration"], json.dumps(row)) for r in records for table in ("epochs", "evaluations")
+        for row in fields(r)[table]
     )  # fmt: skip
     state = fold(sweep.records(), sweep.configurations)
     endings = [
@@ -75,7 +80,7 @@ def test_several_at_a_time_every_configuration_ends_once_and_no_row_is_lost(
     sweep = _apart(tmp_path_factory.mktemp("sweep"), halving, slots=slots)
     sweep.run(np.random.default_rng(seed), kills=kills, trouble=0.08)
     records = list(sweep.records())
-    reports = [record.body for record in records if record.kind == "report"]
+    reports = [fields(record) for record in records if record.kind == "report"]
     ended = collections.Counter(body["configuration"] for body in reports if body["status"] in ENDED)
     assert ended == dict.fromkeys(range(CONFIGURATIONS), 1)
     assert audit(halving, records)[1] == []
@@ -179,7 +184,7 @@ def test_a_replicate_that_keeps_crashing_is_left_out_and_the_decision_says_so(tm
         alone(Apart(sweep.paths, HALVING, rng, assignment), driver)
     trial = driver.state.trials[0]
     assert trial.replicate_errors == {0: "replicate 0: its process died (after 2 tries)"}
-    [decision] = [r.body["decision"] for r in sweep.records() if r.kind == "report" and r.body["decision"]]
+    [decision] = [fields(r)["decision"] for r in sweep.records() if r.kind == "report" and fields(r)["decision"]]
     assert decision["reason"].endswith("the mean leaves out replicate 0, which failed")
     assert audit(HALVING, sweep.records())[1] == []
     assert driver.next_assignment() == [0, 1]

@@ -52,7 +52,7 @@ def _assignment(loss=CASES[0][0], architecture=CASES[0][1], optimizer=None, seed
 def _finish(trial):
     reports = []
     while not trial.finished:
-        reports.append(trial.advance())
+        reports.append(trial.advance().to_dict())
         if reports[-1]["failure"]:
             break
     return reports
@@ -114,7 +114,7 @@ def test_a_diverging_replicate_ends_alone(monkeypatch, dataset, packing, lane):
     settings = replace(SETTINGS, packing=packing)
     expected = _finish(Trial(assignment, settings, dataset))
     trial = Trial(assignment, settings, dataset)
-    reports = [trial.advance()]
+    reports = [trial.advance().to_dict()]
     with torch.no_grad():
         next(trial.replicates[lane].model.parameters()).fill_(torch.inf)
     reports += _finish(trial)
@@ -140,10 +140,10 @@ def test_a_trial_resumes_without_its_diverged_replicate(tmp_path, dataset, packi
     trial.advance()
     with torch.no_grad():
         next(trial.replicates[1].model.parameters()).fill_(torch.nan)
-    second = trial.advance()
+    second = trial.advance().to_dict()
     resumed = Trial(_assignment(), settings, dataset)
     assert [*resumed.replicates] == [0, 2]
-    assert json.dumps(resumed.advance()) == json.dumps(second)
+    assert json.dumps(resumed.advance().to_dict()) == json.dumps(second)
     assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, _finish(trial))]
 
 
@@ -155,7 +155,7 @@ def test_a_trial_fails_when_its_last_replicate_diverges(dataset, packing):
         for number in dying:
             with torch.no_grad():
                 next(trial.replicates[number].model.parameters()).fill_(torch.nan)
-        report = trial.advance()
+        report = trial.advance().to_dict()
     assert report["failure"] == "train_loss of replicate 1 is nan in epoch 3"
     assert report["failure_kind"] == "non_finite" and math.isnan(report["objective"])
     assert [*report["replicate_errors"]] == ["0", "2", "1"]
@@ -163,7 +163,7 @@ def test_a_trial_fails_when_its_last_replicate_diverges(dataset, packing):
 
 @PACKINGS
 def test_data_that_spoil_every_replicate_fail_the_trial_at_once(dataset, packing):
-    report = Trial(_assignment(), replace(SETTINGS, packing=packing), poisoned(dataset)).advance()
+    report = Trial(_assignment(), replace(SETTINGS, packing=packing), poisoned(dataset)).advance().to_dict()
     assert report["failure"] == "train_loss of replicate 0 is nan in epoch 1"
 
 

@@ -1,0 +1,41 @@
+"""What a sweep optimises: a metric, measured on a split, that should be small or large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Mode: TypeAlias = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a sweep optimises.
+
+    Attributes:
+        metric: as the search space says it, e.g. `val_nll`.
+        mode: `min` or `max`.
+    """
+
+    metric: str
+    mode: Mode
+
+    @property
+    def split(self) -> str:
+        """The split it is measured on: `train`, `val` or `test`."""
+        return self.metric.partition("_")[0]
+
+    @property
+    def column(self) -> str:
+        """The column of `evaluations` that holds it, e.g. `nll`."""
+        return self.metric.partition("_")[2]
+
+    @property
+    def direction(self) -> str:
+        """SQL's word for best first."""
+        return "DESC" if self.mode == "max" else "ASC"
+
+
+def score(value: float, mode: Mode) -> float:
+    """Return an objective's value with larger meaning better; its own inverse."""
+    return value if mode == "max" else -value

@@ -1,0 +1,49 @@
+"""Records made of the fields that matter to a test, and records as the plain values that lie on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.journal.records import Body, Record, body_from_json
+from trainables.worker.trial_reports import TrialReport
+
+_REPORT = {"objective": None, "device": "cpu", "packing": "sequential", "wall_seconds": 0.0, "epochs": [],
+           "evaluations": []}  # fmt: skip
+_PLACE = {"configuration": 0, "epoch": 1, "attempt": 1}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "attempt": {"attempt": 1, "host": "here", "pid": 1},
+    "learned": {"attempt": 1, "sweep": "earlier", "observations": [], "outside": 0},
+    "suggested": {"configuration": 0, "values": {}, "choices": {}, "config_hash": "", "searcher": "x 1"},
+    "started": {"configuration": 0, "attempt": 1},
+    "replicate": {**_PLACE, "replicate": 0, "pauses": False, **_REPORT},
+    "report": {**_PLACE, "status": "running", "decision": None, **_REPORT},
+    "failed": {**_PLACE, "kind": "crash", "reason": "its process died", "counts": True, "final": False},
+    "ended": {"attempt": 1, "outcome": "finished", "reason": "all trials ended"},
+}
+_DECISION = {"rung": None, "kind": "continue", "reason": "", "metric": None, "cutoff": None, "competitors": 0}
+
+
+def made_body(kind: str, values: Mapping[str, Any] | None = None) -> Body:
+    """Return what a record says, from what a file would; what is left out is filled in."""
+    written = {**_DEFAULTS.get(kind, {}), **(values or {})}
+    if written.get("decision") is not None:
+        written["decision"] = {**_DECISION, **written["decision"]}
+    if kind == "learned":
+        written["observations"] = [{"trial": "c00000", **each} for each in written["observations"]]
+    return body_from_json(kind, written)
+
+
+def made_record(sequence: int, kind: str, time: float, values: Mapping[str, Any] | None = None) -> Record:
+    """Return a record with such a body."""
+    return Record(sequence, time, made_body(kind, values))
+
+
+def fields(record: Record) -> dict[str, Any]:
+    """Return what a record says, as its file has it."""
+    return record.body.to_json()
+
+
+def trial_report(**values: Any) -> TrialReport:
+    """Return what a process reports; what is left out is filled in."""
+    return TrialReport.from_dict({"configuration": 0, "epoch": 1, **_REPORT, **values})
