@@ -1,4 +1,4 @@
-"""Reading finished and running sweeps: SQL, Arrow, pandas and Polars over their tables, leaderboards, several at once."""
+"""Reading sweeps, finished or running: SQL, Arrow, pandas and Polars over their tables, leaderboards, several at once."""
 
 from sweeper.results.queries import QueryError
 from sweeper.results.results import Results, UnknownSweepError, is_sweep, load, sql, sweep_names

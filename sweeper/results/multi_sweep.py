@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
+from sweeper.results import Results, load
 from sweeper.results.queries import (
     READ_TABLES,
     QueryError,
@@ -24,7 +25,6 @@ from sweeper.results.queries import (
     first_line,
     read_steadily,
 )
-from sweeper.results import Results, load
 
 FINAL_OF_ALL = """
 CREATE VIEW final AS

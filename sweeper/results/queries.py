@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES
-from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA
 from sweeper.core.schemas import table_schemas
+from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA
 
 T = TypeVar("T")
 

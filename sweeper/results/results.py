@@ -25,7 +25,15 @@ import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.results.queries import VIEWS, QueryError, check_reads_only, connect, current_generation, execute, read_steadily
+from sweeper.results.queries import (
+    VIEWS,
+    QueryError,
+    check_reads_only,
+    connect,
+    current_generation,
+    execute,
+    read_steadily,
+)
 from sweeper.storage.metadata import read_manifest, read_specification
 from trainables.registry.nearest import nearest
 from trainables.worker.object_store import is_store_address

@@ -6,14 +6,12 @@ once, so nothing is remembered anywhere else; after an error everything is read 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from sweeper.tracking.recalibrations import recalibration_points
 from sweeper.tracking.runs import RunProjection, RunUpdate, SweepDescription
 from sweeper.tracking.sqlite_store import SqliteStore
 from sweeper.tracking.watchdog import Watchdog
+from trainables.files.locks import LockHeldError, file_lock
 
 POINTS_A_PASS = 200_000
 """A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""
@@ -176,19 +175,14 @@ class Projection:
 
         Raises SweeperError when another process still has it after `patience` seconds.
         """
-        with (self.paths.root / "mlflow.lock").open("w") as lock:
-            until = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= until:
-                        raise SweeperError(
-                            f"another process is filling MLflow with the sweep {self.paths.name!r}",
-                            "it logs everything; run `sweeper sync` again when the sweep has ended",
-                        ) from None
-                    time.sleep(0.1)
+        with ExitStack() as guard:
+            try:
+                guard.enter_context(file_lock(self.paths.root / "mlflow.lock", patience=patience))
+            except LockHeldError as error:
+                raise SweeperError(
+                    f"another process is filling MLflow with the sweep {self.paths.name!r}",
+                    "it logs everything; run `sweeper sync` again when the sweep has ended",
+                ) from error
             yield
 
 
