@@ -10,7 +10,9 @@ from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.space.file import Document
 from sweeper.space.loading import reopened_spec
 from sweeper.space.overrides import apply_overrides
-from sweeper.storage.sweeps import Sweep, open_sweep, write_whole
+from sweeper.storage.metadata import read_specification
+from sweeper.storage.sweeps import Sweep, open_sweep
+from trainables.files.atomic import write_text
 
 AMENDABLE = ("budget", "max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout", "notify")
 """The keys of a search space that say nothing about what is measured."""
@@ -32,14 +34,14 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
         for setting in settings
         if setting.partition("=")[0].partition(".")[0].strip() not in AMENDABLE
     ]
-    document = Document(values=yaml.safe_load(sweep.paths.sweep_file.read_text()))
+    document = Document(values=read_specification(sweep.paths.sweep_file))
     apply_overrides(document, settings)
     if refused or document.faults:
         raise InvalidSearchSpace([*refused, *document.faults], source="--set")
     spec = reopened_spec(document.values, "--set")
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
     try:
-        write_whole(sweep.paths.sweep_file, text)
+        write_text(sweep.paths.sweep_file, text)
     except OSError as error:
         raise SweeperError(
             f"{sweep.paths.sweep_file} cannot be written: {error.strerror}", "make the results folder writable"

@@ -21,6 +21,7 @@ from sweeper.journal.state import COMPLETED, fold
 from sweeper.space.configurations import parsed_space
 from sweeper.space.domains.choices import choices_of
 from sweeper.space.models import SweepSpec
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import local_copy
 from sweeper.storage.sweeps import Sweep, open_sweep
 
@@ -119,11 +120,8 @@ def _differences(spec: SweepSpec, facts: Mapping[str, Any], source: Sweep) -> li
 
 
 def _dataset(source: Sweep) -> Any:
-    try:
-        return json.loads(source.paths.manifest.read_text()).get("dataset")
-    except (OSError, ValueError, AttributeError):
-        # Nothing is known of what it ran on, so it cannot be said to be the same.
-        return None
+    # Where nothing is known of what it ran on, it cannot be said to be the same.
+    return read_manifest(source.paths.manifest, unknown_if_damaged=True).get("dataset")
 
 
 def _plain(values: Mapping[str, Any]) -> Any:

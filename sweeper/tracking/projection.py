@@ -7,7 +7,6 @@ once, so nothing is remembered anywhere else; after an error everything is read 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,14 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import generation, record_names
 from sweeper.journal.tail import JournalTail
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.models import SweepSpec
+from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.recalibrations import recalibration_parts, state_of_recalibrations
 from sweeper.text.redaction import redact
 from sweeper.tracking.artifacts import artifacts
@@ -90,7 +88,7 @@ class Projection:
         """Start at the journal's beginning; `False` while the journal has no record yet."""
         if not record_names(self.paths.journal):
             return False
-        spec = SweepSpec.model_validate(yaml.safe_load(self.paths.sweep_file.read_text()))
+        spec = SweepSpec.model_validate(read_specification(self.paths.sweep_file))
         self._mode = spec.objective.mode
         description = _describe(self.paths, spec)
         with self._asking():
@@ -201,7 +199,7 @@ def sentence(error: Exception) -> str:
 
 def _questions(paths: SweepPaths) -> str:
     """Return what to ask MLflow of the sweep, as Markdown."""
-    spec = SweepSpec.model_validate(yaml.safe_load(paths.sweep_file.read_text()))
+    spec = SweepSpec.model_validate(read_specification(paths.sweep_file))
     return as_markdown(questions(named_components(spec.space["loss"]), spec.objective.metric, spec.halving.rungs[0]))
 
 
@@ -233,7 +231,5 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
 
 def _from_manifest(paths: SweepPaths, part: str, key: str) -> str:
     """Return a fact of the sweep's manifest; nothing where it does not say, or cannot be read."""
-    try:
-        return str(json.loads(paths.manifest.read_text("utf-8"))[part][key] or "")
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
+    return str((manifest.get(part) or {}).get(key) or "")

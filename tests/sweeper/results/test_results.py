@@ -15,11 +15,10 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from sweeper import results as module
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.results.queries import QueryError
 from sweeper.results import Results, UnknownSweepError, load
+from sweeper.results.queries import VIEWS, QueryError
 from sweeper.text.tables import format_table
 
 
@@ -100,7 +99,7 @@ def test_a_sweep_without_files_has_empty_tables(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "sweep.yaml").write_text("objective: {metric: val_nll, mode: min}")
     results = load("new", tmp_path)
-    for name in module.VIEWS:
+    for name in VIEWS:
         assert results.table(name).num_rows == 0
     assert "status" in results.columns("final")
 
