@@ -87,7 +87,7 @@ def connect_all(generations: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConn
             connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
         create_final_view(connection, ("sweep", "trial", "replicate"))
         yield connection
-    except duckdb.Error as error:
+    except (duckdb.Error, OSError) as error:  # OSError: a generation is removed while its folders are looked through
         raise QueryError(first_line(error), "the sweeps' tables could not be read together") from error
     finally:
         connection.close()

@@ -72,7 +72,7 @@ def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.Duc
             )
         create_final_view(connection, ("trial", "replicate"))
         yield connection
-    except duckdb.Error as error:
+    except (duckdb.Error, OSError) as error:  # OSError: the generation is removed while its folders are looked through
         raise QueryError(first_line(error), "the sweep's tables could not be read") from error
     finally:
         connection.close()

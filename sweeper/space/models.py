@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from sweeper.core.ids import ReplicateSeeds
 from sweeper.scheduling.asha import Halving
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
@@ -276,6 +277,11 @@ class SweepSpec(_Part):
         return Halving(
             self.objective.metric, self.objective.mode, s.max_epochs, s.grace_epochs, s.reduction_factor, stops
         )
+
+    @property
+    def replicate_seeds(self) -> ReplicateSeeds:
+        """The seeds of every configuration's replicates."""
+        return ReplicateSeeds(self.seed, self.replicates.count, self.replicates.common_seeds)
 
     def resolved(self) -> dict[str, Any]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,7 @@ def test_tables_alone_are_a_sweep_to_everyone(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").touch()
     assert sorted(sweep_names(tmp_path)) == completed(tmp_path) == ["bare", "whole"]
     assert is_sweep(bare) and find_sweep("bare", tmp_path).root == results.load("bare", tmp_path).folder == bare
+    shutil.rmtree(tmp_path / "whole")
     runner, where = CliRunner(), ["--output", str(tmp_path)]
     for command in (["results", "bare"], ["report", "bare"], ["logs", "bare"], ["status", "bare"], ["status"]):
         done = runner.invoke(app, [*command, *where])
