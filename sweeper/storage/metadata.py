@@ -44,8 +44,16 @@ _SHAPES: Mapping[str, Mapping[str, type]] = {
 """What readers rely on: these values, where they are there at all, are of these types."""
 
 
-def read_specification(path: Path) -> dict[str, Any]:
-    """Return a sweep's resolved search space; empty where the file is missing. Raises SweeperError when damaged."""
+def read_specification(path: Path, *, required: bool = False) -> dict[str, Any]:
+    """Return a sweep's resolved search space; empty where the file is missing.
+
+    Raises SweeperError when the file is damaged, or `required` and missing.
+    """
+    if required and not path.exists():
+        raise SweeperError(
+            f"the sweep in {path.parent} has no {path.name}: its tables can be read, and nothing more",
+            "restore the file from a backup; the journal can only be continued with the space it was begun with",
+        )
     return _read(path, yaml.safe_load, (yaml.YAMLError, ValueError, RecursionError))
 
 

@@ -64,12 +64,7 @@ def create_sweep(
 def open_sweep(name: str, output: Path) -> Sweep:
     """Open the sweep `name` below `output` (or at a path). Raises SweeperError when there is none to be read."""
     paths = find_sweep(name, output)
-    if not paths.sweep_file.is_file():
-        raise SweeperError(
-            f"the sweep in {paths.root} has no {paths.sweep_file.name}: its tables can be read, and nothing more",
-            "restore the file from a backup; the journal can only be continued with the space it was begun with",
-        )
-    values = read_specification(paths.sweep_file)
+    values = read_specification(paths.sweep_file, required=True)
     spec = reopened_spec(values, str(paths.sweep_file))
     return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
 

@@ -88,7 +88,7 @@ class Projection:
         """Start at the journal's beginning; `False` while the journal has no record yet."""
         if not record_names(self.paths.journal):
             return False
-        spec = SweepSpec.model_validate(read_specification(self.paths.sweep_file))
+        spec = SweepSpec.model_validate(read_specification(self.paths.sweep_file, required=True))
         self._mode = spec.objective.mode
         description = _describe(self.paths, spec)
         with self._asking():
@@ -199,7 +199,7 @@ def sentence(error: Exception) -> str:
 
 def _questions(paths: SweepPaths) -> str:
     """Return what to ask MLflow of the sweep, as Markdown."""
-    spec = SweepSpec.model_validate(read_specification(paths.sweep_file))
+    spec = SweepSpec.model_validate(read_specification(paths.sweep_file, required=True))
     return as_markdown(questions(named_components(spec.space["loss"]), spec.objective.metric, spec.halving.rungs[0]))
 
 
