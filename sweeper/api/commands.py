@@ -178,8 +178,8 @@ def stop(name: str, *, output: str | Path | None = None) -> str:
 def report(name: str, *, output: str | Path | None = None, address: str | None = None) -> ReportPage:
     """Write a sweep's `report.html` again and return where it is; like `sweeper report`. Raises SweeperError."""
     from sweeper.reporting import write_report
+    from sweeper.storage.lookup import find_sweep
     from sweeper.storage.places import publish
-    from sweeper.storage.sweeps import find_sweep
 
     name, place = remote_output(name, _output(output), address)
     page = write_report(find_sweep(*here(name, place)).root)

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from search_spaces import packaged_files
+from sweeper.storage.lookup import sweep_names
 from trainables.worker.object_store import is_store_address
 
 
@@ -26,7 +27,7 @@ def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
     output = str(context.params.get("output") or "results")
     if is_store_address(output) or not Path(output).is_dir():
         return []
-    return sorted(path.parent.name for path in Path(output).glob(f"{_literally(incomplete)}*/sweep.yaml"))
+    return sorted(name for name in sweep_names(output) if name.startswith(incomplete))
 
 
 def _literally(text: str) -> str:

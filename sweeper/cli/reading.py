@@ -73,7 +73,7 @@ def report(
 @commands.command()
 def sync(name: Name, output: Output = RESULTS, tracking_uri: Tracking = None) -> None:
     """Make MLflow equal to a sweep's journal; safe to repeat."""
-    from sweeper.storage.sweeps import find_sweep
+    from sweeper.storage.lookup import find_sweep
     from sweeper.tracking.sync import sync as synchronise
 
     paths = find_sweep(*here(name, output))

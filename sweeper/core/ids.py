@@ -60,6 +60,25 @@ def replicate_seed(sweep_seed: int, configuration: int, replicate: int, *, commo
     return seed_from("replicate", sweep_seed, "common" if common else configuration, replicate)
 
 
+@dataclass(frozen=True)
+class ReplicateSeeds:
+    """The seeds of a sweep's replicates: of trials' processes, of the table `trials`, of measurements beforehand.
+
+    Attributes:
+        sweep_seed: the sweep's, from which all follow.
+        count: replicates of each configuration.
+        common: replicate r has the same seed in every configuration.
+    """
+
+    sweep_seed: int
+    count: int
+    common: bool = False
+
+    def of(self, configuration: int) -> list[int]:
+        """Return the seed of each replicate of a configuration."""
+        return [replicate_seed(self.sweep_seed, configuration, r, common=self.common) for r in range(self.count)]
+
+
 def config_hash(configuration: Mapping[str, Any]) -> str:
     """Return 16 hexadecimal digits that identify a configuration's values, whatever the order of its keys."""
     canonical = json.dumps(configuration, sort_keys=True, separators=(",", ":"), default=list)

@@ -11,7 +11,8 @@ from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.space.file import Document
 from sweeper.space.loading import reopened_spec
 from sweeper.space.overrides import apply_overrides
-from sweeper.storage.sweeps import Sweep, write_whole
+from sweeper.storage.sweeps import Sweep
+from trainables.files.atomic import write_text
 
 AMENDABLE = ("budget", "max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout", "notify")
 """The keys of a search space that say nothing about what is measured."""
@@ -40,7 +41,7 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     spec = reopened_spec(document.values, "--set")
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
     try:
-        write_whole(sweep.paths.sweep_file, text)
+        write_text(sweep.paths.sweep_file, text)
     except OSError as error:
         raise SweeperError(
             f"{sweep.paths.sweep_file} cannot be written: {error.strerror}", "make the results folder writable"

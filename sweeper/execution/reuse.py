@@ -29,8 +29,10 @@ from sweeper.journal.state import COMPLETED, EARLY_STOPPED, SweepState
 from sweeper.space.models import SweepSpec
 from sweeper.space.suggested import SuggestedConfigurations
 from sweeper.space.user_code import MANIFEST_KEY as OWN_CODE
+from sweeper.storage.lookup import sweep_names
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import local_copies, local_copy
-from sweeper.storage.sweeps import Sweep, list_sweeps, open_sweep
+from sweeper.storage.sweeps import Sweep, open_sweep
 from trainables.training.lanes.packing import TRIALS
 from trainables.worker.object_store import is_store_address
 
@@ -79,7 +81,7 @@ def choose_sources(
     chosen = Chosen()
     if not every and not named:
         return chosen
-    for name in dict.fromkeys([*named, *(list_sweeps(local_copies(output)) if every else ())]):
+    for name in dict.fromkeys([*named, *(sweep_names(local_copies(output)) if every else ())]):
         try:
             reasons = _differences(spec, facts, own_code, _open(name, output, tables=False))
         except SweeperError as error:
@@ -185,11 +187,7 @@ def _differences(spec: SweepSpec, facts: Mapping[str, object], own_code: str | N
 
 
 def _manifest(sweep: Sweep) -> dict[str, Any]:
-    try:
-        return dict(json.loads(sweep.paths.manifest.read_text()))
-    except (OSError, ValueError):
-        # Nothing is known of what it ran on.
-        return {}
+    return read_manifest(sweep.paths.manifest, unknown_if_damaged=True)
 
 
 def _what_numbers_follow_from(spec: SweepSpec, dataset: object) -> dict[str, object]:

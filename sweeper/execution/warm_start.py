@@ -20,6 +20,7 @@ from sweeper.journal.records import Learned, Observation
 from sweeper.journal.state import COMPLETED, fold
 from sweeper.space.domains.choices import choices_of
 from sweeper.space.models import SweepSpec
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import local_copy
 from sweeper.storage.sweeps import Sweep, open_sweep
 
@@ -118,11 +119,8 @@ def _differences(spec: SweepSpec, facts: Mapping[str, object], source: Sweep) ->
 
 
 def _dataset(source: Sweep) -> object:
-    try:
-        return json.loads(source.paths.manifest.read_text()).get("dataset")
-    except (OSError, ValueError, AttributeError):
-        # Nothing is known of what it ran on, so it cannot be said to be the same.
-        return None
+    # Where nothing is known of what it ran on, it cannot be said to be the same.
+    return read_manifest(source.paths.manifest, unknown_if_damaged=True).get("dataset")
 
 
 def _plain(values: Mapping[str, object]) -> object:

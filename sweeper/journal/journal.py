@@ -19,6 +19,7 @@ from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal.records import Body, Record
+from trainables.files.atomic import write_bytes
 
 _NAME = re.compile(r"(\d{10})-[a-z]+(-c\d+)?(-e\d+)?\.json")
 
@@ -53,16 +54,9 @@ class Journal:
         Raises SweeperError when the folder cannot be written to; then nothing was recorded.
         """
         record = Record(self._next, self._clock(), body)
-        temporary = self._folder / f".{record.sequence:010d}.tmp-{os.getpid()}"
         try:
-            with temporary.open("wb") as file:
-                file.write(record.to_bytes())
-                if self._durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            temporary.rename(self._folder / record.file_name)
+            write_bytes(self._folder / record.file_name, record.to_bytes(), durable=self._durable)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise _not_writable(self._folder, error) from error
         self._next += 1
         self._unsettled = True

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from sweeper.storage.lease import holder
+from sweeper.storage.lookup import find_sweep
 from sweeper.storage.places import READING, local_copy, place_of, split_name
 from sweeper.storage.store_lease import stored_holder
-from sweeper.storage.sweeps import find_sweep
 
 LOOK_SECONDS = 1.0
 

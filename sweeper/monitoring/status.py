@@ -15,8 +15,9 @@ from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.audit import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
 from sweeper.storage.lease import holder
+from sweeper.storage.lookup import find_sweep, sweep_names
 from sweeper.storage.store_lease import OBJECT, holder_of_copy
-from sweeper.storage.sweeps import Sweep, find_sweep, list_sweeps, open_sweep
+from sweeper.storage.sweeps import Sweep, open_sweep
 
 
 def status_table(output: Path, name: str | None = None) -> Table:
@@ -24,7 +25,7 @@ def status_table(output: Path, name: str | None = None) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"):
         table.add_column(heading, no_wrap=True)
-    for each in [name] if name is not None else list_sweeps(output):
+    for each in [name] if name is not None else sweep_names(output):
         table.add_row(*_row(each, output))
     return table
 
@@ -58,7 +59,10 @@ def running(paths: SweepPaths) -> str | None:
 
 
 def _row(name: str, output: Path) -> list[str]:
-    sweep = open_sweep(str(find_sweep(name, output).root), output)
+    paths = find_sweep(name, output)
+    if not paths.sweep_file.is_file():
+        return [paths.name, "tables only", *["–"] * 7]
+    sweep = open_sweep(str(paths.root), output)
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
     driver = running(sweep.paths)
     counts = state.count()

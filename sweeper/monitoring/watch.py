@@ -21,8 +21,9 @@ from sweeper.monitoring.live import PLAIN_LINE_SECONDS
 from sweeper.monitoring.snapshot import Snapshot, snapshot
 from sweeper.monitoring.status import running, status_table
 from sweeper.monitoring.view import progress_line, progress_panel
+from sweeper.storage.lookup import find_sweep, sweep_names
 from sweeper.storage.places import local_copies, local_copy
-from sweeper.storage.sweeps import Sweep, find_sweep, list_sweeps, open_sweep
+from sweeper.storage.sweeps import Sweep, open_sweep
 from trainables.worker.object_store import is_store_address
 
 LOOK_SECONDS = 1.0
@@ -148,7 +149,7 @@ def look_at_all(output: str) -> Callable[[], Look]:
 
     def look() -> Look:
         folder = local_copies(output)
-        driven = [name for name in list_sweeps(folder) if running(find_sweep(name, folder))]
+        driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
         line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
         return Look(status_table(folder), line, over=not driven)
 

@@ -5,11 +5,11 @@ Imports what reads tables (`sweeper.results`) and reckons with them; neither jou
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from sweeper.reporting.page import render
 from sweeper.results import Results
+from trainables.files.atomic import write_text
 
 __all__ = ["write_report"]
 
@@ -25,8 +25,5 @@ def write_report(sweep_folder: Path | str) -> Path:
     results = Results(Path(sweep_folder).resolve())
     with results.snapshot() as snapshot:
         page = render(snapshot)
-    target = results.paths.report
-    temporary = target.with_name(f".{target.name}-{os.getpid()}.tmp")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(target)
-    return target
+    write_text(results.paths.report, page)
+    return results.paths.report

@@ -20,21 +20,12 @@ from sweeper.results.queries import (
     READ_TABLES,
     QueryError,
     check_reads_only,
+    create_final_view,
     current_generation,
     empty_table,
     first_line,
     read_steadily,
 )
-
-FINAL_OF_ALL = """
-CREATE VIEW final AS
-SELECT evaluations.*, trials.* EXCLUDE (sweep, trial, replicate)
-FROM (
-    SELECT * FROM evaluations
-    QUALIFY row_number() OVER (PARTITION BY sweep, trial, replicate, split ORDER BY epoch DESC, stage) = 1
-) AS evaluations
-JOIN trials USING (sweep, trial, replicate)
-"""
 
 
 @dataclass(frozen=True)
@@ -94,9 +85,9 @@ def connect_all(generations: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConn
                 connection.register(f"no_{name}", empty_table(name))
                 parts = [_rows("", f"no_{name}", columns)]
             connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
-        connection.execute(FINAL_OF_ALL)
+        create_final_view(connection, ("sweep", "trial", "replicate"))
         yield connection
-    except duckdb.Error as error:
+    except (duckdb.Error, OSError) as error:  # OSError: a generation is removed while its folders are looked through
         raise QueryError(first_line(error), "the sweeps' tables could not be read together") from error
     finally:
         connection.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -29,19 +29,15 @@ READ_ATTEMPTS = 8
 """A sweep that is opened in the middle of a query may remove the generation being read, and files that are gone look
 like fewer rows: a query during which the link moved starts anew. Compactions are minutes apart, so one is enough."""
 
-FINAL = """
+_FINAL = """
 CREATE VIEW final AS
 SELECT evaluations.*, trials.* EXCLUDE ({shared})
 FROM (
     SELECT * FROM evaluations
-    QUALIFY row_number() OVER (PARTITION BY trial, replicate, split ORDER BY epoch DESC, stage) = 1
+    QUALIFY row_number() OVER (PARTITION BY {key}, split ORDER BY epoch DESC, stage) = 1
 ) AS evaluations
-JOIN trials ON trials.trial = evaluations.trial AND trials.replicate = evaluations.replicate
+JOIN trials ON {same}
 """
-"""Each replicate's last evaluation, both splits, with its configuration and its trial's status; what both tables have
-is given once.
-Of two stages at one epoch, `end` sorts before `rung`."""
-
 
 EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?P<statement>.+)", re.IGNORECASE | re.DOTALL)
 
@@ -74,9 +70,9 @@ def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.Duc
             connection.execute(
                 f"CREATE {kind} {name} AS SELECT * FROM read_parquet('{files}', hive_partitioning = false)"
             )
-        connection.execute(FINAL.format(shared=", ".join(_shared_columns(connection))))
+        create_final_view(connection, ("trial", "replicate"))
         yield connection
-    except duckdb.Error as error:
+    except (duckdb.Error, OSError) as error:  # OSError: the generation is removed while its folders are looked through
         raise QueryError(first_line(error), "the sweep's tables could not be read") from error
     finally:
         connection.close()
@@ -107,6 +103,20 @@ def read_steadily(
         if before == look():
             return found
     raise QueryError("the tables were replaced again and again while they were read", "try again")
+
+
+def create_final_view(connection: duckdb.DuckDBPyConnection, key: Sequence[str]) -> None:
+    """Create the view `final`: each replicate's last evaluation, every split, with its configuration and status.
+
+    What both tables have is given once. Of two stages at one epoch, `end` sorts before `rung`.
+
+    Args:
+        connection: has the tables `evaluations` and `trials`.
+        key: the columns that together name a replicate.
+    """
+    same = " AND ".join(f"trials.{column} = evaluations.{column}" for column in key)
+    shared = ", ".join(_shared_columns(connection))
+    connection.execute(_FINAL.format(key=", ".join(key), same=same, shared=shared))
 
 
 def _shared_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:

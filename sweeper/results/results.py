@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, overload
 import duckdb
 import pyarrow as pa
 
-from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results.queries import (
     VIEWS,
@@ -34,6 +33,7 @@ from sweeper.results.queries import (
     execute,
     read_steadily,
 )
+from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.text.cells import Row
 from trainables.registry.nearest import nearest
@@ -42,10 +42,6 @@ from trainables.worker.object_store import is_store_address
 if TYPE_CHECKING:
     import pandas
     import polars
-
-
-class UnknownSweepError(SweeperError):
-    """No sweep of that name or at that path."""
 
 
 @dataclass(frozen=True)
@@ -178,22 +174,4 @@ def _opened(name_or_path: str | Path, output: str | Path) -> Results:
         from sweeper.storage.places import local_copy  # brings along what checks search spaces
 
         name_or_path, output = local_copy(str(name_or_path), output)
-    for folder in (Path(output) / name_or_path, Path(name_or_path)):
-        if is_sweep(folder):
-            return Results(folder.resolve())
-    names = sweep_names(output)
-    known = f"sweeps there: {', '.join(names[:8])}" if names else "there are no sweeps there yet"
-    raise UnknownSweepError(
-        f"there is no sweep {str(name_or_path)!r} in {Path(output)}/", known + nearest(str(name_or_path), names)
-    )
-
-
-def sweep_names(output: str | Path = "results") -> list[str]:
-    """Return the names of the sweeps in `output`, latest first."""
-    folders = [folder for folder in Path(output).glob("*") if is_sweep(folder)]
-    return [folder.name for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)]
-
-
-def is_sweep(folder: Path) -> bool:
-    """Tell whether a folder holds a sweep: its tables, or one that has only begun."""
-    return (folder / "tables").is_dir() or (folder / "sweep.yaml").is_file()
+    return Results(find_sweep(name_or_path, output).root)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticS
 from pydantic_core import PydanticKnownError, core_schema
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.ids import ReplicateSeeds
 from sweeper.core.plain import Plain
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.search.base import SEARCHERS, SearchMethod
@@ -313,6 +314,11 @@ class SweepSpec(_Part):
     def halving(self) -> Scheduler:
         """The same as `schedule`."""
         return self.schedule
+
+    @property
+    def replicate_seeds(self) -> ReplicateSeeds:
+        """The seeds of every configuration's replicates."""
+        return ReplicateSeeds(self.seed, self.replicates.count, self.replicates.common_seeds)
 
     def resolved(self) -> dict[str, Plain]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""

@@ -13,6 +13,7 @@ from sweeper.space.models import SweepSpec
 from sweeper.space.registries import Registries, installed_registries
 from trainables.extensions.code import ExtensionCode, gathered, take_up
 from trainables.extensions.targets import look_in
+from trainables.files.atomic import write_bytes
 from trainables.registry import ExtensionError, Registry
 
 MANIFEST_KEY = "extensions"
@@ -55,9 +56,7 @@ def manifest_part(own: ExtensionCode | None) -> dict[str, object]:
 def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
     """Write the code into a sweep's folder, from where its processes and `resume` take it."""
     if own is not None:
-        temporary = paths.extensions.with_suffix(".tmp")
-        temporary.write_bytes(own.archive)
-        temporary.replace(paths.extensions)
+        write_bytes(paths.extensions, own.archive)
 
 
 def take_up_kept(paths: SweepPaths) -> None:

@@ -6,7 +6,6 @@ never blocks its resume. The record beside it (host, pid, heartbeat) is what the
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from sweeper.core.errors import SweeperError
+from trainables.files.locks import lock_open_file
 
 HEARTBEAT_SECONDS = 5.0
 
@@ -43,7 +43,7 @@ class Lease:
                 f"the results folder {self._path.parent} cannot be written to: {error.strerror}",
                 "make it writable, or choose another with --output",
             ) from error
-        if not _lock(descriptor):
+        if not lock_open_file(descriptor, patience=GLANCE_SECONDS):
             driver = _read(descriptor)
             os.close(descriptor)
             raise SweeperError(
@@ -82,25 +82,9 @@ def holder(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except BlockingIOError:
-        return _read(descriptor)
+        return None if lock_open_file(descriptor, shared=True, patience=0) else _read(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    """Take the lock, trying again for a moment; tell whether it was to be had."""
-    deadline = time.monotonic() + GLANCE_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.01)
 
 
 def _read(descriptor: int) -> dict[str, Any]:

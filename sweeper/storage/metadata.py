@@ -34,6 +34,7 @@ _SHAPES: Mapping[str, Mapping[str, type]] = {
     "manifest.json": {
         "created": str,
         "dataset": dict,
+        "extensions": dict,
         "hardware": dict,
         "reuse": list,
         "versions": dict,
@@ -43,18 +44,39 @@ _SHAPES: Mapping[str, Mapping[str, type]] = {
 """What readers rely on: these values, where they are there at all, are of these types."""
 
 
-def read_specification(path: Path) -> dict[str, Any]:
-    """Return a sweep's resolved search space; empty where the file is missing. Raises SweeperError when damaged."""
+def read_specification(path: Path, *, required: bool = False) -> dict[str, Any]:
+    """Return a sweep's resolved search space; empty where the file is missing.
+
+    Raises SweeperError when the file is damaged, or `required` and missing.
+    """
+    if required and not path.exists():
+        raise SweeperError(
+            f"the sweep in {path.parent} has no {path.name}: its tables can be read, and nothing more",
+            "restore the file from a backup; the journal can only be continued with the space it was begun with",
+        )
     return _read(path, yaml.safe_load, (yaml.YAMLError, ValueError, RecursionError))
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return a sweep's manifest; empty where the file is missing. Raises SweeperError when damaged."""
-    values = _read(path, json.loads, (ValueError, RecursionError))
+def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, Any]:
+    """Return a sweep's manifest; empty where the file is missing.
+
+    Args:
+        path: of the file.
+        unknown_if_damaged: return an empty one as well where the file cannot be read: nothing is known then.
+
+    Raises:
+        SweeperError: the file is damaged.
+    """
     try:
-        datetime.fromisoformat(values.get("created", "2026-01-01"))
-    except ValueError as error:
-        raise _damaged(path, str(error)) from error
+        values = _read(path, json.loads, (ValueError, RecursionError))
+        try:
+            datetime.fromisoformat(values.get("created", "2026-01-01"))
+        except ValueError as error:
+            raise _damaged(path, str(error)) from error
+    except SweeperError:
+        if unknown_if_damaged:
+            return {}
+        raise
     return values
 
 

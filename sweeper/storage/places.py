@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
-from sweeper.storage.sweeps import find_sweep
+from sweeper.storage.lookup import find_sweep
 from sweeper.tables.recalibrations import link_recalibrations
 from trainables.registry.nearest import did_you_mean
 from trainables.worker.object_store import Entry, Store, is_store_address

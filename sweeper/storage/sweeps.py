@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from sweeper.space.configurations import Configurations, varying_columns
 from sweeper.space.loading import reopened_spec
 from sweeper.space.models import SweepSpec
 from sweeper.space.suggested import JournaledSuggestions, SuggestedConfigurations, configurations_of
+from sweeper.storage.lookup import find_sweep
+from sweeper.storage.metadata import read_specification
 from sweeper.text.labels import describe, in_order
-from trainables.registry.nearest import did_you_mean
+from trainables.files.atomic import write_text
 
 
 @dataclass(frozen=True)
@@ -55,42 +56,17 @@ def create_sweep(
     """
     paths = SweepPaths(_claim_folder(stem, name, output, taken))
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
-    write_whole(paths.sweep_file, text)
-    write_whole(paths.manifest, json.dumps(manifest, indent=2) + "\n")
+    write_text(paths.sweep_file, text)
+    write_text(paths.manifest, json.dumps(manifest, indent=2) + "\n")
     return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
 
 
 def open_sweep(name: str, output: Path) -> Sweep:
     """Open the sweep `name` below `output` (or at a path). Raises SweeperError when there is none to be read."""
     paths = find_sweep(name, output)
-    try:
-        values = yaml.safe_load(paths.sweep_file.read_text())
-        if not isinstance(values, dict):
-            raise yaml.YAMLError("it holds no mapping")
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SweeperError(
-            f"the resolved search space {paths.sweep_file} cannot be read: {error}",
-            "restore it from a backup; the journal can only be continued with the space it was begun with",
-        ) from error
+    values = read_specification(paths.sweep_file, required=True)
     spec = reopened_spec(values, str(paths.sweep_file))
     return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
-
-
-def find_sweep(name: str, output: Path) -> SweepPaths:
-    """Return the paths of an existing sweep, by name below `output` or by its folder's path."""
-    direct = Path(name)
-    for root in (output / name if is_sweep_name(name) else direct, direct):
-        if (root / "sweep.yaml").is_file():
-            return SweepPaths(root.resolve())
-    known = tuple(list_sweeps(output))
-    hint = did_you_mean(name, known).removeprefix("; ") or "start one with `sweeper run search_spaces/quickstart.yaml`"
-    raise SweeperError(f"there is no sweep {name!r} in {output}", hint)
-
-
-def list_sweeps(output: Path) -> list[str]:
-    """Return the names of the sweeps below `output`, the one that began last first."""
-    found = [path.parent for path in output.glob("*/sweep.yaml")] if output.is_dir() else []
-    return [path.name for path in sorted(found, key=lambda p: (p / "sweep.yaml").stat().st_mtime, reverse=True)]
 
 
 def _claim_folder(stem: str, name: str | None, output: Path, taken: Callable[[str], bool]) -> Path:
@@ -134,13 +110,3 @@ def _name_of(stem: str) -> str:
     """Return a search space file's stem as a sweep's name, with room left for a number."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "-" for c in stem)
     return name.lstrip("_.-")[:90] or "sweep"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file under a temporary name and rename it, so that a reader finds it whole. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.tables.recalibrations import link_recalibrations
-from trainables.worker.trial_tables import TEMPORARY_PREFIX, temporary_name
+from trainables.files.atomic import clear_leftovers, replacing
 
 INCOMING = "incoming"
 """Where trials leave their tables until the evaluation is journaled; no reader's pattern leads there."""
@@ -50,9 +50,9 @@ class Generations:
                 shutil.rmtree(folder)
         # A linked folder is not the driver's: someone may be writing recalibrations there at this moment.
         folders = (folder for folder in root.glob("*/*") if folder.is_dir() and not folder.is_symlink())
-        for place in (self._paths.root, *folders):
-            for leftover in place.glob(f"{TEMPORARY_PREFIX}*"):
-                leftover.unlink()
+        for folder in (self._paths.journal, *folders, *self._paths.checkpoints.glob("**/")):
+            clear_leftovers(folder)
+        clear_leftovers(self._paths.root, shared=True)  # `sweeper report` may be writing there
         for table in TABLES:
             (self.incoming / table).mkdir(parents=True, exist_ok=True)
 
@@ -67,9 +67,8 @@ class Generations:
 
     def publish(self, generation: Path) -> None:
         """Let readers see `generation` from now on; the one before stays until the sweep is opened again."""
-        link = self._paths.root / temporary_name()
-        link.symlink_to(generation.relative_to(self._paths.root), target_is_directory=True)
-        link.replace(self._paths.tables)
+        with replacing(self._paths.tables) as link:
+            link.symlink_to(generation.relative_to(self._paths.root), target_is_directory=True)
 
     def set_aside(self, part: Path) -> Path:
         """Move a damaged file out of the readers' sight, keep it, and return where it is now."""

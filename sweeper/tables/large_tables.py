@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.tables.generations import Generations, carry
-from trainables.worker.trial_tables import part_name, replace_file, write_parquet
+from trainables.files.atomic import replacing
+from trainables.worker.trial_tables import part_name, write_parquet
 
 LARGE_TABLES = ("predictions", "reliability", "spectra")
 """The tables whose rows never travel through the journal. A sweep may leave one of them without any file."""
@@ -148,7 +149,8 @@ class LargeTables:
             target = generation / table / f"{first}-and-{len(tables) - 1}-more.parquet"
             names = " ".join(part.name for part in tables)
             whole = pa.concat_tables(tables.values()).replace_schema_metadata({MERGED_KEY: names})
-            replace_file(target, lambda path: _write_merged(path, whole))
+            with replacing(target) as temporary:
+                _write_merged(temporary, whole)
             self._published[table] += 1
         for part in group:
             part.unlink(missing_ok=True)

@@ -8,12 +8,11 @@ no rebuild can lose it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,10 @@ import pyarrow.parquet as pq
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths
+from trainables.files.atomic import clear_leftovers
+from trainables.files.locks import LockHeldError, file_lock
 from trainables.metrics import METRIC_NAMES
-from trainables.worker.trial_tables import TEMPORARY_PREFIX, write_parquet
+from trainables.worker.trial_tables import write_parquet
 
 RECALIBRATIONS_SCHEMA = pa.schema(
     [
@@ -77,22 +78,19 @@ def writing(paths: SweepPaths) -> Iterator[None]:
 
     Raises SweeperError when another process has it, or the folder cannot be written to.
     """
-    try:
-        paths.recalibrations.mkdir(exist_ok=True)
-        lock = (paths.root / "recalibrations.lock").open("w")
-    except OSError as error:
-        raise SweeperError(
-            f"the results folder {paths.root} cannot be written to: {error.strerror}", "make it writable"
-        ) from error
-    with lock:
+    with ExitStack() as guard:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            paths.recalibrations.mkdir(exist_ok=True)
+            guard.enter_context(file_lock(paths.root / "recalibrations.lock", patience=0))
+        except LockHeldError as error:
             raise SweeperError(
                 f"another process is recalibrating the sweep {paths.name!r}", "try again when it is done"
-            ) from None
-        for leftover in paths.recalibrations.glob(f"{TEMPORARY_PREFIX}*"):
-            leftover.unlink()
+            ) from error
+        except OSError as error:
+            raise SweeperError(
+                f"the results folder {paths.root} cannot be written to: {error.strerror}", "make it writable"
+            ) from error
+        clear_leftovers(paths.recalibrations)
         yield
 
 

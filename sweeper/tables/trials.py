@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from sweeper.core.ids import config_hash, flatten_configuration, replicate_seed, trial_name
+from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
 from sweeper.journal.state import FAILED, ReplicateState, SweepState, TrialState
 
@@ -64,10 +64,10 @@ class TrialsTable:
         self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
         self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
         self._unknown = {index for index, configuration in enumerate(configurations) if configuration is None}
-        numbers = [(index, replicate) for index in range(len(self._rows)) for replicate in range(replicates)]
+        seeds, indices = ReplicateSeeds(sweep_seed, replicates, common_seeds), range(len(self._rows))
         self._fixed = {
-            "replicate": pa.array([replicate for _, replicate in numbers], pa.int64()),
-            "seed": pa.array([replicate_seed(sweep_seed, *n, common=common_seeds) for n in numbers], pa.int64()),
+            "replicate": pa.array([replicate for _ in indices for replicate in range(replicates)], pa.int64()),
+            "seed": pa.array([seed for index in indices for seed in seeds.of(index)], pa.int64()),
         }
         self._convert()
 

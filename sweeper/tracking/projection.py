@@ -6,18 +6,13 @@ once, so nothing is remembered anywhere else; after an error everything is read 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import json
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-
-import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
@@ -26,6 +21,7 @@ from sweeper.journal.records import Ended
 from sweeper.journal.tail import JournalTail
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.models import SweepSpec
+from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.recalibrations import recalibration_parts, state_of_recalibrations
 from sweeper.text.redaction import redact
 from sweeper.tracking.artifacts import artifacts
@@ -36,6 +32,7 @@ from sweeper.tracking.recalibrations import recalibration_points
 from sweeper.tracking.runs import RunProjection, RunUpdate, SweepDescription
 from sweeper.tracking.sqlite_store import SqliteStore
 from sweeper.tracking.watchdog import Watchdog
+from trainables.files.locks import LockHeldError, file_lock
 
 POINTS_A_PASS = 200_000
 """A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""
@@ -91,7 +88,7 @@ class Projection:
         """Start at the journal's beginning; `False` while the journal has no record yet."""
         if not record_names(self.paths.journal):
             return False
-        spec = SweepSpec.model_validate(yaml.safe_load(self.paths.sweep_file.read_text()))
+        spec = SweepSpec.model_validate(read_specification(self.paths.sweep_file, required=True))
         self._mode = spec.objective.mode
         description = _describe(self.paths, spec)
         with self._asking():
@@ -176,19 +173,14 @@ class Projection:
 
         Raises SweeperError when another process still has it after `patience` seconds.
         """
-        with (self.paths.root / "mlflow.lock").open("w") as lock:
-            until = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= until:
-                        raise SweeperError(
-                            f"another process is filling MLflow with the sweep {self.paths.name!r}",
-                            "it logs everything; run `sweeper sync` again when the sweep has ended",
-                        ) from None
-                    time.sleep(0.1)
+        with ExitStack() as guard:
+            try:
+                guard.enter_context(file_lock(self.paths.root / "mlflow.lock", patience=patience))
+            except LockHeldError as error:
+                raise SweeperError(
+                    f"another process is filling MLflow with the sweep {self.paths.name!r}",
+                    "it logs everything; run `sweeper sync` again when the sweep has ended",
+                ) from error
             yield
 
 
@@ -207,7 +199,7 @@ def sentence(error: Exception) -> str:
 
 def _questions(paths: SweepPaths) -> str:
     """Return what to ask MLflow of the sweep, as Markdown."""
-    spec = SweepSpec.model_validate(yaml.safe_load(paths.sweep_file.read_text()))
+    spec = SweepSpec.model_validate(read_specification(paths.sweep_file, required=True))
     return as_markdown(
         questions(named_components(spec.space.nodes["loss"]), spec.objective.metric, spec.halving.rungs[0])
     )
@@ -241,7 +233,5 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
 
 def _from_manifest(paths: SweepPaths, part: str, key: str) -> str:
     """Return a fact of the sweep's manifest; nothing where it does not say, or cannot be read."""
-    try:
-        return str(json.loads(paths.manifest.read_text("utf-8"))[part][key] or "")
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
+    return str((manifest.get(part) or {}).get(key) or "")

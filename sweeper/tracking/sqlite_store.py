@@ -6,13 +6,11 @@ rows that the client would write, through MLflow's own table definitions; one te
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import math
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,7 +19,8 @@ from sweeper.tracking.client_store import PARENT_TAG, SEQUENCE_TAG, ClientStore,
 from sweeper.tracking.diagrams import DIAGRAM_TAG
 from sweeper.tracking.points import Point
 from sweeper.tracking.runs import SWEEP_RUN, RunUpdate
-from trainables.worker.trial_tables import replace_file
+from trainables.files.atomic import replacing
+from trainables.files.locks import file_lock
 
 LARGEST = 1.7976931348623157e308
 """What MLflow's SQL store writes for an infinite value."""
@@ -36,8 +35,7 @@ class SqliteStore(ClientStore):
         """Open the store and the experiment; one process at a time, because creating the tables takes seconds."""
         path = Path(self._uri.removeprefix("sqlite:///").partition("?")[0])
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f".{path.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with file_lock(path.with_name(f".{path.name}.lock")):
             super().prepare()
         from mlflow.store.tracking.dbmodels import models
 
@@ -69,7 +67,9 @@ class SqliteStore(ClientStore):
             return
         for place, (path, _) in files.items():
             target = folder / self._run_ids[place] / "artifacts" / path.name
-            replace_file(target, partial(shutil.copyfile, path))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as temporary:
+                shutil.copyfile(path, temporary)
         tags = [
             {"run_uuid": self._run_ids[place], "key": DIAGRAM_TAG, "value": str(epoch)}
             for place, (_, epoch) in files.items()

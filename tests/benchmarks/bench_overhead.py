@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
 from sweeper.space.configurations import configurations
@@ -73,7 +73,7 @@ def run_loop(space: Path) -> float:
     dataset = settings.load_dataset()
     began = time.perf_counter()
     for index, values in enumerate(configurations(spec)):
-        seeds = [replicate_seed(spec.seed, index, r) for r in range(spec.replicates.count)]
+        seeds = spec.replicate_seeds.of(index)
         trial = Trial(Assignment(index, trial_name(index), values, seeds), settings, dataset)
         while not trial.finished:
             trial.advance()

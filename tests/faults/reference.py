@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.core.ids import SweepPaths, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Body, Record, Reported
 from sweeper.journal.state import ENDED
@@ -132,7 +132,7 @@ def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturb
     known: list[dict[str, Any]] = []
     for index in range(len(configurations(spec))):
         known.append(chosen.choose(index))
-        seeds = [replicate_seed(spec.seed, index, r) for r in range(spec.replicates.count)]
+        seeds = spec.replicate_seeds.of(index)
         trial = Trial(Assignment(index, trial_name(index), known[-1], seeds), settings, dataset)
         decided: list[dict[str, Any]] = []
         # Beyond the early stop, too: with several trials at once others may get that far.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import http.client
 import os
 import shutil
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -22,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.errors import DataSetUnavailableError
+from trainables.files.atomic import temporary_folder
+from trainables.files.locks import file_lock
 
 FOLDER_VARIABLE = "SWEEPER_DATA"
 CHUNK_BYTES = 2**20
@@ -149,8 +149,7 @@ def locked(path: Path) -> Iterator[None]:
     if not os.access(path.parent, os.W_OK):
         yield
         return
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file_lock(path.with_name(f".{path.name}.lock")):
         yield
 
 
@@ -163,18 +162,21 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
-def temporary_beside(path: Path, prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a temporary folder beside `path`, from where a rename onto `path` is one step.
+@contextlib.contextmanager
+def temporary_beside(path: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `path`, from where a rename onto `path` is one step.
 
     Raises:
         DataSetUnavailableError: the folder around `path` cannot be written.
     """
-    try:
-        return tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix)
-    except OSError as error:
-        raise DataSetUnavailableError(
-            path.parent, f"the folder cannot be written ({error})", f"set {FOLDER_VARIABLE} to one that can be"
-        ) from error
+    with contextlib.ExitStack() as guard:
+        try:
+            folder = guard.enter_context(temporary_folder(path.parent))
+        except OSError as error:
+            raise DataSetUnavailableError(
+                path.parent, f"the folder cannot be written ({error})", f"set {FOLDER_VARIABLE} to one that can be"
+            ) from error
+        yield folder
 
 
 def extracted(archive: Path, member: str) -> Path:
@@ -187,13 +189,13 @@ def extracted(archive: Path, member: str) -> Path:
     with locked(target):
         if target.exists():
             return target
-        with temporary_beside(target, ".unpacking-") as temporary:
-            unpack(archive, Path(temporary))
-            if not (Path(temporary) / member).exists():
+        with temporary_beside(target) as temporary:
+            unpack(archive, temporary)
+            if not (temporary / member).exists():
                 raise DataSetUnavailableError(
                     archive, f"does not hold {member}", "delete it and give the data set download: true"
                 )
-            (Path(temporary) / member).rename(target)
+            (temporary / member).rename(target)
     return target
 
 
@@ -235,8 +237,8 @@ def prepared_arrays(
     folder = data_folder() / "prepared" / f"{name}-{digest.hexdigest()[:16]}"
     with locked(folder):
         if not folder.is_dir():
-            with temporary_beside(folder, ".preparing-") as temporary:
-                complete = Path(temporary) / "arrays"
+            with temporary_beside(folder) as temporary:
+                complete = temporary / "arrays"
                 complete.mkdir()
                 for key, array in build().items():
                     np.save(complete / f"{key}.npy", array, allow_pickle=False)

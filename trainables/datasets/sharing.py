@@ -98,8 +98,8 @@ def _leaves(dataset: DataSet) -> dict[str, Any]:
 def _write(dataset: DataSet, folder: Path) -> None:
     """Write `folder` in one step, replacing one that cannot be read, and remove copies long unused."""
     leaves = _leaves(dataset)
-    with temporary_beside(folder, ".sharing-") as temporary:
-        complete = Path(temporary) / "arrays"
+    with temporary_beside(folder) as temporary:
+        complete = temporary / "arrays"
         complete.mkdir()
         for name, tensor in leaves.items():
             if isinstance(tensor, Tensor):
@@ -107,7 +107,7 @@ def _write(dataset: DataSet, folder: Path) -> None:
         facts = {name: value for name, value in leaves.items() if not isinstance(value, Tensor)}
         (complete / _FACTS).write_bytes(pickle.dumps(facts))
         if folder.is_dir():
-            folder.rename(Path(temporary) / "unreadable")
+            folder.rename(temporary / "unreadable")
         complete.rename(folder)
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
     for other in folder.parent.iterdir():

@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
+
+from trainables.files.atomic import temporary_file
 
 
 def kept_choice(folder: Path, key: str, measure: Callable[[], str]) -> str:
@@ -44,12 +45,9 @@ def _read(place: Path) -> str | None:
 def _write_first(place: Path, text: str) -> None:
     """Write a whole file under a name of its own, and give it `place`'s unless a sound one has that already."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    temporary.write_text(text)
-    try:
+    with temporary_file(place.parent) as temporary:
+        temporary.write_text(text)
         with contextlib.suppress(FileExistsError):
             os.link(temporary, place)  # fails where the name is taken, in one step
         if _read(place) is None:
             temporary.replace(place)
-    finally:
-        temporary.unlink(missing_ok=True)

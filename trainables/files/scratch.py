@@ -6,7 +6,6 @@ same kind on this machine removes those that nobody holds.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -14,6 +13,8 @@ import time
 import weakref
 from pathlib import Path
 from types import TracebackType
+
+from trainables.files.locks import lock_open_file
 
 NEW_SECONDS = 60.0
 """A folder this young is left alone: its process may be about to lock it."""
@@ -27,7 +28,7 @@ class Scratch:
         _remove_abandoned(prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_open_file(lock, patience=0)
         self.remove = weakref.finalize(self, _remove, self.path, lock)
 
     def __enter__(self) -> Path:
@@ -54,10 +55,8 @@ def _remove_abandoned(prefix: str) -> None:
             continue  # gone meanwhile, another user's, or no folder
         try:
             found = os.fstat(lock)
-            if found.st_uid == os.getuid() and time.time() - found.st_mtime > NEW_SECONDS:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            old = found.st_uid == os.getuid() and time.time() - found.st_mtime > NEW_SECONDS
+            if old and lock_open_file(lock, patience=0):  # else its process lives, and holds the lock
                 shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            continue  # its process lives, and holds the lock
         finally:
             os.close(lock)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from trainables.files.atomic import replacing
 
 _NAME = re.compile(r"e(\d{5,})\.pt")
 
@@ -35,12 +36,9 @@ def write_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path
     """Write a checkpoint under a temporary name and rename it, so that its final name never holds half of one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = checkpoint_file(folder, epoch)
-    temporary = folder / f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        torch.save(dict(state), temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        # By its path torch would call the archive inside after the file, and refuses a name that is all suffix.
+        torch.save(dict(state), file)
     return path
 
 

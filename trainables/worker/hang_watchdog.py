@@ -120,7 +120,7 @@ class Watchdog:
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / HUNG_FILE).write_text(self._reason + ", and could not be interrupted")
             except OSError as error:
-                print(f"{self._reason}; the reason could not be written down: {error}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"{self._reason}; the reason could not be written down: {error}\n")
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -18,6 +18,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pyarrow import ArrowInvalid, fs
 
+from trainables.files.atomic import write_bytes
+
 SCHEMES = ("s3", "gs")
 
 CONNECTIONS = 16
@@ -118,12 +120,7 @@ class Store:
         if content is None:
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".tmp-{os.getpid()}-{os.urandom(4).hex()}")
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_bytes(target, content)
         return True
 
     def download_all(self, targets: Mapping[str, Path]) -> None:

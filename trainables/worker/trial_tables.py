@@ -6,9 +6,7 @@ twice leaves one file. A file is written under a temporary name and renamed: und
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
-TEMPORARY_PREFIX = ".tmp-"
-"""How names of unfinished files begin. They end without `.parquet`, so no reader's pattern matches them."""
+from trainables.files.atomic import replacing
 
 RELIABILITY_SCHEMA = pa.schema(
     [
@@ -151,38 +148,15 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
     Raises:
         OSError: the folder cannot be written to; the temporary file is removed.
     """
-
-    def write(target: Path) -> None:
-        with target.open("wb") as file:
-            with pq.ParquetWriter(file, schema, **_format(schema)) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-
-    return replace_file(path, write)
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file beside `path`, then give it the name `path` in one step.
-
-    Whatever `write` raises is passed on; no temporary file stays behind.
-    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(temporary_name())
-    try:
-        write(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with (
+        replacing(path, durable=durable) as temporary,
+        temporary.open("wb") as file,
+        pq.ParquetWriter(file, schema, **_format(schema)) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch)
     return path
-
-
-def temporary_name() -> str:
-    """Return a name for an unfinished file: process id and a random part, so no two writers share one."""
-    return f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _format(schema: pa.Schema) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sweeper.core.ids import replicate_seed, trial_name
+from sweeper.core.ids import trial_name
 from sweeper.execution.controllers.gpu_shares import CardMemory, CardShares
 from sweeper.space.configurations import examples
 from sweeper.storage.sweeps import Sweep
@@ -32,8 +32,7 @@ def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] 
     looked_at = examples(spec)
 
     def measure(index: int) -> CardMemory | None:
-        common = spec.replicates.common_seeds
-        seeds = [replicate_seed(spec.seed, index, number, common=common) for number in range(replicates)]
+        seeds = spec.replicate_seeds.of(index)[:replicates]
         found = probe([index, trial_name(index), looked_at[index], seeds])
         return CardMemory(**found) if found is not None else None
 

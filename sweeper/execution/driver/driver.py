@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from sweeper.core.code_version import code_version
-from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.core.ids import ReplicateSeeds, SweepPaths, trial_name
 from sweeper.execution.driver.best_checkpoint import BestCheckpoint, CheckpointKeeper
 from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure
 from sweeper.execution.driver.in_flight import GivenOut
@@ -104,7 +104,7 @@ class Driver:
         self.yields_to: str | None = None
         self.alone = True
         self.broken: Exception | None = None
-        self._seed, self._replicates, self._common_seeds = seed, replicates, common_seeds
+        self._replicates, self._seeds = replicates, ReplicateSeeds(seed, replicates, common_seeds)
         self._reusable: Mapping[int, Iterable[TakenOver]] = {}
         self._recorder = Recorder(journal, state, rungs, searcher, sinks)
         self._retries, self._slots, self._clock = retries, slots, clock
@@ -224,13 +224,10 @@ class Driver:
                 index,
                 trial_name(index),
                 self.configurations[index],
-                [self._seed_of(index, r) for r in range(self._replicates)],
+                self._seeds.of(index),
             ]
             for index in assignment
         ]
-
-    def _seed_of(self, configuration: int, replicate: int) -> int:
-        return replicate_seed(self._seed, configuration, replicate, common=self._common_seeds)
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Take note that an assignment's process has begun; it is recorded when the first report takes its time."""

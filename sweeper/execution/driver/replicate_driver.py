@@ -70,7 +70,7 @@ class ReplicateDriver(Driver):
     def describe(self, assignment: Sequence[int]) -> list[list[object]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""
         configuration, number = assignment
-        seeds = [self._seed_of(configuration, number)]
+        seeds = [self._seeds.of(configuration)[number]]
         return [[configuration, trial_name(configuration), self.configurations[configuration], seeds, number]]
 
     def share_of(self, assignment: Sequence[int]) -> float | None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.core.ids import (
+    ReplicateSeeds,
     SweepPaths,
     config_hash,
     configuration_index,
@@ -101,3 +102,9 @@ def test_flattened_columns():
         "config_optimizer_milestones": "[150, 250]",
         "config_flag": True,
     }
+
+
+def test_a_sweeps_seeds_are_those_of_its_replicates():
+    own, common = ReplicateSeeds(3, 4), ReplicateSeeds(3, 4, common=True)
+    assert own.of(7) == [replicate_seed(3, 7, r) for r in range(4)] and own.of(7) != own.of(8)
+    assert common.of(7) == common.of(8) == [replicate_seed(3, 0, r, common=True) for r in range(4)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.journal.journal import read_journal, record_names
-from sweeper.storage.sweeps import find_sweep
+from sweeper.storage.lookup import find_sweep
 from tests.running import command
 from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.records import fields

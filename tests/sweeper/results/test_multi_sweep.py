@@ -36,6 +36,8 @@ def test_every_table_is_the_union_of_the_sweeps(output: Path, table: str) -> Non
         quoted = name.replace("'", "''")
         found = united.sql(f"SELECT * FROM {table} WHERE sweep = '{quoted}'").to_pylist()
         assert len(found) == len(alone)
+        names = united.sql(f"SELECT * FROM {table} LIMIT 0").column_names
+        assert not [name for name in names if name.endswith("_1")], "what two tables have is given once"
         columns = sorted(set(alone[0]) - {"sweep"}) if alone else []
         assert sorted(_values(found, columns)) == sorted(_values(alone, columns))
     assert united.sql(f"SELECT DISTINCT sweep FROM {table}").num_rows <= 2

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results import Results, UnknownSweepError, load
+from sweeper.results.multi_sweep import load_several
 from sweeper.results.queries import VIEWS, QueryError
 from sweeper.text.tables import format_table
 
@@ -109,6 +111,9 @@ def test_a_generation_swapped_and_removed_in_the_middle_does_not_hurt(quickstart
     shutil.copytree(quickstart_folder, folder, symlinks=True)
     paths = SweepPaths(folder)
     stop = threading.Event()
+    began = time.monotonic()
+    Results(folder).sql("SELECT count(*) FROM trials JOIN epochs USING (trial, replicate)")
+    pause = 3 * (time.monotonic() - began)  # most queries get through, on a busy machine as well
 
     def swap() -> None:
         number = 1
@@ -119,7 +124,7 @@ def test_a_generation_swapped_and_removed_in_the_middle_does_not_hurt(quickstart
             link.symlink_to(Path("generations") / f"{number:04d}")
             link.rename(paths.tables)
             shutil.rmtree(paths.generations / f"{old:04d}")
-            stop.wait(0.15)
+            stop.wait(pause)
 
     thread = threading.Thread(target=swap)
     thread.start()
@@ -131,6 +136,28 @@ def test_a_generation_swapped_and_removed_in_the_middle_does_not_hurt(quickstart
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_generation_removed_while_it_is_looked_through_is_left_for_the_next(
+    quickstart_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    folder = tmp_path / "swapped"
+    shutil.copytree(quickstart_folder, folder, symlinks=True)
+    (folder / "generations" / "0001").rename(folder / "generations" / "0002")
+    (folder / "generations" / "0001").mkdir()
+    glob = Path.glob
+
+    def removed(path: Path, pattern: str) -> object:
+        if path.parent.name == "0001":
+            (folder / "link").symlink_to(Path("generations") / "0002")
+            (folder / "link").rename(folder / "tables")
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return glob(path, pattern)
+
+    monkeypatch.setattr(Path, "glob", removed)
+    results = load_several([folder]) if several else Results(folder)
+    assert results.sql("SELECT DISTINCT trial FROM trials").num_rows == 48
 
 
 def test_a_snapshot_does_not_see_later_rows(quickstart_folder: Path, tmp_path: Path) -> None:

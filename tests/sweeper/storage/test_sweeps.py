@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.space.loading import load_spec
-from sweeper.storage.sweeps import create_sweep, find_sweep, list_sweeps, open_sweep
+from sweeper.storage.sweeps import create_sweep, open_sweep
 
 SPACE = """
 dataset: {name: digits}
@@ -90,13 +90,6 @@ def test_an_output_that_is_a_file_is_a_clear_error(spec, tmp_path, kind):
         _create(spec, tmp_path / "out" / ("" if kind == "file" else "deeper"))
 
 
-def test_a_sweep_is_found_by_name_and_by_path(spec, tmp_path, monkeypatch):
-    root = _create(spec, tmp_path / "results").paths.root
-    monkeypatch.chdir(tmp_path)
-    for name in ("small", str(root), "results/small"):
-        assert find_sweep(name, tmp_path / "results").root == root
-
-
 def test_a_sweep_that_is_not_there_names_the_nearest(spec, tmp_path):
     _create(spec, tmp_path)
     with pytest.raises(SweeperError, match=r"no sweep 'smal'(.|\n)*did you mean 'small'"):
@@ -115,13 +108,10 @@ def test_a_damaged_space_is_a_clear_error(spec, tmp_path, content):
         open_sweep("small", tmp_path)
 
 
-def test_sweeps_are_listed_newest_first(spec, tmp_path):
-    for age, name in enumerate(("c", "a", "b")):
-        sweep = _create(spec, tmp_path, name)
-        os.utime(sweep.paths.sweep_file, (100 + age, 100 + age))
-    (tmp_path / "not a sweep").mkdir()
-    assert list_sweeps(tmp_path) == ["b", "a", "c"]
-    assert list_sweeps(tmp_path / "none") == []
+def test_a_sweep_of_tables_alone_cannot_be_opened(tmp_path):
+    (tmp_path / "bare" / "tables").mkdir(parents=True)
+    with pytest.raises(SweeperError, match=r"has no sweep\.yaml"):
+        open_sweep("bare", tmp_path)
 
 
 def test_a_configuration_is_the_same_in_every_process(spec, tmp_path):

@@ -22,7 +22,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
 from sweeper.tables import large_tables, writer
 from tests.sweeper.records import fields, made_body
-from trainables.worker.trial_tables import temporary_name
+from trainables.files.atomic import temporary_name
 
 
 def rows_of(sweep: Any, table: str) -> list[dict[str, Any]]:

@@ -1,0 +1,110 @@
+"""What a sweep is, which one is the latest, and how one is found: one answer, whoever asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sweeper import results
+from sweeper.cli.completion import complete_sweep
+from sweeper.cli.main import app
+from sweeper.core.errors import SweeperError
+from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, sweep_names
+from sweeper.tracking.projection import Projection
+from tests.sweeper.synthetic_sweep import write_sweep
+
+
+def write(folder: Path, created: str | None, age: float = 0.0) -> Path:
+    """Write a folder that looks like a sweep; `age` sets its files' times."""
+    folder.mkdir(parents=True)
+    (folder / "sweep.yaml").write_text("samples: 1")
+    (folder / "manifest.json").write_text(json.dumps({} if created is None else {"created": created}))
+    for path in (folder / "sweep.yaml", folder / "manifest.json", folder):
+        os.utime(path, (age, age))
+    return folder
+
+
+def completed(output: Path) -> list[str]:
+    context = typer.Context(typer.main.get_command(app))
+    context.params = {"output": str(output)}
+    return complete_sweep(context, "")
+
+
+def test_the_latest_is_the_one_that_began_last(tmp_path: Path) -> None:
+    for name, created in {
+        "b": "2026-11-02T00:00:00+00:00",
+        "c": "2026-11-03T00:30:00+02:00",
+        "a": "2026-11-01",
+    }.items():
+        write(tmp_path / name, created)
+    assert sweep_names(tmp_path) == results.sweep_names(tmp_path) == ["c", "b", "a"]
+    assert sweep_names(tmp_path / "none") == sweep_names(tmp_path / "a" / "sweep.yaml") == []
+
+
+@pytest.mark.parametrize("touched", ["", "sweep.yaml", "manifest.json", "report.html"])
+def test_what_happens_to_its_folder_makes_no_sweep_younger(tmp_path: Path, touched: str) -> None:
+    """A report changes the folder, `resume --set` changes `sweep.yaml`; each of them once counted as a beginning."""
+    old, _ = write(tmp_path / "old", "2026-11-01T00:00:00+00:00", 1), write(tmp_path / "new", "2026-11-02", 2)
+    (old / touched).touch()
+    os.utime(old)
+    assert sweep_names(tmp_path) == ["new", "old"]
+
+
+def test_without_a_date_the_files_time_tells(tmp_path: Path) -> None:
+    for age, name in enumerate(("c", "a", "b")):
+        write(tmp_path / name, None, 100 + age)
+    (tmp_path / "a" / "manifest.json").write_text("{ damaged")
+    (tmp_path / "c" / "manifest.json").unlink()
+    assert sweep_names(tmp_path) == ["b", "a", "c"]
+
+
+def test_of_two_in_one_second_the_files_tell(tmp_path: Path) -> None:
+    for age, name in enumerate(("x", "x-3", "x-2")):
+        write(tmp_path / name, "2026-11-01T00:00:00+00:00", 100 + age)
+    assert sweep_names(tmp_path) == ["x-2", "x-3", "x"]
+
+
+def test_tables_alone_are_a_sweep_to_everyone(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "whole", configurations=2, failures=0, samples=60)
+    bare = write_sweep(tmp_path / "bare", configurations=2, failures=0, samples=60)
+    for name in ("sweep.yaml", "manifest.json"):
+        (bare / name).unlink()
+    (tmp_path / "file-store").mkdir()
+    (tmp_path / "mlflow.db").touch()
+    assert sorted(sweep_names(tmp_path)) == completed(tmp_path) == ["bare", "whole"]
+    assert is_sweep(bare) and find_sweep("bare", tmp_path).root == results.load("bare", tmp_path).folder == bare
+    shutil.rmtree(tmp_path / "whole")
+    runner, where = CliRunner(), ["--output", str(tmp_path)]
+    for command in (["results", "bare"], ["report", "bare"], ["logs", "bare"], ["status", "bare"], ["status"]):
+        done = runner.invoke(app, [*command, *where])
+        assert done.exit_code == 0, (command, done.exception)
+        assert command[0] != "status" or "tables only" in done.stdout
+    with pytest.raises(SweeperError, match=r"has no sweep\.yaml: its tables can be read"):
+        Projection(bare, "sqlite:///unused")
+
+
+def test_one_is_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, deep = write(tmp_path / "results" / "small", None), write(tmp_path / "results" / "group" / "deep", None)
+    write(tmp_path / "small", None)
+    monkeypatch.chdir(tmp_path)
+    for name in ("small", str(here), "results/small", here):
+        assert find_sweep(name, "results").root == results.load(name).folder == here
+    for name in ("group/deep", "results/group/deep"):
+        assert find_sweep(name, "results").root == results.load(name).folder == deep
+    monkeypatch.chdir(here)
+    assert find_sweep(".", "results").root == here
+
+
+def test_one_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path / "small", None)
+    for find in (find_sweep, results.load):
+        with pytest.raises(UnknownSweepError, match=r"no sweep 'smal'(.|\n)*sweeps there: small; did you mean 'small'"):
+            find("smal", tmp_path)
+        with pytest.raises(UnknownSweepError, match="no sweeps there yet; start one with `sweeper run"):
+            find("any", tmp_path / "empty")

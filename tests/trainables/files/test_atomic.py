@@ -1,0 +1,134 @@
+"""A file is whole or absent, whatever becomes of its writer; what a dead writer leaves is known by its name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainables.files import atomic
+from trainables.files.atomic import (
+    clear_leftovers,
+    is_temporary,
+    replacing,
+    temporary_folder,
+    temporary_name,
+    write_bytes,
+    write_text,
+)
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from trainables.files.atomic import replacing
+with replacing(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half of the ne")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+OF_0_1 = (
+    ".tmp-77-0a1b2c3d",
+    ".e00003.pt.tmp-77-0a1b2c3d",
+    ".sweep.yaml.tmp-77",
+    ".0000000002.tmp-77",
+    ".report.html-77.tmp",
+    ".0123456789abcdef.json.77-0a1b2c3d",
+)
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "first, γ")
+    write_bytes(tmp_path / "file", b"second", durable=True)
+    assert (tmp_path / "file").read_bytes() == b"second" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "old")
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "file") as temporary:
+        temporary.write_text("half")
+        assert temporary.parent == tmp_path and is_temporary(temporary.name)
+        raise KeyboardInterrupt
+    assert (tmp_path / "file").read_text() == "old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_writer_killed_before_the_rename_leaves_what_was_there(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "old")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "file")], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "file").read_text() == "old"
+    (leftover,) = (path for path in tmp_path.iterdir() if path.name != "file")
+    assert leftover.read_text() == "half of the ne"
+    assert clear_leftovers(tmp_path, shared=True) == [leftover] and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_durable_file_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed, flush = [], os.fsync
+
+    def noting(descriptor: int) -> None:
+        flushed.append((os.fstat(descriptor).st_size, os.listdir(tmp_path)))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    write_bytes(tmp_path / "quick", b"four")
+    (tmp_path / "quick").unlink()
+    write_bytes(tmp_path / "file", b"four", durable=True)
+    ((size, names),) = flushed
+    assert size == 4 and "file" not in names and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_link_is_replaced_and_not_what_it_points_to(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with replacing(tmp_path / "current") as link:
+            link.symlink_to(name, target_is_directory=True)
+    assert (tmp_path / "current").readlink() == Path("two") and (tmp_path / "one").is_dir()
+
+
+def test_a_temporary_folder_goes_and_what_was_renamed_stays(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path) as folder:
+        (folder / "inner").mkdir()
+        (folder / "rest").touch()
+        (folder / "inner").rename(tmp_path / "made")
+    assert os.listdir(tmp_path) == ["made"]
+    with pytest.raises(FileNotFoundError), temporary_folder(tmp_path / "missing"):
+        pass
+
+
+def test_names_are_told_apart() -> None:
+    assert all(map(is_temporary, (*OF_0_1, temporary_name())))
+    assert temporary_name() != temporary_name()
+    others = ("sweep.yaml", "e00003.pt", ".cifar.tar.gz.lock", "0000000002-report.json", "report.html", "a.tmp", ".tmp")
+    assert not any(map(is_temporary, others))
+
+
+def test_leftovers_of_every_release_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in (*OF_0_1, temporary_name(), "report.html", ".hidden"):
+        (tmp_path / name).touch()
+    (tmp_path / f"{temporary_name()}").mkdir()
+    (tmp_path / temporary_name()).symlink_to("nowhere")
+    assert len(clear_leftovers(tmp_path)) == len(OF_0_1) + 3
+    assert sorted(os.listdir(tmp_path)) == [".hidden", "report.html"]
+    assert clear_leftovers(tmp_path / "missing") == []
+
+
+def test_where_others_may_write_a_living_writers_file_is_spared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
+        names = [f".tmp-{living.pid}-0a1b2c3d", f".report.html-{living.pid}.tmp", f".tmp-{os.getpid()}-0a1b2c3d"]
+        for name in names:
+            (tmp_path / name).touch()
+        assert clear_leftovers(tmp_path, shared=True) == [tmp_path / names[2]]
+        living.communicate(b"\n")
+    assert len(clear_leftovers(tmp_path, shared=True)) == 2
+
+    def anothers(process: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(atomic.os, "kill", anothers)
+    (tmp_path / names[0]).touch()
+    assert clear_leftovers(tmp_path, shared=True) == []

@@ -1,0 +1,112 @@
+"""One process at a time has a lock, several a shared one, and none outlives its process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from trainables.files.locks import LockHeldError, file_lock, lock_open_file
+
+HOLDER = """
+import sys
+from pathlib import Path
+from trainables.files.locks import file_lock
+with file_lock(Path(sys.argv[1]), shared=sys.argv[2] == "shared"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+COUNTER = """
+import sys
+from pathlib import Path
+from trainables.files.locks import file_lock
+folder = Path(sys.argv[1])
+for _ in range(200):
+    with file_lock(folder / "lock"):
+        number = int((folder / "number").read_text())
+        (folder / "number").write_text(str(number + 1))
+"""
+
+
+@contextmanager
+def held_elsewhere(path: Path, kind: str = "exclusive") -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path), kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_who_does_not_wait_is_told_that_another_has_it(tmp_path: Path) -> None:
+    with (
+        held_elsewhere(tmp_path / "lock"),
+        pytest.raises(LockHeldError, match="lock"),
+        file_lock(tmp_path / "lock", patience=0),
+    ):
+        pytest.fail("two have the lock")
+
+
+def test_it_falls_with_its_process(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path / "lock") as process:
+        process.kill()
+        process.wait()
+        with file_lock(tmp_path / "lock", patience=0):
+            pass
+
+
+def test_it_is_given_back_after_an_error(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="inside"), file_lock(tmp_path / "lock", patience=0):
+            raise ValueError("inside")
+
+
+def test_who_waits_comes_after(tmp_path: Path) -> None:
+    """Two processes add one to a number, 200 times each; without a lock some of it is lost."""
+    (tmp_path / "number").write_text("0")
+    processes = [subprocess.Popen([sys.executable, "-c", COUNTER, str(tmp_path)]) for _ in range(2)]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    assert (tmp_path / "number").read_text() == "400"
+
+
+def test_several_share_it_and_none_has_it_alone_meanwhile(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path / "lock", "shared"):
+        with file_lock(tmp_path / "lock", shared=True, patience=0):
+            pass
+        with pytest.raises(LockHeldError), file_lock(tmp_path / "lock", patience=0):
+            pytest.fail("one has it alone while another shares it")
+
+
+def test_patience_ends(tmp_path: Path) -> None:
+    now, pauses = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    with held_elsewhere(tmp_path / "lock"), (tmp_path / "lock").open() as file:
+        assert not lock_open_file(file, patience=1.0, sleep=sleep, clock=lambda: now[0])
+        assert 1.0 <= sum(pauses) < 1.2 and pauses == sorted(pauses)
+
+
+def test_a_folder_can_be_locked_by_its_descriptor(tmp_path: Path) -> None:
+    first, second = os.open(tmp_path, os.O_RDONLY), os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert lock_open_file(first, patience=0) and not lock_open_file(second, patience=0)
+    finally:
+        os.close(first)
+    assert lock_open_file(second, patience=0)
+    os.close(second)
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), file_lock(tmp_path / "missing" / "lock"):
+        pass

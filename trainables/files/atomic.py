@@ -1,0 +1,129 @@
+"""Files that are whole or absent: written under a temporary name, then given their own in one step.
+
+A temporary name begins with `.tmp-` and carries the writer's process id and a random part, so that no two writers
+share one, no reader's pattern matches it, and what a killed writer left behind can be told from everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TEMPORARY_PREFIX = ".tmp-"
+"""How names of unfinished files begin."""
+
+_NAMES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"{re.escape(TEMPORARY_PREFIX)}(?:(\d+)-)?.*",
+        # Release 0.1 had three more: of checkpoints and journal records, of reports, of kept measurements.
+        r"\..+\.tmp-(\d+)(?:-[0-9a-f]{8})?",
+        r"\..+-(\d+)\.tmp",
+        r"\.[0-9a-f]{16}\.json\.(\d+)-[0-9a-f]{8}",
+    )
+)
+
+
+def temporary_name() -> str:
+    """Return a name for an unfinished file: process id and a random part, so no two writers share one."""
+    return f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@contextmanager
+def temporary_file(folder: Path) -> Iterator[Path]:
+    """Give an unused path in `folder`; what still lies there on leaving is removed."""
+    path = folder / temporary_name()
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(folder: Path) -> Iterator[Path]:
+    """Give a new folder in `folder`, from where a rename within `folder` is one step; it is removed on leaving.
+
+    Raises OSError when it cannot be made.
+    """
+    path = folder / temporary_name()
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Give a path beside `path` to write to; on leaving, what was written takes the place of `path` in one step.
+
+    An exception inside leaves `path` as it was, and no temporary file.
+
+    Args:
+        path: the final name; its folder exists.
+        durable: flush the file to the disk before it gets its name. The name itself is durable once the folder is
+            flushed.
+
+    Raises:
+        OSError: the file cannot be flushed or renamed.
+    """
+    with temporary_file(path.parent) as temporary:
+        yield temporary
+        if durable:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Write a whole file as `replacing` does. Raises OSError."""
+    with replacing(path, durable=durable) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Write a whole text file, in UTF-8, as `replacing` does. Raises OSError."""
+    write_bytes(path, text.encode(), durable=durable)
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether a file's name is that of an unfinished one, of this release or an earlier one."""
+    return any(pattern.fullmatch(name) for pattern in _NAMES)
+
+
+def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
+    """Remove the unfinished files that writers which are gone left in `folder`; return their paths.
+
+    Args:
+        folder: looked through without what lies deeper; may be missing.
+        shared: others may be writing there at this moment: spare what other processes that are alive on this machine
+            have begun. Without it, the caller holds the only right to write.
+    """
+    found = [folder / name for name in os.listdir(folder) if is_temporary(name)] if folder.is_dir() else []
+    leftovers = [path for path in found if not (shared and _writer_is_alive(path.name))]
+    for path in leftovers:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return leftovers
+
+
+def _writer_is_alive(name: str) -> bool:
+    """Tell whether the process that a temporary name carries is another one of this machine, and alive."""
+    matches = (pattern.fullmatch(name) for pattern in _NAMES)
+    process = next((int(match[1]) for match in matches if match and match[1]), None)
+    if process is None or process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
