@@ -50,7 +50,7 @@ class NotebookProgress(Progress):
 
     def __enter__(self) -> NotebookProgress:
         """Begin to show."""
-        from IPython.display import HTML, display  # type: ignore[import-not-found]
+        from IPython.display import HTML, display
 
         self._handle = display(HTML(self._html()), display_id=True)
         return self

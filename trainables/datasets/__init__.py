@@ -62,4 +62,5 @@ def load_dataset(name: str, **options: Any) -> DataSet:
         ValueError: unknown name or invalid options.
         DataSetUnavailableError: the files are missing, truncated or corrupted; the message has the path and the remedy.
     """
-    return DATASETS.build(name, **options)
+    dataset: DataSet = DATASETS.build(name, **options)
+    return dataset

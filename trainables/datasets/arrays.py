@@ -21,7 +21,7 @@ NPZ_REMEDY = "write it with numpy.savez(path, inputs=…, targets=…[, split=�
 PARQUET_REMEDY = "write the columns inputs (list of numbers), target (whole number) and, if wanted, split (text)"
 
 
-def read_npz(path: Path) -> dict[str, NDArray]:
+def read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
     """Read `inputs`, `targets` and, where present, `split` (texts train, val, test) without unpickling.
 
     Raises:
@@ -38,7 +38,7 @@ def read_npz(path: Path) -> dict[str, NDArray]:
     return arrays
 
 
-def read_parquet(path: Path) -> dict[str, NDArray]:
+def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
     """Read the columns `inputs`, `target` and, where present, `split`.
 
     Raises:
@@ -65,7 +65,9 @@ def read_parquet(path: Path) -> dict[str, NDArray]:
     return arrays
 
 
-def splits_of(path: Path, targets: NDArray, given: NDArray | None, fractions: tuple[float, float]) -> list[Indices]:
+def splits_of(
+    path: Path, targets: NDArray[np.generic], given: NDArray[np.generic] | None, fractions: tuple[float, float]
+) -> list[Indices]:
     """Return training, validation and test indices: those `given`, else a stratified draw.
 
     Raises:
@@ -114,7 +116,9 @@ def load_arrays(
     return DataSet("arrays", train, val, test, int(targets.max()) + 1, inputs.shape[1:], hash_of_splits(*parts))
 
 
-def _checked(path: Path, inputs: NDArray, targets: NDArray) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _checked(
+    path: Path, inputs: NDArray[np.generic], targets: NDArray[np.generic]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     rule = None
     if inputs.ndim < 2 or len(inputs) != len(targets) or targets.ndim != 1:
         rule = f"has inputs {inputs.shape} and targets {targets.shape}, not [N, ...] and [N]"

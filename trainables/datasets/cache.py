@@ -217,8 +217,8 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def prepared_arrays(
-    name: str, files: Iterable[Path], settings: str, build: Callable[[], Mapping[str, NDArray]]
-) -> dict[str, NDArray]:
+    name: str, files: Iterable[Path], settings: str, build: Callable[[], Mapping[str, NDArray[np.generic]]]
+) -> dict[str, NDArray[np.generic]]:
     """Return arrays made from many files, made once on a node and then mapped from disk.
 
     Args:

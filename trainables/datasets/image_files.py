@@ -47,7 +47,7 @@ def decoded_images(name: str, paths: Sequence[Path], size: int | None) -> NDArra
         DataSetUnavailableError: a file is broken, or sizes differ.
     """
 
-    def decode_all() -> dict[str, NDArray]:
+    def decode_all() -> dict[str, NDArray[np.generic]]:
         first = decode_image(paths[0], size)
         images = np.empty((len(paths), *first.shape), np.uint8)
 
@@ -66,7 +66,8 @@ def decoded_images(name: str, paths: Sequence[Path], size: int | None) -> NDArra
                 pass
         return {"images": images}
 
-    return prepared_arrays(name, paths, f"image_size={size}", decode_all)["images"]
+    images = prepared_arrays(name, paths, f"image_size={size}", decode_all)["images"]
+    return images.view(np.uint8)
 
 
 def class_folders(folder: Path) -> list[Path]:

@@ -85,7 +85,7 @@ def load_image_folder(
     )
 
 
-def _require_every_class(folder: Path, targets: NDArray, names: list[str]) -> None:
+def _require_every_class(folder: Path, targets: NDArray[np.generic], names: list[str]) -> None:
     missing = sorted(set(range(len(names))) - set(targets.tolist()))
     if missing:
         raise DataSetUnavailableError(

@@ -68,7 +68,7 @@ class ImageArrays:
 
 
 def held_out(
-    targets: NDArray, split: str, fraction: float = 0.1, class_fraction: float = 1.0
+    targets: NDArray[np.generic], split: str, fraction: float = 0.1, class_fraction: float = 1.0
 ) -> tuple[Indices, Indices]:
     """Return training and validation indices of a training set.
 

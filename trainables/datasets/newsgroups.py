@@ -108,7 +108,7 @@ def load_newsgroups(
     messages = newsgroup_folder(data_folder(folder), download, source)
     files, targets, names = message_files(messages)
 
-    def tokenise() -> dict[str, NDArray]:
+    def tokenise() -> dict[str, NDArray[np.generic]]:
         texts = [words_of(message_body(path)) for path in files]
         words = frequent_words(texts, vocabulary - 1)
         ids = {word: number for number, word in enumerate(words, start=1)}

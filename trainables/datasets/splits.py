@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 
 
-def stratified_split(targets: NDArray, fractions: Sequence[float], seed: int) -> list[Indices]:
+def stratified_split(targets: NDArray[np.generic], fractions: Sequence[float], seed: int) -> list[Indices]:
     """Split sample indices into parts holding the same share of every class.
 
     Args:
@@ -51,13 +51,13 @@ def shuffled_split(samples: int, fraction: float, seed: int) -> tuple[Indices, I
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def thinned(indices: Indices, targets: NDArray, fraction: float, seed: int) -> Indices:
+def thinned(indices: Indices, targets: NDArray[np.generic], fraction: float, seed: int) -> Indices:
     """Keep `round(fraction * size)` of the samples of each class among `indices`; sorted."""
     _, kept = stratified_split(targets[indices], (fraction,), seed)
     return indices[kept]
 
 
-def hash_of_splits(*parts: NDArray) -> str:
+def hash_of_splits(*parts: NDArray[np.generic]) -> str:
     """Return the sha256 of index arrays, as hex: equal exactly when every part holds the same indices in order.
 
     Each part is hashed as its length and its indices, little-endian 64-bit integers.

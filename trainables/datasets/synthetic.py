@@ -24,7 +24,9 @@ CORNERS = np.array([[-2.0, -2.0], [-2.0, 2.0], [2.0, -2.0], [2.0, 2.0]])
 CORNER_CLASSES = np.array([0, 0, 1, 1])
 
 
-def gaussian_posterior(points: NDArray, means: NDArray, factors: NDArray) -> NDArray[np.float64]:
+def gaussian_posterior(
+    points: NDArray[np.generic], means: NDArray[np.generic], factors: NDArray[np.generic]
+) -> NDArray[np.float64]:
     """Return each cluster's probability given a point, for equal priors.
 
     Args:
@@ -41,7 +43,8 @@ def gaussian_posterior(points: NDArray, means: NDArray, factors: NDArray) -> NDA
         log_densities.append(-0.5 * (standard**2).sum(0) - np.linalg.slogdet(factor)[1])
     logs = np.stack(log_densities, 1)
     shares = np.exp(logs - logs.max(1, keepdims=True))
-    return shares / shares.sum(1, keepdims=True)
+    posteriors: NDArray[np.float64] = shares / shares.sum(1, keepdims=True)
+    return posteriors
 
 
 def load_known_posterior_1d(
@@ -106,7 +109,12 @@ def load_mukhoti_linear(
 
 
 def _dataset(
-    name: str, points: NDArray, targets: NDArray, posterior: NDArray, sizes: tuple[int, int, int], seed: int
+    name: str,
+    points: NDArray[np.generic],
+    targets: NDArray[np.generic],
+    posterior: NDArray[np.generic],
+    sizes: tuple[int, int, int],
+    seed: int,
 ) -> DataSet:
     """Cut consecutive samples into splits; the hash names their indices and the seed they were drawn with."""
     ends = np.cumsum(sizes)

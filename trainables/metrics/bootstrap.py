@@ -127,11 +127,12 @@ def _repeated_metrics(
 def _repeated_classwise(values: Floats, labels: Integers, times: Floats, bins: int) -> Floats:
     """Return the class-wise ECE [R] of resamples in which sample i occurs `times` [R, N] times."""
     samples, classes = values.shape
-    total = np.zeros(len(times))
+    total: Floats = np.zeros(len(times))
     for k in range(classes):
         columns = _one_column_a_bin(equal_width_bin(values[:, k], bins), values[:, k] - (labels == k), bins)
         total += np.abs(times @ columns).sum(axis=1)
-    return total / (samples * classes)
+    means: Floats = total / (samples * classes)
+    return means
 
 
 def _repeated_classwise_equal_mass(values: Floats, labels: Integers, drawn: Places, bins: int) -> Floats:
@@ -140,14 +141,15 @@ def _repeated_classwise_equal_mass(values: Floats, labels: Integers, drawn: Plac
     Samples of equal probability keep their order, as in `classwise_calibration_error` of the resample itself.
     """
     samples, classes = values.shape
-    total = np.zeros(len(drawn))
+    total: Floats = np.zeros(len(drawn))
     for k in range(classes):
         order = np.argsort(values[:, k], kind="stable")
         rank = np.empty(samples, dtype=drawn.dtype)
         rank[order] = np.arange(samples, dtype=drawn.dtype)
         gap = values[:, k] - (labels == k)
         total += _equal_mass_gaps(gap[order], rank[drawn], bins)
-    return total / (samples * classes)
+    means: Floats = total / (samples * classes)
+    return means
 
 
 def _equal_mass_gaps(gap: Floats, drawn: Places, bins: int) -> Floats:

@@ -84,7 +84,8 @@ def last_layer_gradient_norms(features: Tensor, logits: Tensor, targets: Tensor,
     with torch.enable_grad():
         free = logits.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(base(free, targets), free)
-    return len(targets) * gradient.norm(dim=1) * features.norm(dim=1)
+    norms: Tensor = len(targets) * gradient.norm(dim=1) * features.norm(dim=1)
+    return norms
 
 
 def gradient_norm_counts(norms: Any) -> list[int]:

@@ -80,12 +80,13 @@ def build_optimizer(model: nn.Module, settings: Mapping[str, Any]) -> torch.opti
         ValueError: unknown name, or every rule that the hyperparameters break.
     """
     hyperparameters = {key: value for key, value in settings.items() if key != "name"}
-    return OPTIMIZERS.build(settings["name"], model, **hyperparameters)
+    optimizer: torch.optim.Optimizer = OPTIMIZERS.build(settings["name"], model, **hyperparameters)
+    return optimizer
 
 
 def learning_rate(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> float:
     """Return the learning rate at `epoch`, counted from 0 and possibly fractional, of a run of `max_epochs`."""
-    return setting(settings, "lr") * learning_rate_factor(settings, epoch, max_epochs)
+    return float(setting(settings, "lr")) * learning_rate_factor(settings, epoch, max_epochs)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
@@ -113,13 +114,13 @@ def learning_rate_factor(settings: Mapping[str, Any], epoch: float, max_epochs: 
     warmup = scaled_epoch(settings, setting(settings, "warmup_epochs"), max_epochs)
     factor = 1.0
     if epoch < warmup:
-        start = setting(settings, "warmup_start")
+        start = float(setting(settings, "warmup_start"))
         factor = start + (1 - start) * epoch / warmup
     schedule = setting(settings, "schedule")
     if schedule == "step":
-        return factor * setting(settings, "decay") ** milestones_reached(settings, epoch, max_epochs)
+        return factor * float(setting(settings, "decay")) ** milestones_reached(settings, epoch, max_epochs)
     if schedule == "cosine":
-        final = setting(settings, "final_factor")
+        final = float(setting(settings, "final_factor"))
         progress = min(1.0, max(0.0, epoch - warmup) / max(max_epochs - warmup, EPOCH_TOLERANCE))
         return factor * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
     return factor

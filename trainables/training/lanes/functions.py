@@ -40,6 +40,12 @@ class _Draw(torch.autograd.Function):
         return torch.stack(drawn), 0
 
 
+def _drawn(inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns) -> Tensor:
+    """Return what `draw` gives for each lane of `inputs`."""
+    drawn: Tensor = _Draw.apply(inputs, draw, turns)  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
+    return drawn
+
+
 class LaneFunctions(TorchFunctionMode):
     """Within this context some functions do under `vmap` what they do for one network.
 
@@ -66,11 +72,11 @@ class LaneFunctions(TorchFunctionMode):
         if not training or p == 0:
             return inputs
         # Dropout of ones: its factors 0 or 1/(1 − p), from the numbers that it would take for the lane's inputs.
-        factors = _Draw.apply(inputs.detach(), lambda lane: functional.dropout(torch.ones_like(lane), p), self._turns)
+        factors = _drawn(inputs.detach(), lambda lane: functional.dropout(torch.ones_like(lane), p), self._turns)
         return inputs * factors
 
     def _bernoulli(self, place: Tensor, p: float = 0.5) -> Tensor:
-        return place.copy_(_Draw.apply(place, lambda lane: torch.empty_like(lane).bernoulli_(p), self._turns))
+        return place.copy_(_drawn(place, lambda lane: torch.empty_like(lane).bernoulli_(p), self._turns))
 
 
 def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any) -> Tensor:
