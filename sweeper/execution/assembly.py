@@ -13,15 +13,16 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ray_environment import prepare
+from sweeper.execution.controllers.base import Controller, Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
 from sweeper.execution.controllers.capacity import PENDING_TRIALS, CapacityWatch, ClusterView
 from sweeper.execution.controllers.gpu_shares import CardShares
+from sweeper.execution.controllers.priority import Peers
 from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.execution.options import RunOptions
-from sweeper.execution.peers import Peers
 from sweeper.execution.reuse import reusable_trials
 from sweeper.execution.warm_start import lessons
 from sweeper.journal.journal import read_journal
@@ -89,12 +90,18 @@ class Parts:
             slots = max(slots, least)
             metrics = self._metrics(gauges(METRICS), resources)
             peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
-            sinks: list[Sink] = [watch, metrics, peers] if options.address else []
-            budget = BudgetWatch(self.sweep.spec.budget or Budget(), self.state, self.worked, resources, os.environ)
+            shared: Sequence[Controller] = [watch, peers] if options.address else []
+            budget = BudgetWatch(
+                self.sweep.spec.budget or Budget(),
+                self.state,
+                self.worked,
+                resources,
+                os.environ,
+                tell=self.notifier.budget_reached,
+            )
+            driver = self._driver(slots, shares, options, [budget, *shared], [metrics] if options.address else [])
             spec, facts = self.sweep.spec, dataset_facts(self.dataset)
             learned = lessons(spec, facts, self._beside(options), known=self.state.learned)
-            driver = self._driver(slots, shares, options, [budget, *sinks])
-            watch.driver = budget.driver = peers.driver = self.notifier.driver = driver
             reusable = reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming)
             driver.begin(reusable, [lesson.record() for lesson in learned])
             self.progress.stage("running")
@@ -110,7 +117,7 @@ class Parts:
     def take_up(self, options: RunOptions) -> Driver:
         """Take up a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
         prepare(options.address)  # a searcher imports Ray
-        driver = self._driver(1, None, options, [])
+        driver = self._driver(1, None, options)
         driver.begin()
         return driver
 
@@ -142,7 +149,12 @@ class Parts:
         )
 
     def _driver(
-        self, slots: int, shares: Callable[[int], float] | None, options: RunOptions, more_sinks: Sequence[Sink]
+        self,
+        slots: int,
+        shares: Callable[[int], float] | None,
+        options: RunOptions,
+        controllers: Sequence[Controller] = (),
+        more_sinks: Sequence[Sink] = (),
     ) -> Driver:
         spec, paths = self.sweep.spec, self.sweep.paths
         kind = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
@@ -157,7 +169,9 @@ class Parts:
             shares=shares,
             state=self.state,
             rungs=self.rungs,
-            sinks=[self.tables, self.progress, _Heart(self.lease), self.notifier, *more_sinks],
+            sinks=[self.tables, self.progress, self.notifier, *more_sinks],
+            controllers=[_Heartbeat(self.lease), *controllers],
+            folds=[self.worked],
             retries=spec.retries,
             failed_too=options.failed_too,
             slots=slots,
@@ -167,18 +181,16 @@ class Parts:
         )
 
 
-class _Heart:
-    """A sink that renews the driver's lease as reports come in."""
+class _Heartbeat:
+    """Renews the driver's lease on every turn."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
-    def append(self, record: Any) -> None:
-        """Records do not concern the lease."""
-
-    def flush_if_due(self) -> None:
-        """Renew the heartbeat."""
+    def tick(self, situation: Situation) -> Directive:
+        """Renew the heartbeat; ask for nothing."""
         self._lease.beat()
+        return Directive()
 
 
 def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
@@ -236,7 +248,7 @@ def _stopped_by_signal(driver: Driver) -> Iterator[None]:
         return
 
     def ask(number: int, frame: object) -> None:
-        driver.stop_requested = f"{signal.Signals(number).name} was received"
+        driver.ask_to_stop(f"{signal.Signals(number).name} was received")
 
     before = signal.signal(signal.SIGTERM, ask)
     try:

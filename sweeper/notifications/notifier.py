@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 
-from sweeper.core.bounded import Bounded
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Record, Reported
@@ -72,9 +71,7 @@ class Notifier:
         self._began = clock()
         self._failed: dict[int, dict[str, str]] = {}
         self._told = -FAILURE_SECONDS
-        self._budget_told = False
         self._ended = False
-        self.driver: Bounded | None = None
 
     def __enter__(self) -> Notifier:
         """Begin."""
@@ -100,13 +97,13 @@ class Notifier:
                 self._failed[index] = {"trial": trial_name(index), "kind": trial.stop_kind or "", "reason": reason}
 
     def flush_if_due(self) -> None:
-        """Tell of failures when it is time to, and of a budget that is spent."""
+        """Tell of failures when it is time to."""
         if self._failed and self._clock() - self._told >= FAILURE_SECONDS:
             self._tell_failures()
-        if not self._budget_told and self.driver is not None and self.driver.winding_down:
-            self._budget_told = True
-            reason = self.driver.winding_down
-            self._tell((BUDGET,), f"{self._sweep.name}: {reason}", reason=reason)
+
+    def budget_reached(self, reason: str) -> None:
+        """Tell that the budget is spent."""
+        self._tell((BUDGET,), f"{self._sweep.name}: {reason}", reason=reason)
 
     def ended(self, outcome: str, reason: str | None = None) -> None:
         """Tell of the sweep's end: `finished`, `stopped` or `interrupted`, and why if it was stopped."""

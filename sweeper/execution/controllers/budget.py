@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sweeper.core.bounded import Bounded
 from sweeper.core.errors import SweeperError
+from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import SweepState
 from sweeper.planning.prices import price_from
@@ -43,7 +43,7 @@ class WorkingTime:
 
 
 class BudgetWatch:
-    """A sink of the driver that tells it when the budget is reached."""
+    """Asks the driver to wind down when the budget is reached."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class BudgetWatch:
         worked: WorkingTime,
         resources: Mapping[str, float],
         environment: Mapping[str, str],
+        tell: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Prepare to watch.
@@ -59,9 +60,10 @@ class BudgetWatch:
         Args:
             budget: what may be spent.
             state: of all trials, kept up to date by the driver.
-            worked: the time of earlier drivers; it is given this one's records by `append`.
+            worked: the time that drivers have worked, kept up to date by this one.
             resources: of one trial, `{"cpu": …, "gpu": …}`.
             environment: names a GPU-hour's price where the budget does not.
+            tell: hears, once, that the budget is reached.
             clock: Unix time in seconds.
 
         Raises SweeperError when costs are limited and nothing says what an hour costs.
@@ -75,19 +77,18 @@ class BudgetWatch:
                 f"budget.cost = {budget.cost:g}, and nothing says what a trial's hour costs",
                 "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
             )
-        self._looked = 0.0
-        self.driver: Bounded | None = None
+        self._tell, self._looked = tell, 0.0
+        self._reached: str | None = None
 
-    def append(self, record: Record) -> None:
-        """Take a record in."""
-        self._worked.apply(record)
-
-    def flush_if_due(self) -> None:
+    def tick(self, situation: Situation) -> Directive:
         """Look whether the budget is reached, when it is time to."""
         now = self._clock()
-        if self.driver is not None and self.driver.winding_down is None and now - self._looked >= LOOK_SECONDS:
+        if self._reached is None and situation.closing is None and now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            self.driver.winding_down = self.reached()
+            self._reached = self.reached()
+            if self._reached is not None:
+                self._tell(self._reached)
+        return Directive(wind_down=self._reached)
 
     def spent(self) -> dict[str, float]:
         """Return what has been spent of each kind, trials up to their last reports."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.text.durations import duration
 
 PENDING_TRIALS = 200
@@ -86,17 +87,8 @@ def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Map
     return ClusterView(nodes, autoscales, starting, (), tuple(failures))
 
 
-class Steered(Protocol):
-    """What a watch tells of a driver: that is `sweeper.execution.driver.driver.Driver`."""
-
-    stop_requested: str | None
-
-    def resize(self, slots: int) -> None:
-        """Take note of how many trials run at once."""
-
-
 class CapacityWatch:
-    """A sink of the driver that follows the cluster: `flush_if_due` looks, every turn of the executor's loop."""
+    """Follows the cluster, and tells the driver how many trials fit."""
 
     def __init__(
         self,
@@ -123,20 +115,19 @@ class CapacityWatch:
         self._looked = self._could_run = clock()
         self._infeasible = 0
         self._told = ""
-        self.driver: Steered | None = None
+        self._slots: int | None = None
+        self._stop: str | None = None
 
-    def append(self, record: Any) -> None:
-        """Records do not concern the cluster."""
-
-    def flush_if_due(self) -> None:
-        """Look at the cluster when it is time to; tell the user and the driver what has changed."""
+    def tick(self, situation: Situation) -> Directive:
+        """Look at the cluster when it is time to; ask for what has changed since, and tell the user."""
         now = self._clock()
-        if now - self._looked < LOOK_SECONDS:
-            return
-        self._looked = now
-        view = self._look()
-        if view is not None:
-            self.see(view)
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            view = self._look()
+            if view is not None:
+                self.see(view)
+        slots, self._slots = self._slots, None
+        return Directive(stop=self._stop, slots=slots)
 
     def see(self, view: ClusterView) -> None:
         """Take in a view of the cluster."""
@@ -145,20 +136,16 @@ class CapacityWatch:
         if said != self._told:
             self._told = said
             self._tell(said)
-        if self.driver is not None and slots:
-            self.driver.resize(max(slots, self._at_least))
         if slots:
-            self._could_run = now
+            self._slots, self._could_run = max(slots, self._at_least), now
         wanted = {name.upper(): amount for name, amount in self._resources.items() if amount}
         refused = not slots and not view.starting and any(dict(bundle) == wanted for bundle in view.infeasible)
         self._infeasible = self._infeasible + 1 if refused else 0
-        if self.driver is None or self.driver.stop_requested:
-            return
         if self._infeasible >= INFEASIBLE_LOOKS:
-            self.driver.stop_requested = f"no node type of the cluster can hold a trial: one needs {_amounts(wanted)}"
+            self._stop = f"no node type of the cluster can hold a trial: one needs {_amounts(wanted)}"
         elif now - self._could_run >= self._patience:
             why = f"; the autoscaler says: {view.failures[-1]}" if view.failures else ""
-            self.driver.stop_requested = f"no node that holds a trial came in {duration(self._patience)}{why}"
+            self._stop = f"no node that holds a trial came in {duration(self._patience)}{why}"
 
 
 def waiting_for(view: ClusterView, resources: Mapping[str, float]) -> str:

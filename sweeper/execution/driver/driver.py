@@ -17,11 +17,12 @@ from typing import Any, TypeAlias
 
 from sweeper.core.code_version import code_version
 from sweeper.core.ids import ReplicateSeeds, SweepPaths, trial_name
+from sweeper.execution.controllers.base import Controller, Situation, combined
 from sweeper.execution.driver.best_checkpoint import BestCheckpoint, CheckpointKeeper
 from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure
 from sweeper.execution.driver.in_flight import GivenOut
 from sweeper.execution.driver.larger_shares import on_a_larger_share
-from sweeper.execution.driver.recorder import Recorder, Sink
+from sweeper.execution.driver.recorder import Fold, Recorder, Sink
 from sweeper.journal.decision import Decision
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Attempt, Ended, Failed, Learned, Reported, Reused, Started
@@ -71,6 +72,8 @@ class Driver:
         max_concurrent: int | None = None,
         common_seeds: bool = False,
         searcher: Searcher | None = None,
+        controllers: Sequence[Controller] = (),
+        folds: Sequence[Fold] = (),
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
@@ -90,6 +93,8 @@ class Driver:
             common_seeds: replicate r has the same seed in every configuration.
             searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
                 the space. It is asked when a trial could start at once, so that it knows as much as can be known.
+            controllers: are asked on every turn what should follow.
+            folds: of the journal that others keep, up to date before sinks and controllers look.
             retries: how often a trial may fail in a way that counts before it has failed for good.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
@@ -106,7 +111,8 @@ class Driver:
         self.broken: Exception | None = None
         self._replicates, self._seeds = replicates, ReplicateSeeds(seed, replicates, common_seeds)
         self._reusable: Mapping[int, Iterable[TakenOver]] = {}
-        self._recorder = Recorder(journal, state, rungs, searcher, sinks)
+        self._controllers = controllers
+        self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
         self._retries, self._slots, self._clock = retries, slots, clock
         self._searcher, self._shares = searcher, shares
         self._queue = deque(i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
@@ -118,6 +124,10 @@ class Driver:
         for trial in state.trials.values():
             if failed_too and trial.status == FAILED:
                 trial.reopen()
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Let the sweep end at the next turn, in good order, for this reason or an earlier one."""
+        self.stop_requested = self.stop_requested or reason
 
     def resize(self, slots: int) -> None:
         """Take note of how many trials run at once from now on: a cluster's nodes come and go."""
@@ -288,6 +298,17 @@ class Driver:
         for index in [index for index, began in self._starting.items() if began <= latest]:
             self._record_start(index)
         self._recorder.flush()
+        self._steer()
+
+    def _steer(self) -> None:
+        """Do what the controllers ask for."""
+        situation = Situation(self.wants_more, self.closing)
+        asked = combined(controller.tick(situation) for controller in self._controllers)
+        self.stop_requested = self.stop_requested or asked.stop
+        self.winding_down = self.winding_down or asked.wind_down
+        self.yields_to, self.alone = asked.yields_to, asked.alone
+        if asked.slots is not None:
+            self.resize(asked.slots)
 
     def should_stop(self) -> bool:
         """Tell whether the sweep was asked to stop: by its marker, or by a signal through `stop_requested`."""

@@ -7,9 +7,6 @@ from typing import Protocol
 
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Record
-from sweeper.journal.state import SweepState
-from sweeper.scheduling.base import RungState
-from sweeper.search.base import Searcher
 
 
 class Sink(Protocol):
@@ -22,17 +19,19 @@ class Sink(Protocol):
         """Make what was taken in visible, when it is time to."""
 
 
+class Fold(Protocol):
+    """What a journal adds up to for somebody: the state, the rungs, a searcher's knowledge, the time worked."""
+
+    def apply(self, record: Record) -> None:
+        """Take one record in; records come in order."""
+
+
 class Recorder:
     """Journals, and folds each record into the state, the rungs, the searcher's knowledge and the sinks."""
 
-    def __init__(
-        self, journal: Journal, state: SweepState, rungs: RungState, searcher: Searcher | None, sinks: Sequence[Sink]
-    ) -> None:
-        """Record into `journal`, which is open for appending; the others are its fold so far."""
-        self._journal, self._sinks = journal, sinks
-        self._folds: list[SweepState | RungState | Searcher] = [state, rungs]
-        if searcher is not None:
-            self._folds.append(searcher)
+    def __init__(self, journal: Journal, folds: Sequence[Fold], sinks: Sequence[Sink]) -> None:
+        """Record into `journal`, which is open for appending; the folds know it so far."""
+        self._journal, self._folds, self._sinks = journal, folds, sinks
 
     def record(self, body: Body) -> None:
         """Journal one record and let everything follow that follows from it."""

@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -103,12 +102,8 @@ def test_a_report_that_fails_is_a_failure_too(told):
     assert message["failures"][0]["trial"] == "c00003" and message["failures"][0]["reason"] == "because of fail"
 
 
-def test_a_spent_budget_is_told_once(told):
-    told.notifier.driver = SimpleNamespace(winding_down=None)
-    told.notifier.flush_if_due()
-    told.notifier.driver.winding_down = "the budget is reached: gpu_hours 2 of 2"
-    for _ in range(3):
-        told.notifier.flush_if_due()
+def test_a_spent_budget_is_told(told):
+    told.notifier.budget_reached("the budget is reached: gpu_hours 2 of 2")
     [message] = told.messages()
     assert message["event"] == "budget" and message["reason"] == "the budget is reached: gpu_hours 2 of 2"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.amendments import amend
+from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
-from sweeper.execution.peers import SILENCE_SECONDS, TELL_SECONDS, Peers
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import load_spec
@@ -65,13 +64,27 @@ def test_what_has_been_spent(budget, spent):
     assert (watch.reached() is not None) == (value >= getattr(budget, name))
 
 
+def test_a_budget_that_is_reached_is_told_once_and_asked_for_until_the_end():
+    state, said, now = SweepState(1), [], [100.0]
+    watch = BudgetWatch(
+        Budget(gpu_hours=1), state, WorkingTime(), {"cpu": 1, "gpu": 1}, {}, tell=said.append, clock=lambda: now[0]
+    )
+    assert watch.tick(Situation()) == Directive() and said == []
+    state.trials[0].wall_seconds = 3600.0
+    assert watch.tick(Situation()) == Directive(), "it looks once a second"
+    for _ in range(3):
+        now[0] += 1.0
+        assert watch.tick(Situation()).wind_down.startswith("the budget is reached: gpu_hours 1 of 1")
+    assert len(said) == 1
+
+
 def test_a_cost_without_a_price_is_refused():
     with pytest.raises(SweeperError, match=r"budget.cost = 5.*hour costs"):
         BudgetWatch(Budget(cost=5), SweepState(1), WorkingTime(), {"cpu": 1, "gpu": 1}, {})
 
 
 class _SpentAt:
-    """A sink that winds the driver down after so many reports, and notes what starts after that."""
+    """Asks the driver to wind down after so many reports, and notes what starts after that."""
 
     def __init__(self, reports):
         self.left, self.driver, self.late = reports, None, []
@@ -82,8 +95,10 @@ class _SpentAt:
         self.left -= record.kind == "report"
 
     def flush_if_due(self):
-        if self.left <= 0 and self.driver.winding_down is None:
-            self.driver.winding_down = "the budget is reached: gpu_hours 2 of 2"
+        pass
+
+    def tick(self, situation):
+        return Directive(wind_down="the budget is reached: gpu_hours 2 of 2" if self.left <= 0 else None)
 
 
 @settings(max_examples=25, deadline=None)
@@ -91,7 +106,7 @@ class _SpentAt:
 def test_a_spent_budget_lets_trials_come_to_a_rung_and_a_larger_one_goes_on(tmp_path_factory, seed, reports, slots):
     sweep = FakeSweep(SweepPaths(tmp_path_factory.mktemp("budget") / "sweep"), HALVING, 12, slots=slots)
     rng, sink = np.random.default_rng(seed), _SpentAt(reports)
-    driver = sink.driver = sweep.driver(sink)
+    driver = sink.driver = sweep.driver(sink, controllers=[sink])
     driver.begin()
     sweep._drive(driver, rng, trouble=0.0)
     outcome = driver.finish()
@@ -123,55 +138,6 @@ def test_no_more_trials_at_once_than_the_limit(tmp_path, limit):
     assert not driver.wants_more, "what its own limit holds back needs no room of the cluster"
     sweep2 = dataclasses.replace(sweep, paths=SweepPaths(tmp_path / "second"))
     assert sweep2.run(np.random.default_rng(0), max_concurrent=limit).state.count()["waiting"] == 0
-
-
-class _Board(dict):
-    def write(self, name, text):
-        self[name] = text
-
-    def read(self):
-        return dict(self)
-
-    def remove(self, name):
-        self.pop(name, None)
-
-
-def test_a_sweep_starts_nothing_while_one_of_higher_priority_waits(tmp_path):
-    board, now, said = _Board(), [0.0], []
-    drivers, peers = {}, {}
-    for name, priority in (("low", 0), ("high", 5)):
-        drivers[name] = FakeSweep(SweepPaths(tmp_path / name), HALVING, 4).driver()
-        drivers[name].begin()
-        peers[name] = Peers(name, priority, board, said.append, clock=lambda: now[0])
-        peers[name].driver = drivers[name]
-
-    def turn(*names):
-        now[0] += TELL_SECONDS
-        for name in names:
-            peers[name].flush_if_due()
-
-    turn("low")
-    assert drivers["low"].alone and drivers["low"].yields_to is None
-    turn("high", "low")
-    assert drivers["low"].yields_to == "high" and drivers["low"].next_assignment() is None
-    assert said == ["starting no trials while high, of higher priority, has some waiting"]
-    turn("low", "high")
-    assert drivers["high"].yields_to is None
-    first = drivers["high"].next_assignment()
-    assert first is not None and drivers["high"].next_assignment() is None, "beside others, one ahead is enough"
-    drivers["high"].on_started(first)
-    assert drivers["high"].next_assignment() is not None
-    drivers["high"].winding_down = "enough"
-    turn("high", "low")
-    assert drivers["low"].yields_to is None and json.loads(board["high"])["waiting"] is False
-    drivers["high"].winding_down = None
-    turn("high", "low")
-    assert drivers["low"].yields_to == "high"
-    for _ in range(int(SILENCE_SECONDS / TELL_SECONDS) + 1):
-        turn("low")
-    assert drivers["low"].yields_to is None, "a sweep that is silent has no driver any more"
-    peers["high"].leave()
-    assert "high" not in board
 
 
 def test_a_resume_may_change_what_is_spent_and_nothing_that_is_measured(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.assembly import share_out
+from sweeper.execution.controllers.base import Situation
 from sweeper.execution.controllers.capacity import (
     INFEASIBLE_LOOKS,
     LOOK_SECONDS,
@@ -24,24 +25,14 @@ TRIAL = {"cpu": 1.0, "gpu": 0.5}
 WORKER = {"CPU": 4.0, "GPU": 1.0}
 
 
-class FakeDriver:
-    """Remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.stop_requested: str | None = None
-        self.slots: list[int] = []
-
-    def resize(self, slots: int) -> None:
-        self.slots.append(slots)
-
-
 class Bench:
     """A watch over views that a test sets, with a clock it moves."""
 
     def __init__(self, patience: float = 600, at_least: int = 1) -> None:
         self.now, self.said, self.view = 0.0, list[str](), ClusterView((HEAD,), autoscales=True)
         self.answers = True
-        self.driver = FakeDriver()
+        self.slots: list[int] = []
+        self.stop: str | None = None
         self.watch = CapacityWatch(
             lambda: self.view if self.answers else None,
             TRIAL,
@@ -50,13 +41,14 @@ class Bench:
             patience=patience,
             clock=lambda: self.now,
         )
-        self.watch.driver = self.driver
 
     def turn(self, times: int = 1, **changes: Any) -> None:
         self.view = ClusterView(**{**vars(self.view), **changes})
         for _ in range(times):
             self.now += LOOK_SECONDS
-            self.watch.flush_if_due()
+            asked = self.watch.tick(Situation(closing=self.stop))
+            self.slots += [] if asked.slots is None else [asked.slots]
+            self.stop = self.stop or asked.stop
 
 
 def test_trials_fit_node_by_node_as_counted_one_by_one() -> None:
@@ -100,23 +92,23 @@ def test_the_watch_tells_each_change_once_and_steers_the_driver() -> None:
         "2 trials at once on 1 node; starting 1 gpu-worker",
         "4 trials at once on 2 nodes",
     ]
-    assert bench.driver.slots == [2] * 3 + [4] * 3
-    assert bench.driver.stop_requested is None
+    assert bench.slots == [2] * 3 + [4] * 3
+    assert bench.stop is None
 
 
 def test_a_cluster_that_may_grow_keeps_assignments_small() -> None:
     bench = Bench(at_least=200)
     bench.turn(nodes=(HEAD, WORKER))
-    assert bench.driver.slots == [200]
+    assert bench.slots == [200]
 
 
 def test_patience_ends_and_says_what_the_autoscaler_met() -> None:
     bench = Bench(patience=60)
     bench.turn(25, failures=("gpu-worker: InsufficientInstanceCapacity",))
-    assert bench.driver.stop_requested is None
+    assert bench.stop is None
     bench.turn(10)
-    assert bench.driver.stop_requested is not None
-    assert "InsufficientInstanceCapacity" in bench.driver.stop_requested
+    assert bench.stop is not None
+    assert "InsufficientInstanceCapacity" in bench.stop
 
 
 def test_patience_starts_again_when_the_last_node_goes() -> None:
@@ -124,23 +116,23 @@ def test_patience_starts_again_when_the_last_node_goes() -> None:
     bench.turn(20)
     bench.turn(100, nodes=(HEAD, WORKER))
     bench.turn(29, nodes=(HEAD,))
-    assert bench.driver.stop_requested is None
+    assert bench.stop is None
     bench.turn(3)
-    assert bench.driver.stop_requested is not None
+    assert bench.stop is not None
 
 
 def test_what_no_node_type_holds_is_given_up_soon_but_not_at_the_first_look() -> None:
     bench = Bench()
     wanted = {"CPU": 1.0, "GPU": 0.5}
     bench.turn(INFEASIBLE_LOOKS - 1, infeasible=(wanted,))
-    assert bench.driver.stop_requested is None
+    assert bench.stop is None
     bench.turn(1, infeasible=())
     bench.turn(INFEASIBLE_LOOKS, infeasible=({"CPU": 64.0},))
-    assert bench.driver.stop_requested is None, "what others ask for is their business"
+    assert bench.stop is None, "what others ask for is their business"
     bench.turn(3 * INFEASIBLE_LOOKS, infeasible=(wanted,), starting={"gpu-worker": 16})
-    assert bench.driver.stop_requested is None, "all that may be started are starting: the rest has no place yet"
+    assert bench.stop is None, "all that may be started are starting: the rest has no place yet"
     bench.turn(INFEASIBLE_LOOKS, infeasible=(wanted,), starting={})
-    assert bench.driver.stop_requested == ("no node type of the cluster can hold a trial: one needs 1 CPU, 0.5 GPU")
+    assert bench.stop == ("no node type of the cluster can hold a trial: one needs 1 CPU, 0.5 GPU")
 
 
 def test_the_first_autoscaler_is_told_from_a_cluster_without_one() -> None:
@@ -173,7 +165,7 @@ def test_a_head_that_does_not_answer_now_is_asked_again() -> None:
     bench.turn(nodes=(HEAD, WORKER))
     bench.answers = False
     bench.turn(5, nodes=(HEAD,))
-    assert (bench.driver.slots, len(bench.said)) == ([2], 1)
+    assert (bench.slots, len(bench.said)) == ([2], 1)
     bench.answers = True
     bench.turn(nodes=(HEAD, WORKER, WORKER))
-    assert bench.driver.slots == [2, 4]
+    assert bench.slots == [2, 4]

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from sweeper.execution.controllers.base import Directive, Situation
+
 TELL_SECONDS = 2.0
 
 SILENCE_SECONDS = 15.0
@@ -31,19 +33,8 @@ class Board(Protocol):
         """Take the text under `name` away."""
 
 
-class Sharing(Protocol):
-    """What the others tell of a driver: that is `sweeper.execution.driver.driver.Driver`."""
-
-    yields_to: str | None
-    alone: bool
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether it has trials that it would start if there were room."""
-
-
 class Peers:
-    """A sink of the driver that speaks and listens every few seconds."""
+    """Speaks and listens every few seconds."""
 
     def __init__(
         self,
@@ -58,27 +49,23 @@ class Peers:
         self._turn = 0
         self._spoken = -TELL_SECONDS
         self._heard: dict[str, tuple[str, float]] = {}
-        self.driver: Sharing | None = None
+        self._now = Directive()
 
-    def append(self, record: Any) -> None:
-        """Records do not concern the others."""
-
-    def flush_if_due(self) -> None:
-        """Speak and listen, when it is time to."""
+    def tick(self, situation: Situation) -> Directive:
+        """Speak and listen, when it is time to; ask to yield while a sweep of higher priority has trials waiting."""
         now = self._clock()
-        if self.driver is None or now - self._spoken < TELL_SECONDS:
-            return
+        if now - self._spoken < TELL_SECONDS:
+            return self._now
         self._spoken = now
         self._turn += 1
-        word = {"priority": self._priority, "waiting": self.driver.wants_more, "turn": self._turn}
+        word = {"priority": self._priority, "waiting": situation.wants_more, "turn": self._turn}
         self._board.write(self._name, json.dumps(word))
         others = self._living(now)
-        before = self.driver.yields_to
         higher = [name for name, word in others.items() if word["waiting"] and word["priority"] > self._priority]
-        self.driver.alone = not others
-        self.driver.yields_to = min(higher, default=None)
-        if self.driver.yields_to is not None and self.driver.yields_to != before:
-            self._tell(f"starting no trials while {self.driver.yields_to}, of higher priority, has some waiting")
+        before, self._now = self._now, Directive(yields_to=min(higher, default=None), alone=not others)
+        if self._now.yields_to is not None and self._now.yields_to != before.yields_to:
+            self._tell(f"starting no trials while {self._now.yields_to}, of higher priority, has some waiting")
+        return self._now
 
     def leave(self) -> None:
         """Say no more."""
