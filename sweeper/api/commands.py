@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.api.finished import FinishedRun, ReportPage, Submitted
 from sweeper.core.errors import SweeperError
+from sweeper.core.executors import Executor
 from sweeper.core.plain import Plain
 from sweeper.remote.reach import all_here, connect, here, remote_output, tracking
 from sweeper.text.display import Shown
@@ -47,6 +48,7 @@ def run(
     mlflow: bool = True,
     address: str | None = None,
     cpus: int | None = None,
+    executor: Executor = "auto",
     rehearse: bool = False,
     reuse: bool = False,
     reuse_from: str | Sequence[str] = (),
@@ -63,7 +65,8 @@ def run(
         tracking_uri: MLflow's store; a local SQLite file if unset.
         mlflow: whether to log to MLflow at all.
         address: of a Ray cluster; one is started on this machine if unset.
-        cpus: cores that a started one may use; all if unset.
+        cpus: cores to use on this machine; all if unset.
+        executor: `local` for forked processes of this machine, `ray`, or `auto`: local without a cluster and cards.
         rehearse: the same code in minutes, on digits and small networks.
         reuse: take over trials that other sweeps of the output have trained already.
         reuse_from: take them over from this sweep, or these.
@@ -87,6 +90,7 @@ def run(
         wait_for_nodes=60 * wait_for_nodes,
         notify=notify,
         progress=_progress(),
+        executor=executor,
     )
     return FinishedRun(run_sweep(space, overrides(set), name, options), place)
 
@@ -102,6 +106,7 @@ def resume(
     mlflow: bool = True,
     address: str | None = None,
     cpus: int | None = None,
+    executor: Executor = "auto",
     wait_for_nodes: float = 30.0,
     notify: Sequence[str] = (),
 ) -> FinishedRun:
@@ -117,6 +122,7 @@ def resume(
         mlflow: as of `run`.
         address: as of `run`.
         cpus: as of `run`.
+        executor: as of `run`.
         wait_for_nodes: as of `run`.
         notify: as of `run`.
 
@@ -138,6 +144,7 @@ def resume(
         wait_for_nodes=60 * wait_for_nodes,
         notify=notify,
         progress=_progress(),
+        executor=executor,
     )
     return FinishedRun(resume_sweep(name, options), place)
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from sweeper.cli.completion import complete_space, complete_sweep
+from sweeper.core.executors import Executor
 
 if TYPE_CHECKING:
     from sweeper.api.finished import FinishedRun
@@ -34,7 +35,13 @@ Rehearse = Annotated[
     bool, typer.Option("--rehearse", help="The same code on digits, small networks, a few epochs; marked as such.")
 ]
 Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
-Cpus = Annotated[int | None, typer.Option(min=1, help="Cores a cluster started here may use; all if unset.")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="Cores to use on this machine; all if unset.")]
+RunsOn = Annotated[
+    Executor,
+    typer.Option(
+        "--executor", help="local: forked processes of this machine; ray; auto: local without a cluster and cards."
+    ),
+]
 WaitForNodes = Annotated[
     float, typer.Option(min=0, help="Minutes that a cluster's autoscaler has to start a first node for a trial.")
 ]

@@ -18,6 +18,7 @@ from sweeper.cli.common import (
     Notify,
     Output,
     Rehearse,
+    RunsOn,
     Space,
     Tracking,
     WaitForNodes,
@@ -43,6 +44,7 @@ def run(
     no_mlflow: NoMlflow = False,
     address: Address = None,
     cpus: Cpus = None,
+    executor: RunsOn = "auto",
     rehearse: Rehearse = False,
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Take over trials that other sweeps in --output have trained already.")
@@ -65,6 +67,7 @@ def run(
         mlflow=not no_mlflow,
         address=address,
         cpus=cpus,
+        executor=executor,
         rehearse=rehearse,
         reuse=reuse,
         reuse_from=reuse_from or (),
@@ -89,6 +92,7 @@ def resume(
     no_mlflow: NoMlflow = False,
     address: Address = None,
     cpus: Cpus = None,
+    executor: RunsOn = "auto",
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
 ) -> None:
@@ -110,6 +114,7 @@ def resume(
         mlflow=not no_mlflow,
         address=address,
         cpus=cpus,
+        executor=executor,
         wait_for_nodes=wait_for_nodes,
         notify=notify or (),
     )

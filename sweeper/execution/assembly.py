@@ -22,6 +22,8 @@ from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
+from sweeper.execution.local.executor import execute, this_machine
+from sweeper.execution.local.processes import ForkServer
 from sweeper.execution.options import RunOptions
 from sweeper.execution.reuse import reusable_trials
 from sweeper.execution.warm_start import lessons
@@ -60,12 +62,28 @@ class Parts:
     worked: WorkingTime
     notifier: Notifier
 
-    def run(self, options: RunOptions) -> Driver:
-        """Start or join Ray, run the unfinished trials, leave Ray; return the driver, whose sweep is not closed yet."""
+    def run(self, options: RunOptions, server: ForkServer | None) -> Driver:
+        """Run the unfinished trials, in processes that `server` forks or on Ray; the sweep is not closed yet."""
+        return self._run_on_ray(options) if server is None else self._run_here(options, server)
+
+    def _run_here(self, options: RunOptions, server: ForkServer) -> Driver:
+        """Run the unfinished trials in forked processes of this machine."""
+        resources, slots = share_out(self.sweep.spec.resources, this_machine(options.cpus))
+        prepare(None)  # a searcher imports Ray
+        settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
+        settings["data_key"] = content_key(self.dataset)
+        driver = self._driver(slots, None, options, [self._budget(resources)])
+        self._begin(driver, options)
+        with _stopped_by_signal(driver):
+            execute(driver, settings, server, slots=slots, log=self.sweep.paths.log)
+        return driver
+
+    def _run_on_ray(self, options: RunOptions) -> Driver:
+        """Start or join Ray, run the unfinished trials, leave Ray."""
         prepare(options.address)
         # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
         from sweeper.execution.ray.card_probe import card_probe
-        from sweeper.execution.ray.executor import execute
+        from sweeper.execution.ray.executor import execute as execute_on_ray
         from sweeper.execution.ray.session import ray_session
         from sweeper.execution.ray.view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster
 
@@ -91,28 +109,28 @@ class Parts:
             metrics = self._metrics(gauges(METRICS), resources)
             peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
             shared: Sequence[Controller] = [watch, peers] if options.address else []
-            budget = BudgetWatch(
-                self.sweep.spec.budget or Budget(),
-                self.state,
-                self.worked,
-                resources,
-                os.environ,
-                tell=self.notifier.budget_reached,
-            )
-            driver = self._driver(slots, shares, options, [budget, *shared], [metrics] if options.address else [])
-            spec, facts = self.sweep.spec, dataset_facts(self.dataset)
-            learned = lessons(spec, facts, self._beside(options), known=self.state.learned)
-            reusable = reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming)
-            driver.begin(reusable, [lesson.record() for lesson in learned])
-            self.progress.stage("running")
+            controllers = [self._budget(resources), *shared]
+            driver = self._driver(slots, shares, options, controllers, [metrics] if options.address else [])
+            self._begin(driver, options)
             if cluster.autoscales:
                 watch.see(cluster)
             with _stopped_by_signal(driver):
-                execute(driver, settings, resources=resources, pending=slots)
+                execute_on_ray(driver, settings, resources=resources, pending=slots)
             if options.address:
                 metrics.publish(running=False)
                 peers.leave()
         return driver
+
+    def _begin(self, driver: Driver, options: RunOptions) -> None:
+        """Let the driver take the sweep up, with what earlier sweeps have to give."""
+        learned = lessons(self.sweep.spec, dataset_facts(self.dataset), self._beside(options), known=self.state.learned)
+        reusable = reusable_trials(self.sweep, self.state.unfinished(), options.output, self.tables.incoming)
+        driver.begin(reusable, [lesson.record() for lesson in learned])
+        self.progress.stage("running")
+
+    def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
+        limits, told = self.sweep.spec.budget or Budget(), self.notifier.budget_reached
+        return BudgetWatch(limits, self.state, self.worked, resources, os.environ, tell=told)
 
     def take_up(self, options: RunOptions) -> Driver:
         """Take up a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.core.executors import Executor
 from sweeper.execution.controllers.capacity import PATIENCE_SECONDS
 from sweeper.monitoring.live import Progress
 
@@ -17,7 +18,8 @@ class RunOptions:
     Attributes:
         output: the folder of results folders, or the address of a store for them.
         address: of a Ray cluster; `None` starts one on this machine.
-        cpus: cores a started one may use; `None` for all.
+        cpus: cores to use on this machine; `None` for all.
+        executor: `local` for forked processes of this machine, `ray`, or `auto`: see `executor_of`.
         tracking_uri: of MLflow's store; `None` for none at all.
         failed_too: on resume, run failed trials again.
         rehearse: scale the sweep down to minutes, see `sweeper.space.rehearsal`.
@@ -43,3 +45,4 @@ class RunOptions:
     wait_for_nodes: float = PATIENCE_SECONDS
     notify: Sequence[str] = ()
     progress: type[Progress] = Progress
+    executor: Executor = "auto"

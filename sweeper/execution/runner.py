@@ -16,9 +16,11 @@ from typing import Any
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.amendments import amend
 from sweeper.execution.assembly import Parts
+from sweeper.execution.choice import early_server, runs_here
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
 from sweeper.execution.exit_notice import last_words
+from sweeper.execution.local.processes import ForkServer
 from sweeper.execution.options import RunOptions
 from sweeper.execution.redirect_output import chatter_to
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
@@ -77,7 +79,19 @@ def run_sweep(
 
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
+    with early_server(options) as server:
+        return _run_with(server, space, overrides, name, options)
+
+
+def _run_with(
+    server: ForkServer | None,
+    space: Path | str | Mapping[str, Any],
+    overrides: Sequence[str],
+    name: str | None,
+    options: RunOptions,
+) -> Outcome:
     spec = load_spec(space, overrides, rehearse=options.rehearse)
+    server = server if runs_here(options, spec.resources) else None
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
@@ -93,11 +107,17 @@ def run_sweep(
     reused = {MANIFEST_KEY: sources.names} if sources.names else {}
     learned = {LEARNED: [lesson.summary() for lesson in lessons(spec, facts, options.output)]}
     learned = learned if spec.searcher.warm_start else {}
-    manifest = {**build_manifest(spec, facts), **reused, **learned, **manifest_part(own)}
+    manifest = {
+        **build_manifest(spec, facts),
+        **reused,
+        **learned,
+        **manifest_part(own),
+        "executor": "ray" if server is None else "local",
+    }
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
     keep(own, sweep.paths)
     with mirror_of(sweep.paths, place) as mirror:
-        outcome = _drive(sweep, dataset, options, mirror, targets)
+        outcome = _drive(sweep, dataset, options, mirror, targets, server)
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
 
 
@@ -108,11 +128,12 @@ def resume_sweep(name: str, options: RunOptions) -> Outcome:
     """
     name, output = split_name(name, options.output)
     place = place_of(output, DRIVING)
-    with mirror_of(place.find(name), place) as mirror:
+    with early_server(options) as server, mirror_of(place.find(name), place) as mirror:
         sweep = amend(open_sweep(name, place.folder), options.settings)
+        server = server if runs_here(options, sweep.spec.resources) else None
         take_up_kept(sweep.paths)
         targets = notification_targets(sweep.spec, options)
-        return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets)
+        return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets, server)
 
 
 def notification_targets(spec: SweepSpec, options: RunOptions) -> list[Target]:
@@ -121,7 +142,12 @@ def notification_targets(spec: SweepSpec, options: RunOptions) -> list[Target]:
 
 
 def _drive(
-    sweep: Sweep, dataset: DataSet, options: RunOptions, mirror: Mirror | SharedFolder, targets: Sequence[Target]
+    sweep: Sweep,
+    dataset: DataSet,
+    options: RunOptions,
+    mirror: Mirror | SharedFolder,
+    targets: Sequence[Target],
+    server: ForkServer | None,
 ) -> Outcome:
     """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date."""
     started = time.monotonic()
@@ -155,7 +181,7 @@ def _drive(
             driven = unfinished or state.outcome is None
             if driven:
                 parts = Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, notifier)
-                driver = parts.run(options) if unfinished else parts.take_up(options)
+                driver = parts.run(options, server) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing
                 notes += [f"stopped: {reason}"] if reason else []
             progress.stage("writing tables and report")

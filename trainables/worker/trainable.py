@@ -17,10 +17,7 @@ import ray
 from ray import tune
 from ray._private.state import state as ray_state
 
-from trainables.worker.hang_watchdog import Watchdog
-from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
-from trainables.worker.trial_reports import TrialReport
+from trainables.worker.assignments import Assignments
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
 DRAIN_LOOK_SECONDS = 2.0
@@ -64,17 +61,10 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
 
     def setup(self, config: TuneConfig, settings: Mapping[str, object] | None = None) -> None:
         """Load the data set and take up the assignment. `settings` are `TrialSettings` as plain values."""
-        self._settings = TrialSettings.from_mapping(settings or {})
+        given = TrialSettings.from_mapping(settings or {})
         share = config.get("gpu")
-        if share is not None:
-            self._settings = replace(self._settings, gpu=share)
-        self._watchdog = Watchdog(self._settings.hang_seconds, self._settings.timeout_seconds)
-        prepare_process(self._settings)
-        with self._watchdog.watching():
-            self._dataset = self._settings.load_dataset()
-        self._assignments: list[Assignment] = []
-        self._trial: Trial | None = None
         self._leaving = LeavingNode()
+        self._assignments = Assignments(given if share is None else replace(given, gpu=share), self._leaving)
         self._take(config)
 
     def step(self) -> dict[str, object]:
@@ -82,35 +72,14 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         if self._leaving():
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.
             raise NodeLeavingError("its node is about to be taken away: it goes on from its checkpoint on another")
-        started, reports = time.monotonic(), list[TrialReport]()
-        while self._assignments or self._trial is not None:
-            reports.append(self._advance())
-            assert self._trial is not None
-            if not self._trial.finished and not reports[-1].failure:
-                break
-            self._trial = None
-            if time.monotonic() - started >= self._settings.batch_seconds or self._leaving():
-                break
+        reports, exhausted = self._assignments.step()
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
-        exhausted = not self._assignments and self._trial is None
         return {"reports": [report.to_dict() for report in reports], "exhausted": exhausted}
 
     def reset_config(self, new_config: TuneConfig) -> bool:
         """Take up another assignment in the same process."""
         self._take(new_config)
-        prepare_process(self._settings)
         return True
 
-    def _advance(self) -> TrialReport:
-        """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
-        assignment = self._assignments[0] if self._trial is None else self._trial.assignment
-        shared = self._settings.checkpoints if self._settings.store is None else None
-        folder = assignment.checkpoints(shared) if shared is not None else None
-        with self._watchdog.watching(folder):
-            if self._trial is None:
-                self._trial = Trial(self._assignments.pop(0), self._settings, self._dataset)
-            return self._trial.advance(leaving=self._leaving)
-
     def _take(self, config: TuneConfig) -> None:
-        self._assignments = [Assignment(*fields) for fields in json.loads(config["assignment"])]
-        self._trial = None
+        self._assignments.take(Assignment(*fields) for fields in json.loads(config["assignment"]))

@@ -1,0 +1,104 @@
+"""Trial processes of this machine, forked by a server that has imported torch (`trainables.worker.fork_server`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from types import TracebackType
+
+from sweeper.core.errors import SweeperError
+from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
+
+END_SECONDS = 5.0
+"""How long the server may take to end by itself once it is not needed."""
+
+
+class ForkServerGone(SweeperError):  # noqa: N818 - says what is gone
+    """The process that forks trial processes has ended; what the sweep has so far is kept."""
+
+    exit_code = 1
+
+
+class TrialProcess:
+    """One forked process and the connection to it."""
+
+    def __init__(self, pid: int, connection: Connection) -> None:
+        """Stand for process `pid`, reached through `connection`."""
+        self.pid, self.connection = pid, connection
+        self.assignment: list[int] | None = None
+
+    def send(self, message: object) -> bool:
+        """Send plain values; return whether the process could take them."""
+        try:
+            self.connection.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End the process at once; its trial has a checkpoint."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.connection.close()
+
+
+class ForkServer:
+    """The process that forks trial processes. Start it early: it imports torch meanwhile."""
+
+    def __init__(self) -> None:
+        """Start the server and return at once."""
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trainables.worker.fork_server", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the driver
+                # One thread for numpy's products until a process says otherwise: as many as cores would get in each
+                # other's way, and add in another order.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+
+    def __enter__(self) -> ForkServer:
+        """Serve."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the server, and with it all that it has forked."""
+        self._control.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def fork(self, opening: object) -> TrialProcess:
+        """Return a new trial process that has been sent `opening` (`trainables.worker.local_process.Opening`)."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno()])
+            pid = self._answer()
+        process = TrialProcess(pid, Connection(ours.detach()))
+        process.send(opening)
+        return process
+
+    def exit_code(self, process: TrialProcess) -> int:
+        """Return the exit code of a process that ends or has ended, negative for the signal that ended it."""
+        self._control.sendall(REQUEST.pack(REAP, process.pid))
+        return self._answer()
+
+    def _answer(self) -> int:
+        data = self._control.recv(ANSWER.size, socket.MSG_WAITALL)
+        if len(data) < ANSWER.size:
+            raise ForkServerGone(
+                "the process that forks trial processes has ended",
+                "was it killed, or memory exhausted? what the sweep has is kept, and `sweeper resume` goes on",
+            )
+        return int(ANSWER.unpack(data)[0])

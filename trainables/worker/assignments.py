@@ -1,0 +1,59 @@
+"""What a trial process does, whatever carries it: trains the configurations of an assignment one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from trainables.worker.hang_watchdog import Watchdog
+from trainables.worker.trial import Trial
+from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_settings import Assignment, TrialSettings
+
+
+class Assignments:
+    """Trains assignments; a step ends with the reports of at least one configuration."""
+
+    def __init__(self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False) -> None:
+        """Prepare this process and load the data set.
+
+        Args:
+            settings: of all trials of the sweep.
+            leaving: tells whether the node is about to be taken away, so that a trial reports before its time.
+        """
+        self._settings, self._leaving = settings, leaving
+        self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
+        prepare_process(settings)
+        with self._watchdog.watching():
+            self._dataset = settings.load_dataset()
+        self._waiting: list[Assignment] = []
+        self._trial: Trial | None = None
+
+    def take(self, assignments: Iterable[Assignment]) -> None:
+        """Take up other configurations; what a trial before them changed in this process is set again."""
+        self._waiting, self._trial = list(assignments), None
+        prepare_process(self._settings)
+
+    def step(self) -> tuple[Sequence[TrialReport], bool]:
+        """Return the reports of one configuration, of several when they are short; and whether these were the last."""
+        started, reports = time.monotonic(), list[TrialReport]()
+        while self._waiting or self._trial is not None:
+            reports.append(self._advance())
+            assert self._trial is not None
+            if not self._trial.finished and not reports[-1].failure:
+                break
+            self._trial = None
+            if time.monotonic() - started >= self._settings.batch_seconds or self._leaving():
+                break
+        return reports, not self._waiting and self._trial is None
+
+    def _advance(self) -> TrialReport:
+        """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
+        assignment = self._waiting[0] if self._trial is None else self._trial.assignment
+        shared = self._settings.checkpoints if self._settings.store is None else None
+        folder = assignment.checkpoints(shared) if shared is not None else None
+        with self._watchdog.watching(folder):
+            if self._trial is None:
+                self._trial = Trial(self._waiting.pop(0), self._settings, self._dataset)
+            return self._trial.advance(leaving=self._leaving)

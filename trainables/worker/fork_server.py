@@ -1,0 +1,92 @@
+"""A process that has imported torch and forks trial processes on request, for sweeps on this machine without Ray.
+
+It starts with the command, so torch is imported while the driver still reads the search space, and a trial process
+costs a fork instead of an import. It never runs a torch operation itself: a fork after one would inherit the locks of
+thread pools whose threads it lacks.
+
+The driver holds the other end of the control socket. When that closes, however the driver died, the server ends, and
+the kernel ends its children with it (`PR_SET_PDEATHSIG`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import struct
+import sys
+from multiprocessing.connection import Connection
+
+FORK, REAP = b"f", b"r"
+"""Requests: fork a trial process around the descriptor that comes along; wait for a child's end."""
+
+REQUEST = struct.Struct("<cq")
+"""A request and the process id it is about; 0 for `FORK`."""
+
+ANSWER = struct.Struct("<q")
+"""The process id of the child that was forked, or the exit code that a child ended with."""
+
+PRELOADED = ("trainables.worker.local_process", "trainables.datasets", "trainables.models", "trainables.losses")
+
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(control: socket.socket) -> None:
+    """Answer requests until the driver closes its end."""
+    for module in PRELOADED:
+        importlib.import_module(module)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 1)
+        if len(message) < REQUEST.size:
+            return
+        kind, pid = REQUEST.unpack(message)
+        if kind == FORK:
+            control.sendall(ANSWER.pack(_forked(control, descriptors[0])))
+        else:
+            control.sendall(ANSWER.pack(_exit_code(pid)))
+
+
+def _forked(control: socket.socket, descriptor: int) -> int:
+    """Fork a trial process that talks through `descriptor`; return its id."""
+    server = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(descriptor)
+        return pid
+    status = 1
+    try:
+        control.close()
+        die_with_parent(server)
+        from trainables.worker.local_process import work
+
+        with Connection(descriptor) as connection:
+            work(connection)
+        status = 0
+    finally:
+        # Not `sys.exit`: what the server would do at its end is not the child's to do.
+        os._exit(status)
+    raise AssertionError("a process that has ended goes on")
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os._exit(1)
+
+
+def _exit_code(pid: int) -> int:
+    """Wait for a child's end; return its exit code, negative for the signal that ended it."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return 0
+    return os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    # Ctrl-C is for the driver, which ends its processes in good order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(socket.socket(fileno=int(sys.argv[1])))

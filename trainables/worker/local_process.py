@@ -1,0 +1,88 @@
+"""A trial process of a sweep on this machine without Ray: takes assignments, sends reports, one after the other.
+
+It talks to the driver's process through one connection: first the settings come, then for each assignment the reports
+of one step after another go, each of which waits for the driver's word whether to go on. All words are plain values.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from threadpoolctl import threadpool_limits
+
+from trainables.worker.assignments import Assignments
+from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_settings import Assignment, TrialSettings
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What a step gave.
+
+    Attributes:
+        reports: of at least one configuration.
+        exhausted: the assignment has no more.
+    """
+
+    reports: tuple[TrialReport, ...]
+    exhausted: bool
+
+
+@dataclass(frozen=True)
+class Died:
+    """The exception that ended the process: its class and its text, the last line naming the cause."""
+
+    type_name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a process is told first.
+
+    Attributes:
+        settings: `TrialSettings` of all trials, as plain values.
+        log: the file that takes what libraries print.
+    """
+
+    settings: Mapping[str, object]
+    log: str
+
+
+def work(connection: Connection) -> None:
+    """Serve assignments until the driver has no more, or is gone."""
+    try:
+        opening: Opening = connection.recv()
+        _write_to(opening.log)
+        settings = TrialSettings.from_mapping(opening.settings)
+        threadpool_limits(settings.threads)  # of numpy's products; torch has its own number
+        process = Assignments(settings)
+        while (assignment := connection.recv()) is not None:
+            process.take(Assignment(*fields) for fields in assignment)
+            _train(process, connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the driver is gone
+    except Exception as error:
+        traceback.print_exception(error)
+        connection.send(Died(type(error).__name__, f"{type(error).__name__}: {error}"))
+
+
+def _train(process: Assignments, connection: Connection) -> None:
+    """Train an assignment up to its end, or until the driver says that it is over."""
+    while True:
+        reports, exhausted = process.step()
+        connection.send(Reports(tuple(reports), exhausted))
+        if not connection.recv():
+            return
+
+
+def _write_to(log: str) -> None:
+    """Send what libraries print to the sweep's log."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
