@@ -39,7 +39,9 @@ Cpus = Annotated[int | None, typer.Option(min=1, help="Cores to use on this mach
 RunsOn = Annotated[
     Executor,
     typer.Option(
-        "--executor", help="local: forked processes of this machine; ray; auto: local without a cluster and cards."
+        "--executor",
+        envvar="SWEEPER_EXECUTOR",
+        help="local: forked processes of this machine; ray; auto: local without a cluster and cards.",
     ),
 ]
 WaitForNodes = Annotated[

@@ -1,4 +1,4 @@
-"""Runs a sweep some of whose trials misbehave: `python -m tests.faults.misbehaving KIND SPACE [CPUS]`.
+"""Runs a sweep some of whose trials misbehave: `python -m tests.faults.misbehaving KIND SPACE CPUS EXECUTOR`.
 
 The whole service runs as by `sweeper run`; only the trials' class is a child of its own, whose configuration 1 does in
 its second epoch what KIND says.
@@ -10,6 +10,7 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,38 +53,49 @@ def devour(configuration: int) -> None:
 KINDS = {"wait_for_ever": wait_for_ever, "lock_up": lock_up, "devour": devour}
 
 
-def misbehaving(kind: str) -> type:
-    """Return the trials' class; a class made in a function travels to the workers as it is."""
-    from trainables.worker.trainable import SweepTrainable
+def misbehave_here(kind: str) -> None:
+    """Let the trials of this process misbehave."""
+    from trainables.worker import hang_watchdog
+    from trainables.worker.trial import Trial
 
-    do = KINDS[kind]
+    hang_watchdog.INTERRUPT_SECONDS = 1.0
+    train, do = Trial._train_epoch, KINDS[kind]
+
+    def train_or_misbehave(trial: Trial) -> Any:
+        if trial.assignment.configuration == BAD and trial.epoch == 1:
+            do(BAD)
+        return train(trial)
+
+    Trial._train_epoch = train_or_misbehave  # type: ignore[method-assign]
+
+
+def misbehaving(kind: str) -> type:
+    """Return the trials' class on Ray; a class made in a function travels to the workers as it is."""
+    from trainables.worker.trainable import SweepTrainable
 
     class Misbehaving(SweepTrainable):
         def setup(self, config: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
-            from trainables.worker import hang_watchdog
-            from trainables.worker.trial import Trial
+            from tests.faults.misbehaving import misbehave_here
 
-            hang_watchdog.INTERRUPT_SECONDS = 1.0
-            train = Trial._train_epoch
-
-            def train_or_misbehave(trial: Trial) -> Any:
-                if trial.assignment.configuration == BAD and trial.epoch == 1:
-                    do(BAD)
-                return train(trial)
-
-            Trial._train_epoch = train_or_misbehave  # type: ignore[method-assign]
+            misbehave_here(kind)
             super().setup(config, settings)
 
     return Misbehaving
 
 
 def misbehave(
-    kind: str, space: Path, folder: Path, *, cpus: int, environment: Mapping[str, str] | None = None
+    kind: str,
+    space: Path,
+    folder: Path,
+    *,
+    cpus: int,
+    executor: str = "local",
+    environment: Mapping[str, str] | None = None,
 ) -> SweepPaths:
     """Run a sweep with one trial that misbehaves, in a process of its own, to its end; return its paths."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.misbehaving", kind, str(space), str(cpus)],
+        [sys.executable, "-m", "tests.faults.misbehaving", kind, str(space), str(cpus), executor],
         cwd=folder,
         env={**os.environ, **(environment or {}), "PYTHONPATH": str(root)},
         capture_output=True,
@@ -97,15 +109,23 @@ def misbehave(
 
 def main() -> None:
     """Run the sweep."""
-    kind, space, cpus = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    kind, space, cpus, executor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     from sweeper.core.ray_environment import prepare
     from sweeper.execution.runner import RunOptions, run_sweep
 
-    prepare(None)
-    from sweeper.execution.ray import executor
+    if executor == "ray":
+        prepare(None)
+        from sweeper.execution.ray import executor as on_ray
 
-    executor.execute = functools.partial(executor.execute, trainable=misbehaving(kind))
-    print(run_sweep(space, [], "s", RunOptions(Path("results"), cpus=cpus)).outcome)
+        on_ray.execute = functools.partial(on_ray.execute, trainable=misbehaving(kind))
+        print(run_sweep(space, [], "s", RunOptions(Path("results"), cpus=cpus, executor="ray")).outcome)
+        return
+    # The server that forks trial processes starts Python anew, with this process's path: what lies there first is run.
+    with tempfile.TemporaryDirectory() as folder:
+        start = f"from tests.faults.misbehaving import misbehave_here\nmisbehave_here({kind!r})\n"
+        Path(folder, "sitecustomize.py").write_text(start)
+        sys.path.insert(0, folder)
+        print(run_sweep(space, [], "s", RunOptions(Path("results"), cpus=cpus, executor="local")).outcome)
 
 
 if __name__ == "__main__":

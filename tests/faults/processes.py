@@ -38,8 +38,23 @@ def below(ancestor: int, *names: str) -> list[int]:
 
 
 def trial_processes(ancestor: int) -> list[int]:
-    """Return the ids of the trial actors below `ancestor`, by the titles that Ray gives them."""
-    return below(ancestor, "Trainable")
+    """Return the ids of the trial processes below `ancestor`: by the titles that Ray gives them, or forked without it."""
+    servers = fork_servers(ancestor)
+    forked = below(ancestor, "trainables.worker.fork_server")
+    return below(ancestor, "Trainable") + [pid for pid in forked if pid not in servers]
+
+
+def fork_servers(ancestor: int) -> list[int]:
+    """Return the ids of `ancestor`'s children that fork trial processes; those keep the command line of theirs."""
+    found = below(ancestor, "trainables.worker.fork_server")
+    return [pid for pid in found if _parent(pid) == ancestor]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def kill_ids(*pids: int) -> None:

@@ -40,10 +40,13 @@ def check_neighbours(paths: SweepPaths, space: Path, *, unhurt: bool = True) -> 
         pytest.param("lock_up", 1, ", and could not be interrupted (after 2 tries)", marks=pytest.mark.slow),
     ],
 )
-def test_a_trial_that_hangs_inside_an_epoch_is_ended(tmp_path: Path, kind: str, retries: int, said: str) -> None:
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_a_trial_that_hangs_inside_an_epoch_is_ended(
+    tmp_path: Path, executor: str, kind: str, retries: int, said: str
+) -> None:
     text = SPACE.replace("retries: 100", f"retries: {retries}\nhang_timeout: 4")
     space = write_space(tmp_path, text)
-    paths = misbehave(kind, space, tmp_path, cpus=2)
+    paths = misbehave(kind, space, tmp_path, cpus=2, executor=executor)
     failed = [fields(record) for record in read_journal(paths.journal) if record.kind == "failed"]
     assert [(body["configuration"], body["kind"], body["counts"]) for body in failed] == [(BAD, "hung", True)] * (
         retries + 1
@@ -63,8 +66,9 @@ def memory() -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_greedy_trial_runs_out_of_the_nodes_memory(tmp_path: Path) -> None:
-    """Ray's monitor kills it once it has taken 3 GiB; what it lets die of its neighbours is tried again."""
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_a_greedy_trial_runs_out_of_the_nodes_memory(tmp_path: Path, executor: str) -> None:
+    """A monitor kills it once it has taken 3 GiB; what that lets die of its neighbours is tried again."""
     space = write_space(tmp_path, SPACE.replace("retries: 100", "retries: 1"))
     now = memory()
     used = now["MemTotal"] - now["MemAvailable"] + 3 * 2**30
@@ -74,7 +78,7 @@ def test_a_greedy_trial_runs_out_of_the_nodes_memory(tmp_path: Path) -> None:
         "RAY_memory_monitor_refresh_ms": "100",
         "RAY_min_memory_free_bytes": "-1",
     }
-    paths = misbehave("devour", space, tmp_path, cpus=2, environment=limits)
+    paths = misbehave("devour", space, tmp_path, cpus=2, executor=executor, environment=limits)
     failed = [fields(record) for record in read_journal(paths.journal) if record.kind == "failed"]
     assert {body["kind"] for body in failed} == {"out_of_memory"}
     greedy = [body for body in failed if body["configuration"] == BAD]

@@ -18,7 +18,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from tests.faults.cluster import local_cluster
 from tests.faults.disturbed import Disturbed, here
-from tests.faults.processes import below, kill_ids, trial_processes, wait_until
+from tests.faults.processes import below, fork_servers, kill_ids, trial_processes, wait_until
 from tests.faults.reference import SMALL
 from tests.running import kill, write_space
 from tests.sweeper.records import fields
@@ -38,15 +38,21 @@ def seed() -> int:
     return drawn
 
 
+@pytest.fixture(params=["local", "ray"])
+def executor(request: pytest.FixtureRequest) -> str:
+    """What carries trials out."""
+    return str(request.param)
+
+
 @pytest.mark.parametrize(("cpus", "kills"), [("1", 2), *(pytest.param(cpus, 20, marks=FULL.marks) for cpus in "12")])
-def test_a_killed_driver(space: Path, tmp_path: Path, seed: int, cpus: str, kills: int) -> None:
-    disturbed = Disturbed(space, tmp_path, seed, "--cpus", cpus)
+def test_a_killed_driver(space: Path, tmp_path: Path, seed: int, executor: str, cpus: str, kills: int) -> None:
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", cpus, "--executor", executor)
     disturbed.fatal(kills, kill, here)
 
 
 @pytest.mark.parametrize("kills", [2, FULL])
-def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
-    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2")
+def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, executor: str, kills: int) -> None:
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", executor)
 
     def strike(process: subprocess.Popen[str]) -> None:
         victims = trial_processes(process.pid)
@@ -75,7 +81,7 @@ def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, 
 @pytest.mark.parametrize("kills", [1, FULL])
 def test_a_killed_head(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
     """The head of a driver's own cluster: the driver cannot go on without it, and ends by itself."""
-    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2")
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "ray")
 
     def strike(process: subprocess.Popen[str]) -> None:
         head = below(process.pid, "/gcs_server", "/raylet/raylet")
@@ -85,6 +91,19 @@ def test_a_killed_head(space: Path, tmp_path: Path, seed: int, kills: int) -> No
         if process.wait(180) != 0:
             # Another process says this for the dead one, a moment later.
             wait_until(lambda: "sweeper resume" in (tmp_path / "driver.err").read_text())
+
+    disturbed.fatal(kills, strike, here)
+
+
+@pytest.mark.parametrize("kills", [1, FULL])
+def test_a_killed_fork_server(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
+    """The trial processes die with it; the driver says so and ends."""
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "local")
+
+    def strike(process: subprocess.Popen[str]) -> None:
+        kill_ids(*fork_servers(process.pid))
+        if process.wait(60) != 0:
+            assert "sweeper resume" in (tmp_path / "driver.err").read_text()
 
     disturbed.fatal(kills, strike, here)
 

@@ -29,8 +29,8 @@ TURN_SECONDS = 0.2
 """The longest that the loop waits for processes before it looks after the driver's other duties."""
 
 MOST_MEMORY = 0.95
-"""Above this share of the machine's memory the largest trial process is ended, as Ray does on its nodes (its
-`RAY_memory_usage_threshold`): the kernel would take whichever process it likes, the driver among them."""
+"""Above this share of the machine's memory the largest trial process is ended, as Ray does on its nodes: the kernel
+would take whichever process it likes, the driver among them. Ray's own variable changes it here, too."""
 
 
 def this_machine(cpus: int | None) -> ClusterView:
@@ -134,13 +134,13 @@ class _Loop:
     def _spare_memory(self) -> None:
         """End the largest process where the machine is about to run out of memory."""
         used = psutil.virtual_memory().percent / 100
-        if used < MOST_MEMORY or not self._busy:
+        if used < float(os.environ.get("RAY_memory_usage_threshold", MOST_MEMORY)) or not self._busy:
             return
         largest = max(self._busy.values(), key=_resident)
         size = _resident(largest) / 2**30
         largest.kill()
         self._server.exit_code(largest)
-        reason = f"its process used {size:.1f} GiB when {used:.0%} of the machine's memory was taken, and was ended"
+        reason = f"the node's memory ran out: its process held {size:.1f} GiB when {used:.0%} was taken"
         self._lose(largest, Failure(OUT_OF_MEMORY, reason))
 
 
