@@ -38,7 +38,7 @@ def below(ancestor: int, *names: str) -> list[int]:
 
 
 def trial_processes(ancestor: int) -> list[int]:
-    """Return the ids of the trial processes below `ancestor`: by the titles that Ray gives them, or forked without it."""
+    """Return the ids of the trial processes below `ancestor`, titled by Ray or forked without it."""
     servers = fork_servers(ancestor)
     forked = below(ancestor, "trainables.worker.fork_server")
     return below(ancestor, "Trainable") + [pid for pid in forked if pid not in servers]

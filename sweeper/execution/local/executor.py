@@ -28,6 +28,8 @@ from trainables.worker.local_process import Died, Opening, Reports
 TURN_SECONDS = 0.2
 """The longest that the loop waits for processes before it looks after the driver's other duties."""
 
+THRESHOLD_VARIABLE = "RAY_memory_usage_threshold"
+
 MOST_MEMORY = 0.95
 """Above this share of the machine's memory the largest trial process is ended, as Ray does on its nodes: the kernel
 would take whichever process it likes, the driver among them. Ray's own variable changes it here, too."""
@@ -134,7 +136,7 @@ class _Loop:
     def _spare_memory(self) -> None:
         """End the largest process where the machine is about to run out of memory."""
         used = psutil.virtual_memory().percent / 100
-        if used < float(os.environ.get("RAY_memory_usage_threshold", MOST_MEMORY)) or not self._busy:
+        if used < float(os.environ.get(THRESHOLD_VARIABLE, MOST_MEMORY)) or not self._busy:
             return
         largest = max(self._busy.values(), key=_resident)
         size = _resident(largest) / 2**30
