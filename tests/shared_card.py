@@ -46,12 +46,12 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
 
     spec, paths = build_spec(SPACE), SweepPaths(folder / "sweep")
     driver = Driver(
-        paths, configurations(spec), seed=0, replicates=1, halving=spec.halving, journal=Journal(paths.journal),
-        state=SweepState(spec.samples), rungs=spec.halving.begin(), retries=0, slots=slots, shares=lambda index: 0.25,
+        paths, configurations(spec), seed=0, replicates=1, schedule=spec.schedule, journal=Journal(paths.journal),
+        state=SweepState(spec.samples), rungs=spec.schedule.begin(), retries=0, slots=slots, shares=lambda index: 0.25,
     )  # fmt: skip
     driver.begin()
     settings = {
-        "dataset": spec.dataset, "max_epochs": 4, "rungs": list(spec.halving.rungs), "objective": "val_nll",
+        "dataset": spec.dataset, "max_epochs": 4, "rungs": list(spec.schedule.rungs), "objective": "val_nll",
         "evaluation": spec.evaluation.model_dump(mode="json"), "checkpoints": str(paths.checkpoints), "device": device,
     }  # fmt: skip
     notes = folder / "notes"
@@ -63,7 +63,7 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
     trials = fold(records, spec.samples).trials
     assert {trial.status for trial in trials.values()} <= {"completed", "early_stopped"}
     assert {trial.device for trial in trials.values()} == {device}
-    assert audit(spec.halving, records)[1] == []
+    assert audit(spec.schedule, records)[1] == []
     _check_neighbours([json.loads(path.read_text()) for path in sorted(notes.iterdir())])
     return [fields(record) for record in records if record.kind == "failed"]
 

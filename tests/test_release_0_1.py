@@ -71,9 +71,9 @@ def test_results_are_those_that_were_written(folder: Path) -> None:
     assert statuses(folder) == STATUSES[folder.name]
     journal = reports(SweepPaths(folder))
     measured = {
-        (record.body["configuration"], row["replicate"], row["epoch"], row["split"], row["stage"]): row["nll"]
+        (record.body.configuration, row["replicate"], row["epoch"], row["split"], row["stage"]): row["nll"]
         for record in journal
-        for row in record.body["evaluations"]
+        for row in record.body.report.evaluations
     }
     shown = queried(folder, "SELECT right(trial, 5)::INT AS c, replicate, epoch, split, stage, nll FROM evaluations")
     assert {(row["c"], row["replicate"], row["epoch"], row["split"], row["stage"]): row["nll"] for row in shown} == (

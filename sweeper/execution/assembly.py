@@ -159,7 +159,7 @@ class Parts:
         return MetricsSink(
             self.sweep.name,
             self.state,
-            self.sweep.spec.halving,
+            self.sweep.spec.schedule,
             publish,
             samples_per_epoch=len(self.dataset.train) * self.sweep.spec.replicates.count,
             gpu=resources["gpu"],
@@ -181,7 +181,7 @@ class Parts:
             self.sweep.configurations,
             seed=spec.seed,
             replicates=spec.replicates.count,
-            halving=spec.halving,
+            schedule=spec.schedule,
             journal=self.mirror.journal(),
             keeper=self.mirror,
             shares=shares,
@@ -240,7 +240,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
     return {
         "dataset": spec.dataset,
         "max_epochs": spec.scheduler.max_epochs,
-        "rungs": list(spec.halving.rungs),
+        "rungs": list(spec.schedule.rungs),
         "objective": spec.objective.metric,
         "evaluation": spec.evaluation.model_dump(mode="json"),
         "tables": str(tables),

@@ -196,7 +196,7 @@ def _what_numbers_follow_from(spec: SweepSpec, dataset: object) -> dict[str, obj
     What is not known to be harmless counts, so that a setting that is added some day is compared without being named.
     """
     parts = {key: part for key, part in spec.model_dump(mode="json").items() if key not in _HARMLESS}
-    parts |= {"dataset": dataset, "scheduler": spec.halving.rungs, "objective": spec.objective.metric}
+    parts |= {"dataset": dataset, "scheduler": spec.schedule.rungs, "objective": spec.objective.metric}
     return dict(json.loads(json.dumps(parts)))
 
 

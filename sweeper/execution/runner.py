@@ -151,7 +151,7 @@ def _drive(
 ) -> Outcome:
     """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date."""
     started = time.monotonic()
-    paths, halving = sweep.paths, sweep.spec.halving
+    paths, schedule = sweep.paths, sweep.spec.schedule
     goodbye = (
         f"the driver died: it was killed, or the Ray cluster's head is gone (see {paths.log})\n"
         f"  every result so far is kept: continue with `sweeper resume {mirror.address}`"
@@ -159,7 +159,7 @@ def _drive(
     with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
         notes = discard_damaged(paths, mirror) if options.discard_damaged else []
-        state, rungs = SweepState(len(sweep.configurations)), halving.begin()
+        state, rungs = SweepState(len(sweep.configurations)), schedule.begin()
         sweep = replace(sweep, configurations=configurations_of(sweep.spec, state.suggested))
         worked = WorkingTime()
         for record in read_journal(paths.journal):
@@ -172,7 +172,7 @@ def _drive(
         if state.attempt or notes or mirror.store is not None:
             tables.rebuild(read_journal(paths.journal))
         follower = MlflowFollower(paths, options.tracking_uri)
-        progress = options.progress(terminal, state, halving, sweep.describe)
+        progress = options.progress(terminal, state, schedule, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)
         with progress, follower, notifier:
             outcome, reason = "finished", None

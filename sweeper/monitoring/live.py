@@ -28,12 +28,12 @@ class Progress:
         self,
         console: Console,
         state: SweepState,
-        halving: Scheduler,
+        schedule: Scheduler,
         describe: Callable[[int], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to show `state` on `console`; `describe` puts a configuration into a few words."""
-        self._console, self._state, self._halving, self._describe = console, state, halving, describe
+        self._console, self._state, self._schedule, self._describe = console, state, schedule, describe
         self._clock = clock
         self._started = clock()
         self._before = sum(t.epochs_trained for t in state.trials.values())
@@ -87,13 +87,13 @@ class Progress:
         now = self._clock()
         if self._live is None and now - self._printed >= PLAIN_LINE_SECONDS:
             self._printed = now
-            self._console.print(progress_line(self._snapshot(), self._halving.metric))
+            self._console.print(progress_line(self._snapshot(), self._schedule.metric))
 
     def _snapshot(self) -> Snapshot:
-        return snapshot(self._state, self._halving, seconds=self._clock() - self._started, epochs_before=self._before)
+        return snapshot(self._state, self._schedule, seconds=self._clock() - self._started, epochs_before=self._before)
 
     def _render(self) -> RenderableType:
         now = self._snapshot()
         if self._stage != "running":
             return Text(f"{self._stage} … {duration(now.seconds)}", style="dim")
-        return progress_panel(now, self._halving.metric, self._describe, [self._cluster] if self._cluster else [])
+        return progress_panel(now, self._schedule.metric, self._describe, [self._cluster] if self._cluster else [])

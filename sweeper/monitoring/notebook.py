@@ -42,9 +42,11 @@ def in_notebook() -> bool:
 class NotebookProgress(Progress):
     """Shows a sweep in the output of the cell that runs it."""
 
-    def __init__(self, console: Console, state: SweepState, halving: Scheduler, describe: Callable[[int], str]) -> None:
+    def __init__(
+        self, console: Console, state: SweepState, schedule: Scheduler, describe: Callable[[int], str]
+    ) -> None:
         """Prepare to show `state`; `console` is not written to."""
-        super().__init__(console, state, halving, describe)
+        super().__init__(console, state, schedule, describe)
         self._handle: Any = None
         self._failures: list[str] = []
 
@@ -102,7 +104,7 @@ class NotebookProgress(Progress):
         parts += [f"<i>{escape(self._cluster)}</i>"] if self._cluster else []
         if now.best is not None:
             words = f"{trial_name(now.best.configuration)} {self._describe(now.best.configuration)}"
-            found = f"{best_text(now.best, self._halving.metric)} after {now.best.epochs} epochs: {words}"
+            found = f"{best_text(now.best, self._schedule.metric)} after {now.best.epochs} epochs: {words}"
             parts.append(f"<b>{escape(found)}</b>")
         parts += [f'<span style="color:#c0392b">{escape(text)}</span>' for text in self._failures[-FAILURES_SHOWN:]]
         lines = "".join(f"<div>{part}</div>" for part in parts)

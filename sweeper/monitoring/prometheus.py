@@ -49,7 +49,7 @@ class MetricsSink:
         self,
         sweep: str,
         state: SweepState,
-        halving: Scheduler,
+        schedule: Scheduler,
         publish: Publish,
         *,
         samples_per_epoch: int,
@@ -63,7 +63,7 @@ class MetricsSink:
         Args:
             sweep: its name, a label of every metric.
             state: of all trials, kept up to date by the driver.
-            halving: gives rungs and objective.
+            schedule: gives rungs and objective.
             publish: takes a metric's name, labels and value.
             samples_per_epoch: that a trial trains on in an epoch, all its replicates together.
             gpu: cards, or a share of one, that a trial takes.
@@ -71,7 +71,7 @@ class MetricsSink:
             clock: seconds, for when to publish.
             wall_clock: seconds since 1970: a sweep counts as alive from its start, before any report.
         """
-        self._sweep, self._state, self._halving, self._publish = sweep, state, halving, publish
+        self._sweep, self._state, self._schedule, self._publish = sweep, state, schedule, publish
         self._samples_per_epoch, self._gpu, self._price = samples_per_epoch, gpu, gpu_hour_price
         self._clock = clock
         self._published = -math.inf
@@ -97,7 +97,7 @@ class MetricsSink:
 
     def values(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield (metric, labels besides the sweep, value)."""
-        now = snapshot(self._state, self._halving, seconds=0.0, epochs_before=0)
+        now = snapshot(self._state, self._schedule, seconds=0.0, epochs_before=0)
         for status, count in now.counts.items():
             yield "sweeper_trials", {"status": status}, count
         for rung, (passed, stopped) in now.rungs.items():
@@ -111,5 +111,5 @@ class MetricsSink:
         if self._price is not None:
             yield "sweeper_cost", {}, hours * self._gpu * self._price
         if now.best is not None and now.best.objective is not None:
-            yield "sweeper_best_objective", {"metric": self._halving.metric}, now.best.objective
+            yield "sweeper_best_objective", {"metric": self._schedule.metric}, now.best.objective
         yield "sweeper_last_report_time_seconds", {}, self._last_report

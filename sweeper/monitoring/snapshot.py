@@ -46,12 +46,12 @@ class Snapshot:
         return max(0.0, self.epochs_expected - self.epochs) * self.seconds / self.epochs
 
 
-def snapshot(state: SweepState, halving: Scheduler, *, seconds: float, epochs_before: float) -> Snapshot:
+def snapshot(state: SweepState, schedule: Scheduler, *, seconds: float, epochs_before: float) -> Snapshot:
     """Return a snapshot: counts, how many trials passed and stopped at each rung, the best trial, throughput.
 
     Args:
         state: of the sweep.
-        halving: gives the rungs and what is better.
+        schedule: gives the rungs and what is better.
         seconds: since this driver began.
         epochs_before: epochs that earlier drivers had done.
     """
@@ -61,14 +61,14 @@ def snapshot(state: SweepState, halving: Scheduler, *, seconds: float, epochs_be
             sum(t.epochs >= rung and t.stop_rung != rung for t in trials),
             sum(t.stop_rung == rung for t in trials),
         )
-        for rung in halving.rungs
+        for rung in schedule.rungs
     }
-    last = halving.rungs[-1]
-    heading = Counter(next((r for r in halving.rungs if r > t.epochs), last) for t in trials if t.status == RUNNING)
-    best = best_trial(state, halving.mode)
+    last = schedule.rungs[-1]
+    heading = Counter(next((r for r in schedule.rungs if r > t.epochs), last) for t in trials if t.status == RUNNING)
+    best = best_trial(state, schedule.mode)
     done = sum(t.epochs_trained for t in trials)
     ended = [t for t in trials if t.status in ENDED]
-    mean = sum(t.epochs for t in ended) / len(ended) if ended else float(halving.max_epochs)
+    mean = sum(t.epochs for t in ended) / len(ended) if ended else float(schedule.max_epochs)
     expected = done + sum(max(0.0, mean - t.epochs_trained) for t in trials if t.status not in ENDED)
-    towards = {rung: heading[rung] for rung in halving.rungs}
+    towards = {rung: heading[rung] for rung in schedule.rungs}
     return Snapshot(state.count(), rungs, towards, best, done - epochs_before, expected - epochs_before, seconds)

@@ -33,7 +33,7 @@ def status_table(output: Path, name: str | None = None) -> Table:
 def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
     """Recompute every journaled decision and suggestion; return what was done and what differs, a sentence each."""
     sweep = open_sweep(name, output)
-    checked, differences = audit(sweep.spec.halving, read_journal(sweep.paths.journal))
+    checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
     if sweep.spec.searcher.learns:
         found = _audit_suggestions(sweep)
@@ -66,7 +66,7 @@ def _row(name: str, output: Path) -> list[str]:
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
     driver = running(sweep.paths)
     counts = state.count()
-    now = snapshot(state, sweep.spec.halving, seconds=0.0, epochs_before=0)
+    now = snapshot(state, sweep.spec.schedule, seconds=0.0, epochs_before=0)
     left = counts["waiting"] + counts["running"] + counts["interrupted"]
     word = "running" if driver else "finished" if not left else (state.outcome or "interrupted")
     word = f"{word} (rehearsal)" if sweep.spec.is_rehearsal else word

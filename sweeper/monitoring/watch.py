@@ -96,7 +96,7 @@ class SweepWatch:
     def _snapshot(self, driver: str | None) -> Snapshot:
         until = self._clock() if driver and self._state.outcome is None else self._state.updated_at or self._began
         seconds = max(0.0, until - self._began)
-        return snapshot(self._state, self.sweep.spec.halving, seconds=seconds, epochs_before=self._before)
+        return snapshot(self._state, self.sweep.spec.schedule, seconds=seconds, epochs_before=self._before)
 
     def _word(self, driver: str | None) -> str:
         if self._state.outcome is not None:

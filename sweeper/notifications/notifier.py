@@ -139,7 +139,7 @@ class Notifier:
                 courier.post(events[0], message)
 
     def _message(self, event: str, text: str, more: Mapping[str, object]) -> dict[str, object]:
-        now = snapshot(self._state, self._sweep.spec.halving, seconds=0.0, epochs_before=0.0)
+        now = snapshot(self._state, self._sweep.spec.schedule, seconds=0.0, epochs_before=0.0)
         best = now.best and {
             "trial": trial_name(now.best.configuration),
             "metric": self._sweep.spec.objective.metric,
@@ -161,7 +161,7 @@ class Notifier:
         }
 
     def _sentence(self) -> str:
-        now = snapshot(self._state, self._sweep.spec.halving, seconds=0.0, epochs_before=0.0)
+        now = snapshot(self._state, self._sweep.spec.schedule, seconds=0.0, epochs_before=0.0)
         if now.best is None:
             return counts_text(now.counts)
         metric, best = self._sweep.spec.objective.metric, now.best

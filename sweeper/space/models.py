@@ -311,11 +311,6 @@ class SweepSpec(_Part):
         return scheduler
 
     @property
-    def halving(self) -> Scheduler:
-        """The same as `schedule`."""
-        return self.schedule
-
-    @property
     def replicate_seeds(self) -> ReplicateSeeds:
         """The seeds of every configuration's replicates."""
         return ReplicateSeeds(self.seed, self.replicates.count, self.replicates.common_seeds)

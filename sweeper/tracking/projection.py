@@ -201,7 +201,7 @@ def _questions(paths: SweepPaths) -> str:
     """Return what to ask MLflow of the sweep, as Markdown."""
     spec = SweepSpec.model_validate(read_specification(paths.sweep_file, required=True))
     return as_markdown(
-        questions(named_components(spec.space.nodes["loss"]), spec.objective.metric, spec.halving.rungs[0])
+        questions(named_components(spec.space.nodes["loss"]), spec.objective.metric, spec.schedule.rungs[0])
     )
 
 

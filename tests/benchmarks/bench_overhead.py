@@ -63,7 +63,7 @@ def run_loop(space: Path) -> float:
         {
             "dataset": spec.dataset,
             "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.halving.rungs),
+            "rungs": list(spec.schedule.rungs),
             "objective": spec.objective.metric,
             "evaluation": spec.evaluation.model_dump(mode="json"),
             "packing": "sequential",

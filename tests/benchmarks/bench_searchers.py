@@ -119,7 +119,7 @@ def run(way: str, seed: int, budget: int) -> Run:
         {
             "dataset": spec.dataset,
             "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.halving.rungs),
+            "rungs": list(spec.schedule.rungs),
             "objective": spec.objective.metric,
             "evaluation": spec.evaluation.model_dump(mode="json"),
             "packing": "sequential",
@@ -130,8 +130,8 @@ def run(way: str, seed: int, budget: int) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         paths = SweepPaths(Path(folder) / "sweep")
         driver = Driver(
-            paths, configurations_of(spec, state.suggested), seed=spec.seed, replicates=1, halving=spec.halving,
-            journal=Journal(paths.journal, durable=False), state=state, rungs=spec.halving.begin(), sinks=[spending],
+            paths, configurations_of(spec, state.suggested), seed=spec.seed, replicates=1, schedule=spec.schedule,
+            journal=Journal(paths.journal, durable=False), state=state, rungs=spec.schedule.begin(), sinks=[spending],
             searcher=searcher_of(spec),
         )  # fmt: skip
         driver.begin()

@@ -142,10 +142,10 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
         made.configurations,
         seed=0,
         replicates=1,
-        halving=spec.halving,
+        schedule=spec.schedule,
         journal=Journal(made.paths.journal),
         state=SweepState(trials),
-        rungs=spec.halving.begin(),
+        rungs=spec.schedule.begin(),
         sinks=[tables],
         slots=cores,
     )

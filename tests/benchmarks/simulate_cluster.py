@@ -139,11 +139,11 @@ def main() -> None:
     asked = parser.parse_args()
     print(f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}")
     sizes = measured()
-    halving = Halving("val_nll", "min", 27, 3, 3)
+    schedule = Halving("val_nll", "min", 27, 3, 3)
     for a_card in asked.a_card:
         cluster = SimulatedCluster(asked.gpus * a_card, epoch_seconds=asked.epoch_seconds * a_card)
         began = time.perf_counter()
-        traffic = simulate(halving, asked.trials, cluster)
+        traffic = simulate(schedule, asked.trials, cluster)
         took = time.perf_counter() - began
         what = f"{asked.trials:,} trials, {asked.gpus:,} GPUs, {a_card} a card, {cluster.epoch_seconds:g} s an epoch"
         print(f"\n{what}, rungs 3/9/27 (simulated in {took:.0f} s)")

@@ -112,7 +112,7 @@ def trained(spec: SweepSpec, chosen: Drawn) -> Undisturbed:
         {
             "dataset": spec.dataset,
             "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.halving.rungs),
+            "rungs": list(spec.schedule.rungs),
             "objective": spec.objective.metric,
             "evaluation": spec.evaluation.model_dump(mode="json"),
         }
@@ -126,7 +126,7 @@ def trained(spec: SweepSpec, chosen: Drawn) -> Undisturbed:
 
 
 def _train(spec: SweepSpec, settings: TrialSettings, chosen: Drawn) -> Undisturbed:
-    rungs, dataset = spec.halving.begin(), settings.load_dataset()
+    rungs, dataset = spec.schedule.begin(), settings.load_dataset()
     records: list[Record] = []
     decisions: dict[int, list[dict[str, Any]]] = {}
     known: list[dict[str, Any]] = []
@@ -157,7 +157,7 @@ def check_survived(paths: SweepPaths, expected: Undisturbed, *, one_at_a_time: b
     count = len(expected.decisions)
     ended = [fields(r)["configuration"] for r in reports if fields(r)["status"] in ENDED]
     assert sorted(ended) == list(range(count)), "every configuration ends exactly once"
-    checked, differences = audit(expected.spec.halving, records)
+    checked, differences = audit(expected.spec.schedule, records)
     assert not differences and checked >= count, differences
     if expected.spec.searcher.learns:
         expected = _check_suggestions(records, expected, one_at_a_time)

@@ -31,7 +31,7 @@ def test_a_trial_that_takes_too_long_ends_and_has_its_time_again_when_it_is_resu
         {
             "dataset": spec.dataset,
             "max_epochs": 9,
-            "rungs": list(spec.halving.rungs),
+            "rungs": list(spec.schedule.rungs),
             "objective": "val_nll",
             "evaluation": spec.evaluation.model_dump(mode="json"),
             "checkpoints": str(tmp_path),

@@ -51,7 +51,7 @@ class Worker:
     """A process with an assignment, as `SweepTrainable` and `Trial` behave."""
 
     paths: SweepPaths
-    halving: Scheduler
+    schedule: Scheduler
     rng: np.random.Generator
     assignment: list[int]
     left: list[int] = field(init=False)
@@ -69,7 +69,7 @@ class Worker:
             if self.current is None:
                 self._begin(self.left.pop(0))
             reports.append(self._advance())
-            if self.epoch < self.halving.max_epochs and not reports[-1]["failure"]:
+            if self.epoch < self.schedule.max_epochs and not reports[-1]["failure"]:
                 break
             self.current = None
             if self.rng.random() < 0.5:
@@ -97,7 +97,7 @@ class Worker:
         while not failed:
             self.epoch += 1
             failed = self.epoch == fails_at(self.current)
-            if self.epoch in self.halving.rungs or self.rng.random() < 0.2:
+            if self.epoch in self.schedule.rungs or self.rng.random() < 0.2:
                 break
         report = self._report(first, failed)
         if not failed:
@@ -107,7 +107,7 @@ class Worker:
     def _report(self, first: int, failed: bool) -> dict[str, Any]:
         assert self.current is not None
         keys = [(r, e) for e in range(first, self.epoch + 1) for r in range(REPLICATES)]
-        at_rung = self.epoch in self.halving.rungs and not failed
+        at_rung = self.epoch in self.schedule.rungs and not failed
         return {
             "configuration": self.current,
             "epoch": self.epoch,
@@ -142,7 +142,7 @@ class FakeSweep:
     """A sweep on disk and what drives it."""
 
     paths: SweepPaths
-    halving: Scheduler
+    schedule: Scheduler
     configurations: int
     retries: int = 1000
     slots: int = 1
@@ -152,11 +152,11 @@ class FakeSweep:
 
     def worker(self, assignment: list[int], rng: np.random.Generator) -> Worker:
         """Start a process on an assignment."""
-        return Worker(self.paths, self.halving, rng, assignment)
+        return Worker(self.paths, self.schedule, rng, assignment)
 
     def driver(self, sink: KillingSink | None = None, **options: Any) -> Driver:
         """Fold the journal and take the sweep up, as `sweeper.execution.runner` does."""
-        state, rungs = SweepState(self.configurations), self.halving.begin()
+        state, rungs = SweepState(self.configurations), self.schedule.begin()
         searcher = self.searcher() if self.searcher is not None else None
         for record in self.records():
             state.apply(record)
@@ -170,7 +170,7 @@ class FakeSweep:
             searcher=searcher,
             seed=0,
             replicates=self.replicates,
-            halving=self.halving,
+            schedule=self.schedule,
             journal=Journal(self.paths.journal, durable=False),
             state=state,
             rungs=rungs,

@@ -79,7 +79,7 @@ class Together(Worker):
             values = [(r, value_of(self.current, r, self.epoch)) for r in live]
             rows += [{"replicate": r, "epoch": self.epoch, "val_nll": v} for r, v in values]
             dead = not self._live()
-            if self.epoch in self.halving.rungs or self.rng.random() < self.interim:
+            if self.epoch in self.schedule.rungs or self.rng.random() < self.interim:
                 break
         report = self._report_of(rows, dead)
         if not dead:
@@ -99,7 +99,7 @@ class Together(Worker):
             if r not in live
         }
         values = [value_of(self.current, r, self.epoch) for r in live]
-        evaluated = live if self.epoch in self.halving.rungs and not dead else []
+        evaluated = live if self.epoch in self.schedule.rungs and not dead else []
         report = {
             "configuration": self.current,
             "epoch": self.epoch,
@@ -150,7 +150,7 @@ class TogetherSweep(FakeSweep):
 
     def worker(self, assignment: list[int], rng: np.random.Generator) -> Worker:
         """Start a process on an assignment."""
-        return Together(self.paths, self.halving, rng, assignment)
+        return Together(self.paths, self.schedule, rng, assignment)
 
 
 @dataclass
@@ -162,7 +162,7 @@ class ApartSweep(FakeSweep):
 
     def worker(self, assignment: list[int], rng: np.random.Generator) -> Worker:
         """Start a process on an assignment."""
-        return Apart(self.paths, self.halving, rng, assignment)
+        return Apart(self.paths, self.schedule, rng, assignment)
 
     def _lose_a_checkpoint(self, rng: np.random.Generator) -> None:
         """Now and then a replicate goes back to an older checkpoint, or to its start."""

@@ -44,7 +44,7 @@ class Inline:
         settings = {
             "dataset": spec.dataset,
             "max_epochs": spec.scheduler.max_epochs,
-            "rungs": list(spec.halving.rungs),
+            "rungs": list(spec.schedule.rungs),
             "objective": spec.objective.metric,
             "evaluation": spec.evaluation.model_dump(mode="json"),
         }
@@ -60,7 +60,7 @@ class Inline:
         return sweep
 
     def drive(self, sweep: Sweep, settings: dict[str, Any], learned: Sequence[Lesson] = ()) -> None:
-        spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), sweep.spec.halving.begin()
+        spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), sweep.spec.schedule.begin()
         searcher = None
         if spec.searcher.learns:
             from sweeper.space.searchers import searcher_for
@@ -72,7 +72,7 @@ class Inline:
         known = [None] * len(sweep.configurations) if searcher is not None else sweep.configurations
         tables = ParquetSink(sweep.paths, schemas, known, replicates=replicates, sweep_seed=spec.seed)
         driver = Driver(
-            sweep.paths, sweep.configurations, seed=spec.seed, replicates=replicates, halving=spec.halving,
+            sweep.paths, sweep.configurations, seed=spec.seed, replicates=replicates, schedule=spec.schedule,
             journal=Journal(sweep.paths.journal, durable=False), state=state, rungs=rungs, sinks=[tables],
             searcher=searcher,
         )  # fmt: skip

@@ -55,7 +55,7 @@ class SimulatedCluster:
     report_seconds: float = 10.0
 
 
-def simulate(halving: Scheduler, trials: int, cluster: SimulatedCluster, seed: int = 0) -> Traffic:
+def simulate(schedule: Scheduler, trials: int, cluster: SimulatedCluster, seed: int = 0) -> Traffic:
     """Run a sweep of `trials` on a cluster and return what reached the driver.
 
     A trial's epoch takes a lognormal time around the median; its loss falls towards a floor of its own.
@@ -63,12 +63,12 @@ def simulate(halving: Scheduler, trials: int, cluster: SimulatedCluster, seed: i
     rng = np.random.default_rng(seed)
     floors = rng.lognormal(-1, 0.5, trials)
     epoch_seconds = cluster.epoch_seconds * rng.lognormal(0, cluster.spread, trials)
-    noise = rng.normal(0, 0.02, (trials, len(halving.rungs)))
-    rungs, waiting, traffic = halving.begin(), iter(range(trials)), Traffic()
+    noise = rng.normal(0, 0.02, (trials, len(schedule.rungs)))
+    rungs, waiting, traffic = schedule.begin(), iter(range(trials)), Traffic()
     # (time of the next report, trial, epochs done by then)
     events: list[tuple[float, int, int]] = []
-    column = {epoch: place for place, epoch in enumerate(halving.rungs)}
-    following = {epoch: min(r for r in halving.rungs if r > epoch) for epoch in range(halving.max_epochs)}
+    column = {epoch: place for place, epoch in enumerate(schedule.rungs)}
+    following = {epoch: min(r for r in schedule.rungs if r > epoch) for epoch in range(schedule.max_epochs)}
 
     def train(now: float, trial: int, done: int) -> None:
         """Go on until the trial's next report: a rung, or the epoch in which `report_seconds` have passed."""

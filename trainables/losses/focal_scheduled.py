@@ -34,7 +34,7 @@ class FocalScheduled(FocalTypeLoss):
         super().__init__(smoothing, smoothing_form)
         self.schedule = SCHEDULES[variant]
         self.switches = (first_switch, second_switch)
-        self.gamma = self.schedule[0]
+        self.gamma: Number = self.schedule[0]
 
     def gammas(self, true_log_p: Tensor) -> Number:
         """Return the γ of the present epoch."""
@@ -53,8 +53,10 @@ class FocalScheduled(FocalTypeLoss):
         return {"gamma": self.gamma}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Take over γ."""
-        self.gamma = number_in(state, "gamma", self.gamma)
+        """Take over γ: a number, or a tensor in a lane."""
+        gamma = state["gamma"]
+        assert isinstance(gamma, (int, float, Tensor))
+        self.gamma = gamma
 
 
 def check_switches(values: Mapping[str, object]) -> str | None:

@@ -28,15 +28,15 @@ class CheckpointKeeper(Protocol):
 class BestCheckpoint:
     """Knows the best trial that has ended, and removes the checkpoints of those that are not it."""
 
-    def __init__(self, keeper: CheckpointKeeper, state: SweepState, halving: Scheduler) -> None:
+    def __init__(self, keeper: CheckpointKeeper, state: SweepState, schedule: Scheduler) -> None:
         """Find the best of the trials that have ended by now.
 
         Args:
             keeper: removes checkpoints.
             state: of the sweep, which goes on changing.
-            halving: says what is better.
+            schedule: says what is better.
         """
-        self._keeper, self._state, self._halving = keeper, state, halving
+        self._keeper, self._state, self._schedule = keeper, state, schedule
         ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
         self._best = max((rank for rank in ranks if rank), default=None)
 
@@ -64,4 +64,4 @@ class BestCheckpoint:
             self._keeper.remove_checkpoints(name)
 
     def _rank(self, index: int) -> Rank | None:
-        return rank_of(self._state.trials[index], self._halving.mode)
+        return rank_of(self._state.trials[index], self._schedule.mode)

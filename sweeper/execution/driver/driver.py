@@ -58,7 +58,7 @@ class Driver:
         *,
         seed: int,
         replicates: int,
-        halving: Scheduler,
+        schedule: Scheduler,
         journal: Journal,
         state: SweepState,
         rungs: RungState,
@@ -82,7 +82,7 @@ class Driver:
             configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
             seed: the sweep's; replicates' seeds follow from it.
             replicates: of each configuration.
-            halving: the scheduler's settings.
+            schedule: the scheduler's settings.
             journal: open for appending.
             state: the fold of the journal so far.
             rungs: the same fold, as the scheduler needs it.
@@ -101,7 +101,7 @@ class Driver:
                 assignment only where no trial can be stopped before its last epoch: the only rung is the last.
             clock: seconds, for polling the stop marker and for recording starts.
         """
-        self.paths, self.configurations, self.halving = paths, configurations, halving
+        self.paths, self.configurations, self.schedule = paths, configurations, schedule
         self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
         self.state, self.rungs = state, rungs
         self.stop_requested: str | None = None
@@ -120,7 +120,7 @@ class Driver:
         self._given_out = GivenOut(max_concurrent)
         self._starting: dict[int, float] = {}
         self._polled = -math.inf
-        self._checkpoints = BestCheckpoint(self.keeper, state, halving)
+        self._checkpoints = BestCheckpoint(self.keeper, state, schedule)
         for trial in state.trials.values():
             if failed_too and trial.status == FAILED:
                 trial.reopen()
@@ -159,7 +159,7 @@ class Driver:
         if self.closing or not self._has_room or not (self._queue or self._suggest()):
             return None
         size = 1
-        if len(self.halving.rungs) == 1 and self._searcher is None:
+        if len(self.schedule.rungs) == 1 and self._searcher is None:
             # Shares shrink towards the end, so that no process is left with a long rest to do alone.
             size = min(BATCH_LIMIT, math.ceil(len(self._queue) / (4 * self._slots)))
         assignment = [self._queue.popleft()]

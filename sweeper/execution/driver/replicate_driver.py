@@ -169,7 +169,7 @@ class ReplicateDriver(Driver):
     def _settle(self, configuration: int) -> None:
         """Judge a configuration as far as all its replicates have come; let them go on from a rung."""
         trial = self.state.trials[configuration]
-        report = merged_report(trial, self._replicates, self.halving.metric, TRIALS)
+        report = merged_report(trial, self._replicates, self.schedule.metric, TRIALS)
         if report is not None:
             self._on_report(report)
         elif len(trial.replicates) == self._replicates and trial.status not in ENDED:

@@ -49,7 +49,7 @@ def test_an_extended_sweep_trains_only_what_is_new_and_equals_one_that_trained_e
     assert inline.trained == [4, 5]
     records = list(read_journal(extended.paths.journal))
     assert decisions_of(reports(extended.paths)) == decisions_of(reports(whole.paths))
-    checked, differences = audit(extended.spec.halving, records)
+    checked, differences = audit(extended.spec.schedule, records)
     assert checked and not differences
     for table in TABLES:
         assert rows(extended, table) == rows(whole, table), table
@@ -68,7 +68,7 @@ def test_a_trial_that_goes_further_here_keeps_its_reports_and_is_trained_again(i
     turned = inline.run("turned", "objective.mode=max", every=True)
     assert inline.trained, "what was worst goes furthest now"
     alone = inline.run("alone", "objective.mode=max")
-    assert not audit(turned.spec.halving, read_journal(turned.paths.journal))[1]
+    assert not audit(turned.spec.schedule, read_journal(turned.paths.journal))[1]
     assert all(trial.status in ENDED for trial in fold(read_journal(turned.paths.journal), 4).trials.values())
     measured, expected = metrics_by_key(reports(turned.paths)), metrics_by_key(reports(alone.paths))
     shared = measured.keys() & expected.keys()

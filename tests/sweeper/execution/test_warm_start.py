@@ -111,7 +111,7 @@ def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
     moved = shutil.copytree(warm.paths.journal, tmp_path / "journal")
     audited = audit_suggestions(lambda: searcher_for(warm.spec), read_journal(moved))
     assert (audited.checked, audited.differences) == (6, [])
-    assert not audit(warm.spec.halving, records)[1]
+    assert not audit(warm.spec.schedule, records)[1]
 
 
 def _suggestions(sweep: Sweep) -> list[Any]:

@@ -81,8 +81,8 @@ class Kept:
 def named(sweep: Sweep, folder: Path) -> dict[str, Any]:
     """Return the best trial by who names it; a value where only that is shown."""
     state = fold(read_journal(sweep.paths.journal), 3)
-    halving = sweep.spec.halving
-    now = snapshot(state, halving, seconds=0.0, epochs_before=0)
+    schedule = sweep.spec.schedule
+    now = snapshot(state, schedule, seconds=0.0, epochs_before=0)
     sent: list[dict[str, Any]] = []
 
     def send(target: Target, message: bytes) -> None:
@@ -91,10 +91,10 @@ def named(sweep: Sweep, folder: Path) -> dict[str, Any]:
     with Notifier([Target("webhook 1", frozenset({"end"}), url="http://x")], sweep, state, "x", send=send) as notifier:
         notifier.ended("finished")
     published: dict[str, float] = {}
-    sink = MetricsSink("s", state, halving, lambda n, _, v: published.update({n: v}), samples_per_epoch=1, gpu=0)
+    sink = MetricsSink("s", state, schedule, lambda n, _, v: published.update({n: v}), samples_per_epoch=1, gpu=0)
     sink.publish(running=False)
     kept = Kept()
-    BestCheckpoint(kept, state, halving).remove_leftovers()
+    BestCheckpoint(kept, state, schedule).remove_leftovers()
     folder.mkdir()
     diagrams = [p for p, _ in artifacts(sweep.paths, state, "min", folder) if p.suffix == ".svg"]
     [titled] = [index for index in VALUES for p in diagrams if f">{trial_name(index)}, the best" in p.read_text()]

@@ -47,11 +47,11 @@ def test_counts_rungs_and_best():
 
 
 def test_the_best_of_a_metric_that_should_be_large():
-    halving = Halving("val_accuracy", "max", 27, 3, 3)
-    assert snapshot(_sweep(), halving, seconds=1, epochs_before=0).best.configuration == 0
+    schedule = Halving("val_accuracy", "max", 27, 3, 3)
+    assert snapshot(_sweep(), schedule, seconds=1, epochs_before=0).best.configuration == 0
     state = _sweep()
     del state.trials[0]
-    assert snapshot(state, halving, seconds=1, epochs_before=0).best.configuration == 1
+    assert snapshot(state, schedule, seconds=1, epochs_before=0).best.configuration == 1
 
 
 def test_a_value_that_is_no_number_is_never_the_best():

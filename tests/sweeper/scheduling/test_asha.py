@@ -25,22 +25,22 @@ from tests.sweeper.simulated_halving import simulate
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 
 
-def _stream(seed, halving, trials):
+def _stream(seed, schedule, trials):
     """Reports (configuration, rung, value) in a random order of arrival; values on a coarse grid, so that many tie."""
     rng = np.random.default_rng(seed)
-    values = rng.integers(0, 12, (trials, len(halving.rungs))) / 7 - 0.5
+    values = rng.integers(0, 12, (trials, len(schedule.rungs))) / 7 - 0.5
     if seed % 2:
         values = rng.standard_normal(values.shape)
     at = [0] * trials
-    while any(at[t] < len(halving.rungs) for t in range(trials)):
-        trial = rng.choice([t for t in range(trials) if at[t] < len(halving.rungs)])
-        stopped = yield int(trial), halving.rungs[at[trial]], float(values[trial, at[trial]])
-        at[trial] = len(halving.rungs) if stopped else at[trial] + 1
+    while any(at[t] < len(schedule.rungs) for t in range(trials)):
+        trial = rng.choice([t for t in range(trials) if at[t] < len(schedule.rungs)])
+        stopped = yield int(trial), schedule.rungs[at[trial]], float(values[trial, at[trial]])
+        at[trial] = len(schedule.rungs) if stopped else at[trial] + 1
 
 
-def _play(halving, stream, rungs=None):
+def _play(schedule, stream, rungs=None):
     """Decide on every report of a stream and add it to the rungs; a stopped trial reports no more."""
-    rungs = rungs if rungs is not None else Rungs(halving)
+    rungs = rungs if rungs is not None else Rungs(schedule)
     made, stopped = [], None
     while True:
         try:
@@ -58,19 +58,19 @@ def _record(sequence, configuration, epoch, value, decision):
     return made_record(sequence, "report", float(sequence), body)
 
 
-def _records(halving, seed, trials=25):
-    return [_record(i, *report) for i, report in enumerate(_play(halving, _stream(seed, halving, trials)))]
+def _records(schedule, seed, trials=25):
+    return [_record(i, *report) for i, report in enumerate(_play(schedule, _stream(seed, schedule, trials)))]
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("seed", range(60))
 def test_decisions_equal_ray_tunes(seed, mode):
     factor = (3, 2, 4, 3, 5)[seed % 5]
-    halving = Halving("val_nll", mode, factor**3 * 2, 2, factor)
-    bracket = _Bracket(2, halving.max_epochs, factor, 0)
-    assert [int(milestone) for milestone, _ in reversed(bracket._rungs)][: len(halving.rungs)] == list(halving.rungs)
-    for configuration, epoch, value, decision in _play(halving, _stream(seed, halving, 12 + seed)):
-        if epoch == halving.max_epochs:
+    schedule = Halving("val_nll", mode, factor**3 * 2, 2, factor)
+    bracket = _Bracket(2, schedule.max_epochs, factor, 0)
+    assert [int(milestone) for milestone, _ in reversed(bracket._rungs)][: len(schedule.rungs)] == list(schedule.rungs)
+    for configuration, epoch, value, decision in _play(schedule, _stream(seed, schedule, 12 + seed)):
+        if epoch == schedule.max_epochs:
             assert decision.kind == "complete"
             continue
         score = value if mode == "max" else -value
@@ -109,9 +109,9 @@ def test_rungs_are_whole_epochs_ending_at_the_last(maximum, grace, factor, rungs
 
 
 def test_without_a_scheduler_there_is_one_rung_and_no_stop():
-    halving = RunToEnd("val_nll", "min", 27)
-    assert halving.rungs == (27,)
-    rungs = halving.begin()
+    schedule = RunToEnd("val_nll", "min", 27)
+    assert schedule.rungs == (27,)
+    rungs = schedule.begin()
     rungs.add(27, 0, 0.1)
     assert decide(rungs, 1, 9, 99.0) is None
     assert decide(rungs, 1, 27, 99.0).kind == "complete"
@@ -179,10 +179,10 @@ def test_a_resumed_configuration_cannot_compete_with_itself():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_replay_gives_the_same_rungs_and_decisions_wherever_it_was_interrupted(seed):
-    halving = dataclasses.replace(HALVING, mode=("min", "max")[seed % 2])
-    records = _records(halving, seed)
+    schedule = dataclasses.replace(HALVING, mode=("min", "max")[seed % 2])
+    records = _records(schedule, seed)
     for cut in range(len(records) + 1):
-        rungs = Rungs(halving)
+        rungs = Rungs(schedule)
         for record in records[:cut]:
             rungs.apply(record)
         for record in records[cut:]:

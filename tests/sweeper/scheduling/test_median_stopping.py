@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
-from sweeper.journal.journal import Record
+from sweeper.journal.records import Record, Reported
 from sweeper.planning.plan import simulate
 from sweeper.results import load
 from sweeper.scheduling.audit import audit
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
 from tests.running import sweeper
+from tests.sweeper.records import trial_report
 
 RULE = MedianStopping("val_nll", "min", 12, 2, 3, 2)
 
@@ -109,8 +111,13 @@ def test_rungs_begin_with_the_grace_epochs_and_end_with_the_last():
 def _records(seed, trials=20):
     found = []
     for number, (trial, rung, value, decision) in enumerate(_events(RULE, seed, trials)):
-        body = {"configuration": trial, "epoch": rung, "objective": value, "decision": decision.to_dict()}
-        found.append(Record(number, "report", float(number), body))
+        body = Reported(
+            trial_report(configuration=trial, epoch=rung, objective=value),
+            attempt=1,
+            status="running",
+            decision=decision,
+        )
+        found.append(Record(number, float(number), body))
     return found
 
 
@@ -118,10 +125,12 @@ def _records(seed, trials=20):
 def test_an_audit_recomputes_every_decision_and_finds_a_changed_value(seed):
     records = _records(seed)
     assert audit(RULE, records) == (len(records), [])
-    assert len({record.body["decision"]["kind"] for record in records}) == 3
-    compared = [place for place, record in enumerate(records) if record.body["decision"]["cutoff"] is not None]
+    assert len({record.body.decision.kind for record in records}) == 3
+    compared = [place for place, record in enumerate(records) if record.body.decision.cutoff is not None]
     place = compared[len(compared) // 2]
-    records[place].body["decision"]["cutoff"] += 1e-9
+    reported = records[place].body
+    changed = replace(reported.decision, cutoff=reported.decision.cutoff + 1e-9)
+    records[place] = replace(records[place], body=replace(reported, decision=changed))
     _, differences = audit(RULE, records[: place + 1])
     assert len(differences) == 1 and differences[0].startswith(f"record {place}: ")
 

@@ -30,8 +30,8 @@ HALVING = Halving("val_nll", "min", 27, 3, 3)
 TO_THE_END = RunToEnd("val_nll", "min", 27)
 
 
-def _sweep(tmp_path, name="sweep", halving=HALVING, kind=FakeSweep, **options):
-    return kind(SweepPaths(tmp_path / name), halving, COUNT, searcher=lambda: searcher_for(SPEC), **options)
+def _sweep(tmp_path, name="sweep", schedule=HALVING, kind=FakeSweep, **options):
+    return kind(SweepPaths(tmp_path / name), schedule, COUNT, searcher=lambda: searcher_for(SPEC), **options)
 
 
 def _suggestions(sweep):
@@ -57,7 +57,7 @@ def _check(sweep):
     assert len(_suggestions(sweep)) == COUNT
     state = fold(records, COUNT)
     assert all(trial.status in ENDED for trial in state.trials.values())
-    assert audit(sweep.halving, records)[1] == []
+    assert audit(sweep.schedule, records)[1] == []
     found = audit_suggestions(lambda: searcher_for(SPEC), records)
     assert (found.checked, found.differences) == (COUNT, [])
     ended = [fields(r)["configuration"] for r in records if r.kind == "report" and fields(r)["status"] in ENDED]
@@ -65,10 +65,10 @@ def _check(sweep):
     assert state.suggested == {index: values for index, (_, values) in enumerate(_suggestions(sweep))}
 
 
-@pytest.mark.parametrize("halving", [HALVING, TO_THE_END])
+@pytest.mark.parametrize("schedule", [HALVING, TO_THE_END])
 @pytest.mark.parametrize("seed", range(3))
-def test_one_at_a_time_kills_change_no_suggestion_and_no_decision(tmp_path, seed, halving):
-    undisturbed, disturbed = (_sweep(tmp_path, name, halving) for name in ("undisturbed", "disturbed"))
+def test_one_at_a_time_kills_change_no_suggestion_and_no_decision(tmp_path, seed, schedule):
+    undisturbed, disturbed = (_sweep(tmp_path, name, schedule) for name in ("undisturbed", "disturbed"))
     undisturbed.run(np.random.default_rng(seed))
     disturbed.run(np.random.default_rng(seed + 100), kills=25, trouble=0.05)
     assert json.dumps(_suggestions(disturbed)) == json.dumps(_suggestions(undisturbed))
@@ -98,8 +98,8 @@ def test_a_kill_after_any_single_record_changes_nothing(tmp_path):
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 12))
-def test_several_at_a_time_each_number_is_suggested_once(tmp_path_factory, seed, slots, halving, kills):
-    sweep = _sweep(tmp_path_factory.mktemp("sweep"), halving=halving, slots=slots)
+def test_several_at_a_time_each_number_is_suggested_once(tmp_path_factory, seed, slots, schedule, kills):
+    sweep = _sweep(tmp_path_factory.mktemp("sweep"), schedule=schedule, slots=slots)
     sweep.run(np.random.default_rng(seed), kills=kills, trouble=0.08)
     _check(sweep)
 

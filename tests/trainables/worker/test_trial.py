@@ -134,9 +134,9 @@ def test_the_last_evaluation_is_the_end(dataset):
 def test_the_judged_calibration_error_has_the_bins_of_the_evaluation(dataset, bins):
     evaluation = replace(SETTINGS.evaluation, bins=bins)
     report = Trial(_assignment(), replace(SETTINGS, objective="val_ece", evaluation=evaluation), dataset).advance()
-    found = [row["ece"] for row in report["evaluations"] if row["split"] == "val"]
-    assert [row["val_ece"] for row in report["epochs"]] == pytest.approx(found, rel=1e-12)
-    assert report["objective"] == pytest.approx(sum(found) / len(found), rel=1e-12)
+    found = [row["ece"] for row in report.evaluations if row["split"] == "val"]
+    assert [row["val_ece"] for row in report.epochs] == pytest.approx(found, rel=1e-12)
+    assert report.objective == pytest.approx(sum(found) / len(found), rel=1e-12)
 
 
 def test_a_report_between_rungs_has_no_evaluation(dataset):

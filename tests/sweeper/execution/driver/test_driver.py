@@ -26,8 +26,8 @@ TO_THE_END = RunToEnd("val_nll", "min", 27)
 COUNT = 14
 
 
-def _sweep(tmp_path, halving=HALVING, name="sweep", **options):
-    return FakeSweep(SweepPaths(tmp_path / name), halving, options.pop("configurations", COUNT), **options)
+def _sweep(tmp_path, schedule=HALVING, name="sweep", **options):
+    return FakeSweep(SweepPaths(tmp_path / name), schedule, options.pop("configurations", COUNT), **options)
 
 
 def _decisions(sweep):
@@ -52,7 +52,7 @@ def _check_invariants(sweep):
     records = list(sweep.records())
     state = fold(records, sweep.configurations)
     assert _endings(sweep) == dict.fromkeys(range(sweep.configurations), 1)
-    _, differences = audit(sweep.halving, records)
+    _, differences = audit(sweep.schedule, records)
     assert differences == []
     for table in ("epochs", "evaluations"):
         rows = [
@@ -68,7 +68,7 @@ def _check_invariants(sweep):
             )
             if trial.stop_kind == "crash":
                 continue
-            rungs = [rung for rung in sweep.halving.rungs if rung <= trial.sound_epochs]
+            rungs = [rung for rung in sweep.schedule.rungs if rung <= trial.sound_epochs]
             assert epochs == (list(range(1, trial.epochs + 1)) if table == "epochs" else rungs), (table, index)
     return state
 
@@ -86,10 +86,10 @@ def _kept(sweep):
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("seed", range(12))
 def test_one_at_a_time_kills_change_no_decision(tmp_path, seed, mode):
-    halving = dataclasses.replace(HALVING, mode=mode)
-    undisturbed = _sweep(tmp_path, halving, "undisturbed")
+    schedule = dataclasses.replace(HALVING, mode=mode)
+    undisturbed = _sweep(tmp_path, schedule, "undisturbed")
     undisturbed.run(np.random.default_rng(seed))
-    disturbed = _sweep(tmp_path, halving, "disturbed")
+    disturbed = _sweep(tmp_path, schedule, "disturbed")
     disturbed.run(np.random.default_rng(seed + 100), kills=25, trouble=0.05)
     assert _decisions(disturbed) == _decisions(undisturbed)
     for sweep in (undisturbed, disturbed):
@@ -115,8 +115,8 @@ def test_records_lost_at_the_journals_end_leave_no_gap(tmp_path, seed):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 15))
-def test_several_at_a_time_every_configuration_ends_once(tmp_path_factory, seed, slots, halving, kills):
-    sweep = _sweep(tmp_path_factory.mktemp("sweep"), halving, slots=slots, configurations=16)
+def test_several_at_a_time_every_configuration_ends_once(tmp_path_factory, seed, slots, schedule, kills):
+    sweep = _sweep(tmp_path_factory.mktemp("sweep"), schedule, slots=slots, configurations=16)
     sweep.run(np.random.default_rng(seed), kills=kills, trouble=0.08)
     state = _check_invariants(sweep)
     for trial in state.trials.values():

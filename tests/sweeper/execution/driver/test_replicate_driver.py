@@ -27,12 +27,12 @@ TO_THE_END = RunToEnd("val_nll", "min", 27)
 CONFIGURATIONS = 12
 
 
-def _apart(tmp_path, halving=HALVING, name="apart", **options):
-    return ApartSweep(SweepPaths(tmp_path / name), halving, options.pop("configurations", CONFIGURATIONS), **options)
+def _apart(tmp_path, schedule=HALVING, name="apart", **options):
+    return ApartSweep(SweepPaths(tmp_path / name), schedule, options.pop("configurations", CONFIGURATIONS), **options)
 
 
-def _together(tmp_path, halving=HALVING):
-    sweep = TogetherSweep(SweepPaths(tmp_path / "together"), halving, CONFIGURATIONS)
+def _together(tmp_path, schedule=HALVING):
+    sweep = TogetherSweep(SweepPaths(tmp_path / "together"), schedule, CONFIGURATIONS)
     sweep.run(np.random.default_rng(0))
     return sweep
 
@@ -62,28 +62,28 @@ def _kept(sweep):
     return {path.name for path in sweep.paths.checkpoints.iterdir() if any(path.rglob("e*.pt"))}
 
 
-@pytest.mark.parametrize("halving", [HALVING, TO_THE_END, dataclasses.replace(HALVING, mode="max")])
+@pytest.mark.parametrize("schedule", [HALVING, TO_THE_END, dataclasses.replace(HALVING, mode="max")])
 @pytest.mark.parametrize("seed", range(4))
-def test_replicates_apart_end_as_they_do_together_through_kills_and_crashes(tmp_path, seed, halving):
-    together, apart = _together(tmp_path, halving), _apart(tmp_path, halving)
+def test_replicates_apart_end_as_they_do_together_through_kills_and_crashes(tmp_path, seed, schedule):
+    together, apart = _together(tmp_path, schedule), _apart(tmp_path, schedule)
     apart.run(np.random.default_rng(seed), kills=30, trouble=0.05)
     assert _told(apart) == _told(together)
-    assert audit(halving, apart.records())[1] == []
+    assert audit(schedule, apart.records())[1] == []
     assert _kept(apart) == _kept(together)
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 7), st.sampled_from([HALVING, TO_THE_END]), st.integers(0, 15))
 def test_several_at_a_time_every_configuration_ends_once_and_no_row_is_lost(
-    tmp_path_factory, seed, slots, halving, kills
+    tmp_path_factory, seed, slots, schedule, kills
 ):
-    sweep = _apart(tmp_path_factory.mktemp("sweep"), halving, slots=slots)
+    sweep = _apart(tmp_path_factory.mktemp("sweep"), schedule, slots=slots)
     sweep.run(np.random.default_rng(seed), kills=kills, trouble=0.08)
     records = list(sweep.records())
     reports = [fields(record) for record in records if record.kind == "report"]
     ended = collections.Counter(body["configuration"] for body in reports if body["status"] in ENDED)
     assert ended == dict.fromkeys(range(CONFIGURATIONS), 1)
-    assert audit(halving, records)[1] == []
+    assert audit(schedule, records)[1] == []
     state = fold(records, CONFIGURATIONS)
     for index, trial in state.trials.items():
         for number, replicate in trial.replicates.items():
@@ -121,7 +121,7 @@ def test_records_lost_at_the_journals_end_leave_no_gap(tmp_path, seed):
 
 
 def test_a_replicate_at_a_rung_frees_its_process_and_all_go_on_when_the_last_has_come(tmp_path):
-    sweep = _apart(tmp_path, configurations=1, halving=HALVING)
+    sweep = _apart(tmp_path, configurations=1, schedule=HALVING)
     driver = sweep.driver()
     driver.begin()
     rng = np.random.default_rng(0)
