@@ -18,6 +18,7 @@ from sweeper.api.finished import FinishedRun, ReportPage, Submitted
 from sweeper.core.errors import SweeperError
 from sweeper.core.executors import Executor
 from sweeper.core.plain import Plain
+from sweeper.execution.local.processes import early_server
 from sweeper.remote.reach import all_here, connect, here, remote_output, tracking
 from sweeper.text.display import Shown
 
@@ -76,23 +77,25 @@ def run(
     Raises:
         SweeperError: nothing was started; the message says every fault and its remedy.
     """
-    from sweeper.execution.runner import RunOptions, run_sweep
+    address = address or os.environ.get("RAY_ADDRESS")
+    with early_server(executor, address) as server:
+        from sweeper.execution.runner import RunOptions, run_sweep
 
-    place = _output(output)
-    options = RunOptions(
-        place,
-        address or os.environ.get("RAY_ADDRESS"),
-        cpus,
-        _tracking(tracking_uri, place) if mlflow else None,
-        rehearse=rehearse,
-        reuse=reuse,
-        reuse_from=[reuse_from] if isinstance(reuse_from, str) else reuse_from,
-        wait_for_nodes=60 * wait_for_nodes,
-        notify=notify,
-        progress=_progress(),
-        executor=executor,
-    )
-    return FinishedRun(run_sweep(space, overrides(set), name, options), place)
+        place = _output(output)
+        options = RunOptions(
+            place,
+            address,
+            cpus,
+            _tracking(tracking_uri, place) if mlflow else None,
+            rehearse=rehearse,
+            reuse=reuse,
+            reuse_from=[reuse_from] if isinstance(reuse_from, str) else reuse_from,
+            wait_for_nodes=60 * wait_for_nodes,
+            notify=notify,
+            progress=_progress(),
+            executor=executor,
+        )
+        return FinishedRun(run_sweep(space, overrides(set), name, options, server), place)
 
 
 def resume(
@@ -129,24 +132,26 @@ def resume(
     Raises:
         SweeperError: there is no such sweep, or somebody else drives it.
     """
-    from sweeper.execution.runner import RunOptions, resume_sweep
-    from sweeper.storage.places import split_name
+    address = address or os.environ.get("RAY_ADDRESS")
+    with early_server(executor, address) as server:
+        from sweeper.execution.runner import RunOptions, resume_sweep
+        from sweeper.storage.places import split_name
 
-    name, place = split_name(name, _output(output))
-    options = RunOptions(
-        place,
-        address or os.environ.get("RAY_ADDRESS"),
-        cpus,
-        _tracking(tracking_uri, place, name) if mlflow else None,
-        failed_too=failed,
-        discard_damaged=discard_damaged,
-        settings=overrides(set),
-        wait_for_nodes=60 * wait_for_nodes,
-        notify=notify,
-        progress=_progress(),
-        executor=executor,
-    )
-    return FinishedRun(resume_sweep(name, options), place)
+        name, place = split_name(name, _output(output))
+        options = RunOptions(
+            place,
+            address,
+            cpus,
+            _tracking(tracking_uri, place, name) if mlflow else None,
+            failed_too=failed,
+            discard_damaged=discard_damaged,
+            settings=overrides(set),
+            wait_for_nodes=60 * wait_for_nodes,
+            notify=notify,
+            progress=_progress(),
+            executor=executor,
+        )
+        return FinishedRun(resume_sweep(name, options, server), place)
 
 
 def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown[Plan]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.local.processes import ForkServer
 from sweeper.execution.options import RunOptions
 from sweeper.space.models import Resources
 
@@ -39,13 +36,3 @@ def _joined_already(options: RunOptions) -> bool:
     """Tell whether the program around has joined a Ray cluster, which `auto` takes for its wish to use it."""
     ray = sys.modules.get("ray")
     return options.executor == "auto" and ray is not None and bool(ray.is_initialized())
-
-
-@contextmanager
-def early_server(options: RunOptions) -> Iterator[ForkServer | None]:
-    """Start the process that forks trial processes where it may be needed: it imports torch while the space is read."""
-    if options.executor == "ray" or options.address is not None:
-        yield None
-        return
-    with ForkServer() as server:
-        yield server

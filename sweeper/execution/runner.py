@@ -16,11 +16,11 @@ from typing import Any
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.amendments import amend
 from sweeper.execution.assembly import Parts
-from sweeper.execution.choice import early_server, runs_here
+from sweeper.execution.choice import runs_here
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
 from sweeper.execution.exit_notice import last_words
-from sweeper.execution.local.processes import ForkServer
+from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
 from sweeper.execution.redirect_output import chatter_to
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
@@ -73,14 +73,20 @@ class Outcome:
 
 
 def run_sweep(
-    space: Path | str | Mapping[str, Any], overrides: Sequence[str], name: str | None, options: RunOptions
+    space: Path | str | Mapping[str, Any],
+    overrides: Sequence[str],
+    name: str | None,
+    options: RunOptions,
+    server: ForkServer | None = None,
 ) -> Outcome:
     """Read a search space, or take its values, claim a name for it and run it to its end.
 
+    `server` forks trial processes where these run on this machine; one is started where none is given.
+
     Raises InvalidSearchSpace or SweeperError before anything was started.
     """
-    with early_server(options) as server:
-        return _run_with(server, space, overrides, name, options)
+    with early_server(options.executor, options.address, server) as running:
+        return _run_with(running, space, overrides, name, options)
 
 
 def _run_with(
@@ -121,16 +127,21 @@ def _run_with(
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
 
 
-def resume_sweep(name: str, options: RunOptions) -> Outcome:
+def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = None) -> Outcome:
     """Fold a sweep's journal and run what is unfinished; a sweep in a store is brought here first.
+
+    `server` is as in `run_sweep`.
 
     Raises SweeperError when there is no such sweep, or another driver has it.
     """
     name, output = split_name(name, options.output)
     place = place_of(output, DRIVING)
-    with early_server(options) as server, mirror_of(place.find(name), place) as mirror:
+    with (
+        early_server(options.executor, options.address, server) as running,
+        mirror_of(place.find(name), place) as mirror,
+    ):
         sweep = amend(open_sweep(name, place.folder), options.settings)
-        server = server if runs_here(options, sweep.spec.resources) else None
+        server = running if runs_here(options, sweep.spec.resources) else None
         take_up_kept(sweep.paths)
         targets = notification_targets(sweep.spec, options)
         return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets, server)

@@ -7,11 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 
 from sweeper.core.errors import SweeperError
+from sweeper.core.executors import Executor
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
 
 END_SECONDS = 5.0
@@ -102,3 +104,21 @@ class ForkServer:
                 "was it killed, or memory exhausted? what the sweep has is kept, and `sweeper resume` goes on",
             )
         return int(ANSWER.unpack(data)[0])
+
+
+@contextmanager
+def early_server(
+    executor: Executor, address: str | None, given: ForkServer | None = None
+) -> Iterator[ForkServer | None]:
+    """Start the server where it may be needed, as early as can be: it imports torch while the space is read.
+
+    Args:
+        executor: asked for.
+        address: of a Ray cluster.
+        given: one that runs already, whose owner ends it.
+    """
+    if given is not None or executor == "ray" or address is not None:
+        yield given
+        return
+    with ForkServer() as server:
+        yield server
