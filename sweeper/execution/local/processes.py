@@ -85,19 +85,21 @@ class ForkServer:
         """Return a new trial process that has been sent `opening` (`trainables.worker.local_process.Opening`)."""
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._control, [REQUEST.pack(FORK, 0)], [theirs.fileno()])
-            pid = self._answer()
+            pid = self._ask(REQUEST.pack(FORK, 0), theirs.fileno())
         process = TrialProcess(pid, Connection(ours.detach()))
         process.send(opening)
         return process
 
     def exit_code(self, process: TrialProcess) -> int:
         """Return the exit code of a process that ends or has ended, negative for the signal that ended it."""
-        self._control.sendall(REQUEST.pack(REAP, process.pid))
-        return self._answer()
+        return self._ask(REQUEST.pack(REAP, process.pid))
 
-    def _answer(self) -> int:
-        data = self._control.recv(ANSWER.size, socket.MSG_WAITALL)
+    def _ask(self, request: bytes, *descriptors: int) -> int:
+        try:
+            socket.send_fds(self._control, [request], descriptors)
+            data = self._control.recv(ANSWER.size, socket.MSG_WAITALL)
+        except (BrokenPipeError, ConnectionResetError):
+            data = b""
         if len(data) < ANSWER.size:
             raise ForkServerGone(
                 "the process that forks trial processes has ended",

@@ -1,0 +1,47 @@
+"""Sweeps carried out by forked processes of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sweeper.execution.local.executor import THRESHOLD_VARIABLE, this_machine, usable_cores
+from sweeper.execution.runner import RunOptions, run_sweep
+from sweeper.results import load
+from sweeper.storage.metadata import read_manifest
+from tests.running import write_space
+
+SPACE = """
+dataset: {name: digits}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: asha, max_epochs: 3, grace_epochs: 1, reduction_factor: 3}
+samples: 4
+retries: 1
+space:
+  loss: {one_of: [{name: cross_entropy}, {name: focal, gamma: {uniform: [0.5, 5]}}]}
+  architecture: {name: mlp, width: 16}
+  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, batch_size: 128}
+evaluation: {bins: 15, curvature: false, bootstrap: 0}
+"""
+
+
+def test_the_cores_are_those_that_this_process_may_use():
+    assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
+    assert this_machine(3).trials_at_once({"cpu": 1.0, "gpu": 0.0}) == 3
+    assert this_machine(None).total("CPU") == usable_cores()
+
+
+def test_a_sweep_says_what_carried_it_out(tmp_path: Path):
+    outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", RunOptions(tmp_path / "results", cpus=2))
+    assert outcome.outcome == "finished"
+    assert read_manifest(outcome.sweep.paths.manifest)["executor"] == "local"
+    assert load(outcome.sweep.paths.root).rows("SELECT count(*) AS n FROM trials WHERE status = 'failed'")[0]["n"] == 0
+
+
+def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv(THRESHOLD_VARIABLE, "0.0001")
+    outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", RunOptions(tmp_path / "results", cpus=2))
+    failed = load(outcome.sweep.paths.root).rows("SELECT stop_kind, error FROM trials WHERE status = 'failed'")
+    assert failed and {row["stop_kind"] for row in failed} == {"out_of_memory"}
+    assert all("the node's memory ran out: its process held" in row["error"] for row in failed)
+    assert all("(after 2 tries)" in row["error"] for row in failed)

@@ -1,0 +1,130 @@
+"""Forked trial processes: what they report, how they die, and that none outlives its server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from threadpoolctl import threadpool_limits
+
+from sweeper.execution.local.processes import ForkServer, ForkServerGone, TrialProcess, early_server
+from tests.running import same
+from trainables.worker.local_process import Died, Opening, Reports
+from trainables.worker.trial import Trial
+from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_settings import Assignment, TrialSettings
+
+VALUES = {
+    "loss": {"name": "focal", "gamma": 2.0},
+    "architecture": {"name": "mlp", "width": 16},
+    "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "batch_size": 64},
+}
+SETTINGS = {
+    "dataset": {"name": "digits"},
+    "max_epochs": 3,
+    "rungs": [1, 3],
+    "objective": "val_nll",
+    "evaluation": {"bins": 15, "posthoc": [{"name": "temperature"}], "curvature": None, "bootstrap": 10},
+}
+ASSIGNMENT = [[0, "c00000", VALUES, [7, 8]], [1, "c00001", {**VALUES, "loss": {"name": "cross_entropy"}}, [9, 10]]]
+TIMES = {"wall_seconds", "seconds"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    with ForkServer() as running:
+        yield running
+
+
+def _opening(folder: Path, **settings: object) -> Opening:
+    return Opening({**SETTINGS, **settings}, str(folder / "log"))
+
+
+def _end(server: ForkServer, process: TrialProcess) -> int:
+    process.connection.close()
+    return server.exit_code(process)
+
+
+def _untimed(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _untimed(each) for key, each in value.items() if key not in TIMES}
+    return [_untimed(each) for each in value] if isinstance(value, list) else value
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return same(one, other)
+
+
+def test_a_forked_process_reports_what_a_trial_alone_measures(server: ForkServer, tmp_path: Path) -> None:
+    process = server.fork(_opening(tmp_path))
+    assert process.send(ASSIGNMENT)
+    reports = []
+    while True:
+        said = process.connection.recv()
+        assert isinstance(said, Reports), said
+        reports += said.reports
+        process.send(not said.exhausted)
+        if said.exhausted:
+            break
+    assert _end(server, process) == 0, "it ends by itself when the driver has gone"
+    settings, before = TrialSettings.from_mapping(SETTINGS), torch.get_num_threads()
+    dataset, expected = settings.load_dataset(), []
+    with threadpool_limits(1):
+        prepare_process(settings)
+        for fields in ASSIGNMENT:
+            trial = Trial(Assignment(*fields), settings, dataset)
+            while not trial.finished:
+                expected.append(trial.advance())
+    torch.set_num_threads(before)
+    assert _equal([_untimed(r.to_dict()) for r in reports], [_untimed(r.to_dict()) for r in expected])
+
+
+def test_an_exception_is_told_before_the_end(server: ForkServer, tmp_path: Path) -> None:
+    process = server.fork(_opening(tmp_path, dataset={"name": "nothing_of_that_name"}))
+    said = process.connection.recv()
+    assert isinstance(said, Died) and said.type_name == "ValueError" and "nothing_of_that_name" in said.text
+    assert _end(server, process) == 0
+    assert "Traceback" in (tmp_path / "log").read_text(), "the log gets the place"
+
+
+def test_a_process_that_is_killed_shows_by_the_end_of_its_connection(server: ForkServer, tmp_path: Path) -> None:
+    process = server.fork(_opening(tmp_path))
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises((EOFError, ConnectionResetError)):
+        process.connection.recv()
+    assert server.exit_code(process) == -signal.SIGKILL
+    assert not process.send(ASSIGNMENT)
+
+
+def test_processes_end_with_their_server(tmp_path: Path) -> None:
+    with ForkServer() as server:
+        process = server.fork(_opening(tmp_path))
+        process.send(ASSIGNMENT)
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{process.pid}").exists() and "Z" not in Path(f"/proc/{process.pid}/stat").read_text():
+        assert time.monotonic() < deadline, "the kernel ends a forked process when its server ends"
+        time.sleep(0.01)
+
+
+def test_a_server_that_was_killed_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with ForkServer() as server:
+        server._process.kill()
+        server._process.wait()
+        with pytest.raises(ForkServerGone, match="sweeper resume"):
+            server.fork(_opening(tmp_path))
+
+
+def test_a_server_is_started_only_where_it_may_be_needed() -> None:
+    with early_server("ray", None) as none, early_server("auto", "127.0.0.1:6379") as neither:
+        assert none is None and neither is None
+    with ForkServer() as given, early_server("auto", None, given) as same_one:
+        assert same_one is given
