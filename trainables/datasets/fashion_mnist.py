@@ -99,11 +99,11 @@ def load_fashion_mnist(
         splits["train"],
         splits["test"],
         held_out(splits["train"].targets, "stratified"),
+        image_size=image_size,
+        augmentation=CropAndFlip() if augment else None,
         class_names=CLASS_NAMES,
         mean=MEAN,
         std=STD,
-        augmentation=CropAndFlip() if augment else None,
-        image_size=image_size,
     )
 
 
