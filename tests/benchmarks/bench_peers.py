@@ -8,7 +8,7 @@ what a user of theirs has by default: Ray its three loggers, Optuna each epoch's
 CSV, this tool everything, evaluations at rungs, MLflow and report included. Each tool stops trials as it does.
 
 Each contender is a process in an environment of its own, `build/peers/NAME`: its own packages before those of this
-environment. Contenders take turns, run after run. Epochs are counted, and their time taken, by the same probe for all
+environment, and its own home. After two configurations each to warm up, contenders take turns, run after run. Epochs are counted, and their time taken, by the same probe for all
 (`peers/probe.py`), so a value counts towards the target when it is computed, before it is reported. The target is what
 the best quarter of the configurations that this tool's first run trained to the end reach.
 
@@ -36,6 +36,7 @@ from pathlib import Path
 
 import psutil
 
+from sweeper.scheduling.asha import Halving
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.storage.manifest import hardware
@@ -47,6 +48,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SPACE = "quickstart"
 LIMIT = 3600.0
 """Seconds after which a contender is given up."""
+CONFIGURING = ("RAY_", "TUNE_", "SWEEPER_", "MLFLOW_", "SYNETUNE_")
+"""Beginnings of environment variables that a contender may not inherit."""
 LEAVING = 60.0
 """Seconds that a killed contender's processes have to end by themselves before the benchmark ends them."""
 
@@ -98,11 +101,11 @@ class Bench:
 
     def start(self, contender: Contender, folder: Path, command: str) -> subprocess.Popen[bytes]:
         """Start a contender's script in its environment, in a process group of its own."""
-        home = folder / "home"
+        # A home of its own, too: tools keep caches there, which a user's second run finds.
+        home = self.environments / contender.name / "home"
         home.mkdir(exist_ok=True)
-        # A home of its own too: tools write there by default.
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SWEEPER_"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(CONFIGURING)},
             "HOME": str(home),
             "PYTHONPATH": str(ROOT),
             probe.FILE: str(folder / f"{command}.jsonl"),
@@ -134,6 +137,12 @@ class Bench:
         self.finish(contender, folder, "kept")
         printed = (folder / "kept.out").read_text().splitlines()[-1]
         return {(configuration, epoch) for configuration, epoch in json.loads(printed)}
+
+    def warm_up(self, contender: Contender) -> None:
+        """Train two configurations that do not count, so that files are in memory and caches are made."""
+        folder = self.new_folder(contender, plan_of(2))
+        self.finish(contender, folder, "run")
+        shutil.rmtree(folder)
 
     def run(self, contender: Contender, measured: Measured) -> None:
         """Run a contender once and add what comes out."""
@@ -213,8 +222,10 @@ def plan_of(samples: int) -> Plan:
         {"values": values, "seed": spec.replicate_seeds.of(index)[0]}
         for index, values in enumerate(configurations(spec))
     ]
-    rungs, factor = spec.schedule.rungs, 3
-    return Plan(SPACE, settings, spec.dataset, rungs, factor, chosen, checkpoints=False)
+    schedule = spec.schedule
+    assert isinstance(schedule, Halving)
+    factor = int(schedule.reduction_factor)
+    return Plan(SPACE, settings, spec.dataset, schedule.rungs, factor, chosen, checkpoints=False)
 
 
 def measure(bench: Bench, chosen: Sequence[Contender], runs: int, kills: int) -> list[Measured]:
@@ -228,6 +239,7 @@ def measure(bench: Bench, chosen: Sequence[Contender], runs: int, kills: int) ->
         try:
             if what == "environment":
                 make_environment(contender, bench.environments)
+                bench.warm_up(contender)
             elif what == "run":
                 bench.run(contender, measured)
             else:

@@ -80,7 +80,8 @@ def run(folder: Path, resume: bool) -> None:
         assert worker.stdin is not None
         worker.stdin.write("begin\n")
         worker.stdin.close()
-    if any([worker.wait() for worker in workers]):
+    codes = [worker.wait() for worker in workers]
+    if any(codes):
         raise SystemExit("a worker failed")
 
 

@@ -51,7 +51,8 @@ class Killed:
     @property
     def repeated(self) -> int:
         """How many epochs were trained again."""
-        return len([*self.before, *(self.after or ())]) - len({e.key for e in (*self.before, *(self.after or ()))})
+        trained = [each.key for each in (*self.before, *(self.after or ()))]
+        return len(trained) - len(set(trained))
 
 
 @dataclass
@@ -69,8 +70,7 @@ def epochs_of(path: Path, seeds: Mapping[int, int], began: float) -> list[Epoch]
     """Read what the probe wrote; `seeds` has each seed's configuration."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [
-        Epoch(float(each["time"]) - began, seeds[int(each["seed"])], int(each["epoch"]), float(each["val_nll"]))  # type: ignore[arg-type]
-        for each in map(dict[str, float], json_lines(lines))
+        Epoch(each["time"] - began, seeds[each["seed"]], each["epoch"], each["val_nll"]) for each in json_lines(lines)
     ]
 
 
@@ -136,14 +136,12 @@ def table(contenders: Iterable[Measured], target: float) -> str:
 
 
 def _killed_cells(killed: Sequence[Killed]) -> tuple[str, str]:
-    def counts(of: Callable[[Killed], int]) -> str:
-        return spread([of(each) for each in killed], lambda value: f"{value:.0f}")
+    def counts(values: Iterable[int]) -> str:
+        return spread([*values], lambda value: f"{value:.0f}")
 
-    begun, results = (lambda each: len({e.configuration for e in each.before})), (lambda each: len(dict(each.kept)))
-    kept = (
-        f"{counts(results)} of {counts(begun)} configurations, "
-        f"{counts(lambda each: len(each.kept))} of {counts(lambda each: len({e.key for e in each.before}))} epochs"
-    )
-    faults = sorted({each.fault for each in killed if each.fault})
-    repeated = counts(lambda each: each.repeated)
-    return kept, f"{repeated}; {'; '.join(faults)}" if faults else repeated
+    begun = counts(len({epoch.configuration for epoch in each.before}) for each in killed)
+    trained = counts(len({epoch.key for epoch in each.before}) for each in killed)
+    results = counts(len(dict(each.kept)) for each in killed)
+    kept = f"{results} of {begun} configurations, {counts(len(each.kept) for each in killed)} of {trained} epochs"
+    repeated = counts(each.repeated for each in killed)
+    return kept, "; ".join([repeated, *sorted({each.fault for each in killed if each.fault})])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 WORKERS = 2
 METRIC = "val_nll"
@@ -65,7 +66,7 @@ def contender(run: Callable[[Path, bool], None], kept: Callable[[Path], Kept]) -
     run(options.folder, options.command == "resume")
 
 
-def json_lines(lines: Iterable[str]) -> Iterable[Mapping[str, object]]:
+def json_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file of JSON lines; what a SIGKILL cut off is left out."""
     for line in lines:
         try:

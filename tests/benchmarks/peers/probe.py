@@ -51,11 +51,9 @@ class _Observing(Loader):
 
 
 def observe(replicate: Any, path: str) -> None:
-    """Append time, seed, epoch and val_nll to a file after each epoch; one write a line, so that processes may share it.
+    """Have a class, `Replicate`, append time, seed, epoch and val_nll to a file after each epoch.
 
-    Args:
-        replicate: the class `Replicate`.
-        path: the file.
+    A line is one write, so that processes may share the file.
     """
     train_epoch = replicate.train_epoch
 

@@ -50,6 +50,5 @@ def kept(folder: Path) -> Kept:
     found: Kept = set()
     for path in (folder / NAME).glob("*/result.json"):
         for row in json_lines(path.read_text().splitlines()):
-            values: Any = row
-            found.add((values["config"]["index"], values["epoch"]))
+            found.add((row["config"]["index"], row["epoch"]))
     return found

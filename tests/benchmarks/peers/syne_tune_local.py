@@ -68,7 +68,7 @@ def run(folder: Path, resume: bool) -> None:
 
 
 def kept(folder: Path) -> Kept:
-    """Return the epochs in `results.csv.zip`."""
+    """Return the epochs in `results.csv.zip`, which is written with the first result and every ten seconds after."""
     import pandas
 
     path = folder / NAME / "results.csv.zip"
