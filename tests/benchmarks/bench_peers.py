@@ -8,9 +8,10 @@ what a user of theirs has by default: Ray its three loggers, Optuna each epoch's
 CSV, this tool everything, evaluations at rungs, MLflow and report included. Each tool stops trials as it does.
 
 Each contender is a process in an environment of its own, `build/peers/NAME`: its own packages before those of this
-environment, and its own home. After two configurations each to warm up, contenders take turns, run after run. Epochs are counted, and their time taken, by the same probe for all
-(`peers/probe.py`), so a value counts towards the target when it is computed, before it is reported. The target is what
-the best quarter of the configurations that this tool's first run trained to the end reach.
+environment, and a home of its own. After two configurations each to warm up, contenders take turns, run after run.
+Epochs are counted, and their time taken, by the same probe for all (`peers/probe.py`), so a value counts towards the
+target when it is computed, before it is reported. The target is what the best quarter of the configurations that this
+tool's first run trained to the end reach.
 
 Then each is run again and gets SIGKILL, with its process group, at half its median wall time; what it has on disk is
 counted, and it is resumed as its documentation says (`Tuner.restore`, a study's heartbeat, `Tuner.load`, `sweeper
