@@ -9,7 +9,7 @@ RELEASE := $(VENV)/.release-installed
 SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead losses posthoc curvature scheduler trials replicates lanes-gpu lane-memory lane-evaluation training \
-	report searchers
+	report searchers peers
 
 .PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme fuzz rehearse format graph install \
 	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean
