@@ -70,7 +70,7 @@ def sample_size_remark(rows: Rows, left_out: int) -> str:
     """Return the sentence that says on how many samples the Hessian was taken, and what was left out for it."""
     text = f"Hessian on {int(float_of(rows[0], 'samples'))} validation samples."
     if left_out:
-        text += f" {left_out} measured on another number of samples are left out: such values are not comparable."
+        text += f" {left_out} measured on a different number of samples are left out; their values are not comparable."
     return text
 
 
@@ -85,7 +85,7 @@ def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
         finished = [row for row in mine if row["status"] == FINISHED]
         text = f"{architecture}: finished {correlated(finished, x, y)}"
         if len(finished) < len(mine):
-            text += f"; with those not finished {correlated(mine, x, y)}"
+            text += f"; including unfinished {correlated(mine, x, y)}"
         sentences.append(f"{text}.")
     return sentences
 
@@ -97,11 +97,11 @@ def correlated(rows: Rows, x: str, y: str) -> str:
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:
         return found.text()
-    return f"n = {len(pairs)}, too few for ρ" if len(pairs) < MINIMUM_PAIRS else f"n = {len(pairs)}, all alike"
+    return f"n = {len(pairs)}, too few for ρ" if len(pairs) < MINIMUM_PAIRS else f"n = {len(pairs)}, all values equal"
 
 
 GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
-GAMMA_REMARK = "Squares at γ = 0: cross-entropy, which every focal-type loss is there; not part of ρ."
+GAMMA_REMARK = "Squares: cross-entropy (focal loss at γ = 0); not part of ρ."
 
 
 def only_gamma_varies(results: Results) -> bool:

@@ -136,7 +136,9 @@ def thinned(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
         return list(rows), []
     left_out = set(others) - {others[at * (len(others) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)}
     shown = [row for at, row in enumerate(rows) if at not in left_out]
-    return shown, [f"Of {len(others):,} not finished {MOST_POINTS:,} are drawn, evenly; numbers are of all."]
+    return shown, [
+        f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
+    ]
 
 
 def tagged(status: str, group: str = "") -> dict[str, str]:

@@ -103,7 +103,7 @@ def test_what_was_learned_is_in_the_journal_the_manifest_and_the_summary(
     lines = searcher_lines(load(warm.paths.root))
     assert lines == [
         "optuna chose 6 configurations: 2 trials at random, then from what was observed",
-        f"it knew {number} finished trials of earlier before it began",
+        f"it started from {number} finished trials of earlier",
     ]
     # Two startup trials are known already, so nothing is random: it differs from the one that knew nothing.
     assert _suggestions(warm)[0] != _suggestions(searched)[0]

@@ -205,7 +205,7 @@ def test_the_audit_has_every_comparison_and_what_was_saved(halved: Page, quickst
     stopped = trials[trials.status == "early_stopped"]
     saved, full = int((27 - stopped.epochs).sum()), 27 * len(trials)
     section = halved.sections["scheduler-audit"]
-    assert f"Early stopping saved {saved:,} of the {full:,} epochs of training all in full" in section
+    assert f"Early stopping saved {saved:,} of the {full:,} epochs of the full-training budget" in section
     for panel, rung in enumerate((3, 9)):
         judged = decisions[(decisions.rung == rung) & decisions.kind.isin(["stop", "continue"])]
         traces = halved.data[f"scheduler-audit-{panel}"]["data"]
@@ -244,7 +244,7 @@ def test_families_are_paired_by_settings_on_test_data(page: Page, losses_folder:
         assert difference == pytest.approx(expected)
         assert f"n = {len(shared)} pairs" in page.sections["loss-families"]
     said = page.sections["loss-families"]
-    assert "Paired by equal other settings" in said and "paired by equal seeds" not in said
+    assert "Paired by equal other settings" in said and "paired by seed" not in said
 
 
 def test_time_in_trials_is_the_sum_over_replicates(halved: Page, quickstart_folder: Path) -> None:

@@ -111,7 +111,7 @@ def test_every_part_is_there(page: Page) -> None:
     for key in ["summary", *figures, "trials", "decisions", "failures", "manifest"]:
         assert page.sections[key].strip(), key
     for key in figures:
-        assert "SQL of these data" in page.sections[key] and "SELECT" in page.sections[key]
+        assert "SQL behind the data" in page.sections[key] and "SELECT" in page.sections[key]
         assert re.search(r"\d", page.sections[key]) and f"{key}-0" in page.data
 
 
@@ -135,7 +135,7 @@ def test_the_counts_are_those_of_the_tables(page: Page, quickstart_folder: Path)
     trained = sum(row["epochs"] for row in trials)
     saved = sum(27 - row["epochs"] for row in trials if row["status"] == "early_stopped")
     counts = page.sections[""]
-    assert f"{trained:,} of the 2,592 of training all in full; early stopping saved {saved:,}" in counts
+    assert f"{trained:,} of the 2,592 of the full-training budget; early stopping saved {saved:,}" in counts
     decisions = rows_of(quickstart_folder, "decisions")
     for rung in (3, 9):
         kinds = [row["kind"] for row in decisions if row["rung"] == rung]
