@@ -35,19 +35,19 @@ def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
     """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why."""
     size = dataset_size(spec.dataset)
     if size is not None and _too_much(spec, size):
-        note = "no time: an epoch of this is no work for this machine; see the GPU-hours, or plan with --rehearse"
+        note = "No estimate: too large to measure locally; see the GPU-hours, or plan with --rehearse"
         return plan(spec, workers=workers, note=note, estimated=True)
     try:
         costs = measure_costs(spec)
     except InvalidSearchSpace:
         raise
     except SweeperError as error:
-        return plan(spec, workers=workers, note=f"no time: {error}", estimated=True)
+        return plan(spec, workers=workers, note=f"No estimate: {error}", estimated=True)
     parts = [
-        f"{name} {c.epoch_seconds:.3g} s an epoch, {c.evaluation_seconds:.3g} s an evaluation"
+        f"{name} {c.epoch_seconds:.3g} s per epoch, {c.evaluation_seconds:.3g} s per evaluation"
         for name, c in costs.items()
     ]
-    note = f"time from a short measurement on this machine: {'; '.join(parts)}"
+    note = f"Time estimated from a short measurement on this machine: {'; '.join(parts)}"
     return plan(spec, costs, workers, note, estimated=True)
 
 

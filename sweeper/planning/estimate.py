@@ -1,4 +1,4 @@
-"""GPU-hours of a sweep, reckoned from floating-point operations: nothing is trained, no data are needed.
+"""GPU-hours of a sweep, estimated from floating-point operations, without training and without data.
 
 Operations are counted by running each network once on PyTorch's meta device, which knows shapes only. How many of them
 a card does in a second comes from `hardware.yaml`, which says what was measured and what is assumed.
@@ -97,7 +97,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | N
     known, slowest = cards()
     hours = {card.name: operations / card.operations_per_second / 3600 for card in known}
     assumption = (
-        f"an estimate from {operations:.2g} floating-point operations; the low end is the card's speed on "
+        f"estimated from {operations:.2g} floating-point operations; the low end is the GPU's speed on "
         f"{known[0].name}'s anchor ({known[0].anchor}), the high end {slowest:g} times that, for small images in "
         "float32; see sweeper/planning/hardware.yaml"
     )

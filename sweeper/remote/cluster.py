@@ -131,7 +131,7 @@ class Cluster:
                 return sweep
         names = ", ".join(sorted({sweep.name for sweep in known})[:8])
         raise SweeperError(
-            f"the cluster at {self.address} knows no sweep {name!r}", f"it knows: {names}" if names else "it knows none"
+            f"the cluster at {self.address} has no sweep {name!r}", f"it has: {names}" if names else "it has none"
         )
 
     def logs(self, job: str) -> str:
@@ -183,7 +183,7 @@ class Cluster:
             raise SweeperError(*_refusal(self.address, find_token() is None)) from error
         except (ConnectionError, requests.RequestException) as error:
             raise SweeperError(
-                f"no Ray cluster answers at {self.address}",
+                f"no Ray cluster responds at {self.address}",
                 "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
                 "`kubectl port-forward` or `ray dashboard`",
             ) from error
@@ -199,15 +199,15 @@ def _checked_address(address: str) -> str:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise SweeperError(
-            f"{redact(address)!r} is not the address of a cluster's Jobs API",
-            "write the dashboard's, e.g. http://head:8265; a token belongs into RAY_AUTH_TOKEN_PATH",
+            f"{redact(address)!r} is not the address of a Ray dashboard",
+            "use e.g. http://head:8265; put a token into the file RAY_AUTH_TOKEN_PATH",
         )
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise SweeperError(
-            f"nothing answers at {address}: {getattr(error, 'strerror', None) or error}",
+            f"nothing responds at {address}: {getattr(error, 'strerror', None) or error}",
             "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
             "`kubectl port-forward` or `ray dashboard`",
         ) from error
@@ -217,13 +217,12 @@ def _checked_address(address: str) -> str:
 def _refusal(address: str, missing: bool) -> tuple[str, str]:
     if missing:
         return (
-            f"the cluster at {address} asks for a token, and this environment has none",
-            "set RAY_AUTH_TOKEN_PATH to a file with it; who runs the cluster has it",
+            f"the cluster at {address} requires a token, and this environment has none",
+            "set RAY_AUTH_TOKEN_PATH to a file with the token; ask the cluster's administrator for it",
         )
     return (
-        f"the cluster at {address} refuses this environment's token",
-        "it belongs to another cluster, or was replaced: put the right one into the file that RAY_AUTH_TOKEN_PATH "
-        "names",
+        f"the cluster at {address} rejects this environment's token",
+        "it belongs to another cluster or was replaced; put the right token into the file RAY_AUTH_TOKEN_PATH",
     )
 
 

@@ -65,12 +65,12 @@ class Request:
         """Return the driver's options. Raises SweeperError when one of them would not do, or show a secret."""
         if not is_store_address(self.output) and not Path(self.output).is_absolute():
             raise SweeperError(
-                f"--output {self.output!r} is a folder of this machine, which the cluster does not see",
-                "give --output s3://bucket/prefix, gs://…, or the path of a folder that all its machines share",
+                f"--output {self.output!r} is a folder on this machine that the cluster cannot reach",
+                "give --output s3://bucket/prefix, gs://…, or the path of a folder shared by all its machines",
             )
         if self.tracking_uri is not None and redact(self.tracking_uri) != self.tracking_uri:
             raise SweeperError(
-                "the tracking address carries a password, and everyone who may list the cluster's jobs would see it",
+                "the tracking address contains a password, which everyone who can list the cluster's jobs would see",
                 "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the cluster's environment instead",
             )
         chosen = ["--output", self.output]
@@ -140,8 +140,8 @@ def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str
     wanted = name if name is not None else stem
     if not is_sweep_name(wanted):
         raise SweeperError(
-            f"{wanted!r} cannot be a sweep's name",
-            "use 1 to 100 letters, digits, '_', '.' and '-', beginning with a letter or digit",
+            f"{wanted!r} is not a valid sweep name",
+            "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit",
         )
     if name is not None:
         if taken(name):

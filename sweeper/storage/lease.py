@@ -47,9 +47,9 @@ class Lease:
             driver = _read(descriptor)
             os.close(descriptor)
             raise SweeperError(
-                f"the sweep {self._path.parent.name!r} is being driven already, by process "
+                f"the sweep {self._path.parent.name!r} is already being driven by process "
                 f"{driver.get('pid', '?')} on {driver.get('host', '?')}",
-                f"wait for it, or ask it to end with `sweeper stop {self._path.parent.name}`",
+                f"wait for it, or stop it with `sweeper stop {self._path.parent.name}`",
             )
         self._descriptor = descriptor
         self.beat(force=True)

@@ -201,7 +201,7 @@ class Mirror:
                 if time.monotonic() - self._pushed >= self._pause:
                     self._push()
             except OSError as error:
-                _log.warning("the store will be tried again: %s", error)
+                _log.warning("retrying the store: %s", error)
 
     def _fetch_requested(self) -> None:
         with self._lock:

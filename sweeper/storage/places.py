@@ -86,7 +86,8 @@ def local_copy(name: str, output: str | Path, *, tables: bool = True) -> tuple[s
     place = place_of(output, READING)
     if place.store is None and place.folder.is_absolute() and not place.folder.is_dir() and given == name:
         raise SweeperError(
-            f"there is no folder {place.folder} on this machine", "mount it here, or run the command where it is"
+            f"there is no folder {place.folder} on this machine",
+            "mount it here, or run the command on the machine that has it",
         )
     if place.store is not None:
         fetch(place.store.child(name), place.find(name).root, tables=tables)

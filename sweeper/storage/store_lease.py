@@ -102,7 +102,7 @@ class StoreLease:
     def _taken(self, holder: bytes) -> SweeperError:
         fields = json.loads(holder)
         return SweeperError(
-            f"the sweep {self._name!r} is being driven already, by process {fields.get('pid', '?')} on "
+            f"the sweep {self._name!r} is already being driven by process {fields.get('pid', '?')} on "
             f"{fields.get('host', '?')}",
-            f"wait for it, or ask it to end with `sweeper stop {self._store.uri}`",
+            f"wait for it, or stop it with `sweeper stop {self._store.uri}`",
         )

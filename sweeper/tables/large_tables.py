@@ -197,7 +197,7 @@ class LargeTables:
 
     def _warn(self, part: Path, reason: str) -> None:
         kept = self._generations.set_aside(part)
-        _log.warning("%s of %s is damaged and was set aside as %s: %s", part.parent.name, part.stem, kept, reason)
+        _log.warning("quarantined damaged %s of %s as %s: %s", part.parent.name, part.stem, kept, reason)
 
 
 def _first_group(parts: Sequence[Path]) -> list[Path]:

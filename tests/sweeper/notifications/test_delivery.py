@@ -49,7 +49,7 @@ def test_a_webhook_that_is_busy_is_tried_again():
 @pytest.mark.parametrize(("code", "tries"), [(500, 3), (429, 3), (404, 1), (302, 1)])
 def test_an_answer_that_is_an_error_is_told(code, tries):
     with receiver(code) as server:
-        assert deliver(_webhook(f"{server.url}/s3cr3t"), MESSAGE) == f"it answered {code}"
+        assert deliver(_webhook(f"{server.url}/s3cr3t"), MESSAGE) == f"it returned HTTP {code}"
     assert [path for path, _ in server.messages] == ["/s3cr3t"] * tries, "and no redirect is followed"
 
 

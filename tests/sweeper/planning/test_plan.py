@@ -174,7 +174,7 @@ def test_replicates_apart_take_places_of_their_own():
     assert (plan(together, costs, workers=16).workers, plan(apart, costs, workers=16).workers) == (4, 16)
     assert plan(apart, costs, workers=5).reaching == plan(together, costs, workers=1).reaching
     assert "16 replicates at a time" in _shown(plan(apart, costs, workers=16))
-    assert "trials: a process trains one replicate" in _shown(plan(apart, costs, workers=16))
+    assert "trials: each replicate has its own process" in _shown(plan(apart, costs, workers=16))
 
 
 def _shown(found):

@@ -352,7 +352,7 @@ def test_what_a_package_adds_is_listed_with_where_it_comes_from_and_checked_by_d
     assert losses["focal"].source != "acme 2.0", "the project's own name is not taken away"
     assert [h.default for h in losses["tempered"].hyperparameters] == ["0.5"]
     assert "worst" in {entry.name for entry in catalogue.list_components("metrics")}
-    (check,) = [check for check in checks() if check.subject == "added by packages"]
+    (check,) = [check for check in checks() if check.subject == "components of packages"]
     assert not check.ok and "loss lost: acme:lost" in check.finding and "hides it" in check.finding
     spec = load_spec(_space(installed, space={"loss": "tempered"}, evaluation={"metrics": "worst"}))
     code = code_of(spec)
