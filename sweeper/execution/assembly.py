@@ -94,7 +94,7 @@ class Parts:
             settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
             settings["data_key"] = content_key(self.dataset)
             if self.sweep.spec.resources.gpu == "auto" and resources["gpu"]:
-                self.progress.stage("measuring how much of a card the networks take")
+                self.progress.stage("measuring how much GPU memory the networks need")
             with card_probe(settings, resources["cpu"]) as probe:
                 shares = shares_of(self.sweep, resources["gpu"], probe)
             if isinstance(shares, CardShares):
@@ -220,7 +220,7 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
     if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
         raise SweeperError(
             "resources.gpu is auto, and whether the cluster's autoscaler will start nodes with GPUs cannot be told yet",
-            "say what a trial takes: --set resources.gpu=0.25 for a quarter of a card, or --set resources.gpu=0",
+            "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
         )
     gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cluster.total("GPU") else 0.0)
     resources = {"cpu": float(asked.cpu), "gpu": gpu}
@@ -229,7 +229,7 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
         have = ", ".join(f"{cluster.total(name.upper()):g} {name}" for name in resources)
         need = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
         raise SweeperError(
-            f"no trial fits: one needs {need}, the cluster has {have}",
+            f"no trial fits: a trial needs {need}, the cluster has {have}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
         )
     return resources, slots

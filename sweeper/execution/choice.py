@@ -24,13 +24,13 @@ def runs_here(options: RunOptions, resources: Resources) -> bool:
     if options.executor == "local":
         if options.address is not None:
             raise SweeperError(
-                f"the executor is local, and the cluster is {options.address}",
-                "leave out --executor local, or --address (and RAY_ADDRESS in the environment)",
+                f"the executor is local, but the cluster is {options.address}",
+                "omit --executor local, or --address (and unset RAY_ADDRESS)",
             )
         if on_cards:
             raise SweeperError(
-                f"resources.gpu = {resources.gpu}, and the local executor shares out no cards",
-                "leave out --executor local, or train on the processor: --set resources.gpu=0",
+                f"resources.gpu = {resources.gpu}, and the local executor does not allocate GPUs",
+                "omit --executor local, or train on the CPU: --set resources.gpu=0",
             )
     return options.executor != "ray" and options.address is None and not on_cards and not _joined_already(options)
 

@@ -32,6 +32,6 @@ def discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[st
     if not names:
         return []
     return [
-        f"{len(names)} journal records from {names[0]} on were set aside (as ….damaged in {paths.journal.name}/): "
-        "what they told was measured again"
+        f"{len(names)} journal records from {names[0]} on were quarantined (as ….damaged in {paths.journal.name}/): "
+        "their results were measured again"
     ]

@@ -92,11 +92,11 @@ def choose_sources(
             chosen.names.append(name)
         elif name in named:
             raise SweeperError(
-                f"no trial of {name!r} can be reused: {'; '.join(reasons)}",
-                "make the search spaces agree in that, or leave --reuse-from out",
+                f"cannot reuse trials of {name!r}: {'; '.join(reasons)}",
+                "make the search spaces agree in that, or omit --reuse-from",
             )
         else:
-            chosen.notes.append(f"no trial of {name} can be reused: {'; '.join(reasons)}")
+            chosen.notes.append(f"cannot reuse trials of {name}: {'; '.join(reasons)}")
     return chosen
 
 
@@ -176,13 +176,13 @@ def _differences(spec: SweepSpec, facts: Mapping[str, object], own_code: str | N
     there = _what_numbers_follow_from(source.spec, _manifest(source).get("dataset"))
     reasons = [f"its {key} differs" for key in here if here[key] != there[key]]
     if spec.is_rehearsal != source.spec.is_rehearsal:
-        reasons.append("one of the two is a rehearsal")
+        reasons.append("only one of the two is a rehearsal")
     if own_code != _manifest(source).get(OWN_CODE, {}).get("digest"):
         reasons.append("the code of its own components differs")
     if spec.replicates.packing == TRIALS:
-        reasons.append("replicates with processes of their own (packing: trials) are not taken over")
+        reasons.append("replicates in separate processes (packing: trials) cannot be reused")
     if not reasons and not _attempts_of_this_code(source):
-        reasons.append("its code, or a package under it, was another (or it does not say)")
+        reasons.append("its code or package versions differ or are unknown")
     return reasons
 
 

@@ -153,8 +153,8 @@ def _drive(
     started = time.monotonic()
     paths, schedule = sweep.paths, sweep.spec.schedule
     goodbye = (
-        f"the driver died: it was killed, or the Ray cluster's head is gone (see {paths.log})\n"
-        f"  every result so far is kept: continue with `sweeper resume {mirror.address}`"
+        f"the driver died: it was killed, or the Ray head was lost (see {paths.log})\n"
+        f"  all results so far are kept; continue with `sweeper resume {mirror.address}`"
     )
     with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
@@ -192,7 +192,7 @@ def _drive(
             if driven:
                 notifier.ended(outcome, reason)
             if options.tracking_uri is not None:
-                progress.stage("MLflow: logging what is left")
+                progress.stage("finishing MLflow logging")
             notes += tables.notes + follower.wait(patience(time.monotonic() - started)) + notifier.wait()
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 

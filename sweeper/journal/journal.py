@@ -139,8 +139,8 @@ def _sound(folder: Path, name: str) -> Record:
     except (ValueError, KeyError, TypeError) as error:
         raise SweeperError(
             f"the journal record {folder / name} is damaged: {error}",
-            "restore it from a backup, or run `sweeper resume --discard-damaged` to set it and all later "
-            "records aside and continue from the last sound one",
+            "restore it from a backup, or run `sweeper resume --discard-damaged` to quarantine it and all later "
+            "records and continue from the last valid one",
         ) from error
     return record
 

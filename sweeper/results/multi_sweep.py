@@ -63,7 +63,7 @@ def load_several(names: Sequence[str | Path], output: str | Path = "results") ->
         if found.name in members:
             raise SweeperError(
                 f"{members[found.name].folder} and {found.folder} have the same name, {found.name!r}",
-                "name each sweep once; give one of two folders of the same name another name",
+                "name each sweep once; rename one of two folders with the same name",
             )
         members[found.name] = found
     return SeveralResults(members)

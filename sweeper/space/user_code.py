@@ -45,7 +45,7 @@ def code_of(spec: SweepSpec) -> ExtensionCode | None:
     try:
         return gathered(own_names(spec))
     except (ExtensionError, OSError) as error:
-        raise SweeperError(f"the code of your own components cannot be taken along: {error}") from error
+        raise SweeperError(f"the code of your own components cannot be shipped: {error}") from error
 
 
 def manifest_part(own: ExtensionCode | None) -> dict[str, object]:

@@ -115,7 +115,7 @@ def _best(results: Results) -> str:
     if not board.finished:
         return ""
     row = board.finished[0]
-    chosen = f"the best of {len(board.finished)} finished"
+    chosen = f"best of {len(board.finished)} finished"
     return f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}, {chosen}"
 
 

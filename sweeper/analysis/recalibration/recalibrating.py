@@ -138,7 +138,9 @@ def recalibrate_sweep(
     """
     sweep = open_sweep(name, output)
     if not methods and not bins:
-        raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
+        raise SweeperError(
+            "no post-hoc method and no number of bins was given", "give --method temperature, or --bins 10, or both"
+        )
     take_up_kept(sweep.paths)
     requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
     with showing(sweep.name) as progress:

@@ -74,7 +74,7 @@ class BudgetWatch:
         self._trial_hour_price = self._gpus * (price or 0.0) + self._cpus * (budget.cpu_hour_price or 0.0)
         if budget.cost is not None and not self._trial_hour_price:
             raise SweeperError(
-                f"budget.cost = {budget.cost:g}, and nothing says what a trial's hour costs",
+                f"budget.cost = {budget.cost:g}, but no price per hour is set",
                 "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
             )
         self._tell, self._looked = tell, 0.0

@@ -123,7 +123,7 @@ def test_what_is_not_known_is_said() -> None:
         ("a: 1", "neither a Ray launcher file"),
         ("available_node_types: {}\nhead_node_type: head", "'head' is missing"),
         ("kind: RayCluster\nspec: {}", "'workerGroupSpecs' is missing"),
-        ("kind: RayCluster\nspec: [", "is no YAML"),
+        ("kind: RayCluster\nspec: [", "is not valid YAML"),
     ],
 )
 def test_a_file_that_is_no_cluster_is_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_every_fault_is_told_at_once_without_its_value():
     )
     assert "s3cr3t" not in message
     for part in (
-        "notify[0].webhook: is no http:// or https:// address",
+        "notify[0].webhook: is not an http:// or https:// address",
         "notify[1].command: holds a secret",
         "notify[2].command: runs without a shell",
         "notify[3].command: names no program",

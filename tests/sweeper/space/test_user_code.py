@@ -121,7 +121,7 @@ def test_every_name_that_cannot_be_used_is_told_with_its_line_at_once(folder):
     said = _faults(lambda: load_spec(_space(folder, space={"loss": {"one_of": losses}}, evaluation=evaluation)))
     for words in ("8 faults, nothing was started", "bad has no 'Lair'", "did you mean 'Liar'?", "the type of b is not",
                   "takes no hyperparameter 'aa'", "a = 'x' must be a number", "there is no module 'nowhere'",
-                  "every evaluation measures it: leave it out", "bad:mapping is given twice",
+                  "every evaluation measures it already: remove it", "bad:mapping is given twice",
                   "bad has no 'none'"):  # fmt: skip
         assert words in said, said
     assert said.count("line ") == 8
@@ -300,7 +300,7 @@ def test_a_sweep_is_opened_without_its_code_and_taken_up_with_its_own_copy(folde
 def test_another_sweeps_trials_are_taken_over_only_where_the_code_is_the_same(folder):
     (folder / "mine.py").write_text("def loss(logits, targets): return logits.sum(1)\n")
     spec, code, facts, _ = _begun(folder, "first")
-    with pytest.raises(SweeperError, match="its code, or a package under it, was another"):  # it has no attempt yet
+    with pytest.raises(SweeperError, match="its code or package versions differ"):  # it has no attempt yet
         choose_sources(spec, facts, folder / "results", code.digest, every=False, named=["first"])
     (folder / "mine.py").write_text("def loss(logits, targets): return 2 * logits.sum(1)\n")
     changed = code_of(load_spec(_space(folder, space={"loss": "mine:loss"}, samples=1)))
