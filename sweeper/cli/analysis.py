@@ -49,11 +49,13 @@ def compare(
 @commands.command()
 def claims(
     name: Annotated[
-        str | None, typer.Argument(help="Name or path of a sweep. [default: list every claim and its rule]")
+        str | None, typer.Argument(help="Name or path of a sweep.", show_default="list every claim and its rule")
     ] = None,
     claim: Annotated[
         list[str] | None,
-        typer.Option("--claim", help="Claim to judge; repeatable. [default: the claims that the search space names]"),
+        typer.Option(
+            "--claim", help="Claim to judge; repeatable.", show_default="the claims that the search space names"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     output: Output = RESULTS,
@@ -81,7 +83,8 @@ def recalibrate(
         typer.Option(
             "--method",
             "-m",
-            help="Post-hoc method to fit (see `sweeper spaces --posthoc`); repeatable. [default: none]",
+            help="Post-hoc method to fit (see `sweeper spaces --posthoc`); repeatable.",
+            show_default="none",
         ),
     ] = None,
     option: Annotated[
@@ -91,7 +94,8 @@ def recalibrate(
         ),
     ] = None,
     bins: Annotated[
-        list[int] | None, typer.Option(help="Number of bins for calibration errors; repeatable. [default: the sweep's]")
+        list[int] | None,
+        typer.Option(help="Number of bins for calibration errors; repeatable.", show_default="the sweep's"),
     ] = None,
     output: Output = RESULTS,
 ) -> None:
@@ -118,12 +122,12 @@ def recalibrate(
 def focal_map(
     figure: Annotated[str, typer.Argument(help="Figure to compute: temperatures, bounds or confidence.")],
     gamma: Annotated[
-        list[float] | None, typer.Option(help="γ of the focal map; repeatable. [default: those of the papers]")
+        list[float] | None, typer.Option(help="γ of the focal map; repeatable.", show_default="those of the papers")
     ] = None,
-    classes: Annotated[int | None, typer.Option(help="Number of classes. [default: those of the papers]")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes.", show_default="those of the papers")] = None,
     kind: Annotated[str, typer.Option("--format", help="Output format: table, json, csv or parquet.")] = "table",
     picture: Annotated[
-        Path | None, typer.Option(help="Also write the figure to this HTML file. [default: none]")
+        Path | None, typer.Option(help="Also write the figure to this HTML file.", show_default="none")
     ] = None,
 ) -> None:
     """Compare the focal calibration map with temperature scaling, and show its effect on confidences.

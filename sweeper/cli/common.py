@@ -27,20 +27,21 @@ Name = Annotated[str, typer.Argument(help="Name of the sweep, or path of its res
 Tracking = Annotated[
     str | None,
     typer.Option(
-        "--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow tracking store. [default: a local SQLite file]"
+        "--tracking-uri",
+        envvar="MLFLOW_TRACKING_URI",
+        help="MLflow tracking store.",
+        show_default="a local SQLite file",
     ),
 ]
 NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Write Parquet tables only, no MLflow runs.")]
 Rehearse = Annotated[
     bool,
-    typer.Option(
-        "--rehearse", help="Run a scaled-down copy: digits, small networks, a few epochs. Results are marked."
-    ),
+    typer.Option("--rehearse", help="Scale down to digits, small networks and a few epochs; results are marked."),
 ]
 Address = Annotated[
-    str | None, typer.Option(envvar="RAY_ADDRESS", help="Address of a Ray cluster. [default: start one here]")
+    str | None, typer.Option(envvar="RAY_ADDRESS", help="Address of a Ray cluster.", show_default="start one here")
 ]
-Cpus = Annotated[int | None, typer.Option(min=1, help="CPU cores to use on this machine. [default: all]")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="CPU cores to use on this machine.", show_default="all")]
 RunsOn = Annotated[
     Executor,
     typer.Option(

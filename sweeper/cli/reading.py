@@ -22,7 +22,7 @@ def results(
         list[str], typer.Argument(help="Names or paths of one or more sweeps.", autocompletion=complete_sweep)
     ],
     sql: Annotated[
-        str | None, typer.Option(help="SQL query over the tables and the view `final`. [default: the best trials]")
+        str | None, typer.Option(help="SQL query over the tables and the view `final`.", show_default="the best trials")
     ] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="Output format: table, json, csv or parquet.")] = "table",
     output: Output = RESULTS,
@@ -60,7 +60,7 @@ def report(
         ),
     ] = None,
     table: Annotated[
-        str | None, typer.Option(help="Table of a paper to fill in from sweeps, e.g. mukhoti-1. [default: none]")
+        str | None, typer.Option(help="Table of a paper to fill in from sweeps, e.g. mukhoti-1.", show_default="none")
     ] = None,
     form: Annotated[
         str, typer.Option("--format", "-f", help="Format of --table: markdown, latex or csv.")
@@ -68,7 +68,7 @@ def report(
     output: Output = RESULTS,
     address: ClusterAddress = None,
 ) -> None:
-    """Rewrite a sweep's report.html, or print a paper's table next to our numbers (--table)."""
+    """Rewrite a sweep's report.html, or print a paper's table next to the sweeps' numbers (--table)."""
     from sweeper.api import commands
     from sweeper.results import load, sweep_names
 

@@ -45,13 +45,16 @@ def submit(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of the search space, e.g. seed=1; repeatable.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the sweep. [default: the file's name, numbered]")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the sweep.", show_default="the file's name, numbered")
+    ] = None,
     tracking_uri: Annotated[
         str | None,
         typer.Option(
             "--tracking-uri",
             envvar="MLFLOW_TRACKING_URI",
-            help="MLflow server, as seen from the cluster. [default: the cluster's MLFLOW_TRACKING_URI]",
+            help="MLflow server, as seen from the cluster.",
+            show_default="the cluster's MLFLOW_TRACKING_URI",
         ),
     ] = None,
     no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Write Parquet tables only, no MLflow runs.")] = False,

@@ -20,7 +20,7 @@ commands = typer.Typer()
 @commands.command()
 def status(
     name: Annotated[
-        str | None, typer.Argument(help="Name of the sweep. [default: all]", autocompletion=complete_sweep)
+        str | None, typer.Argument(help="Name of the sweep.", show_default="all", autocompletion=complete_sweep)
     ] = None,
     audit: Annotated[
         bool, typer.Option("--audit", help="Recompute every decision from the journal and report differences.")

@@ -18,7 +18,7 @@ def spaces(
     datasets: Annotated[bool, typer.Option("--datasets", help="List data sets.")] = False,
     optimizers: Annotated[bool, typer.Option("--optimizers", help="List optimisers and their recipes.")] = False,
     posthoc: Annotated[bool, typer.Option("--posthoc", help="List post-hoc methods.")] = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="List metrics added to the built-in ones.")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="List optional metrics and their settings.")] = False,
     schedulers: Annotated[bool, typer.Option("--schedulers", help="List schedulers and their settings.")] = False,
     searchers: Annotated[bool, typer.Option("--searchers", help="List searchers and their settings.")] = False,
 ) -> None:

@@ -40,7 +40,9 @@ def run(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of the search space, e.g. seed=1; repeatable.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the sweep. [default: the file's name, numbered]")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the sweep.", show_default="the file's name, numbered")
+    ] = None,
     output: Output = RESULTS,
     tracking_uri: Tracking = None,
     no_mlflow: NoMlflow = False,
@@ -53,7 +55,7 @@ def run(
     ] = False,
     reuse_from: Annotated[
         list[str] | None,
-        typer.Option(help="Reuse trials of this sweep only; repeatable. [default: none]", metavar="NAME"),
+        typer.Option(help="Reuse trials of this sweep only; repeatable.", show_default="none", metavar="NAME"),
     ] = None,
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
@@ -140,7 +142,7 @@ def plan(
         typer.Option(help="Ray launcher file or KubeRay manifest: also estimate nodes, hours and price there."),
     ] = None,
     prices: Annotated[
-        Path | None, typer.Option(help="Price table for --cluster. [default: sweeper/planning/prices.yaml]")
+        Path | None, typer.Option(help="Price table for --cluster.", show_default="sweeper/planning/prices.yaml")
     ] = None,
 ) -> None:
     """Estimate trials, time and cost of a search space before any training."""

@@ -101,4 +101,6 @@ def _read(path: Path, parse: Callable[[str], Any], faults: tuple[type[Exception]
 
 
 def _damaged(path: Path, reason: str) -> SweeperError:
-    return SweeperError(f"{path} is damaged: {reason}", "restore it from a backup, or remove it: the file is optional")
+    return SweeperError(
+        f"{path} is damaged: {reason}", "restore it from a backup, or remove it: results are readable without it"
+    )

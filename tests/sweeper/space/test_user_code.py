@@ -130,7 +130,7 @@ def test_every_name_that_cannot_be_used_is_told_with_its_line_at_once(folder):
 def test_a_metric_may_not_fill_anothers_column_and_may_be_the_objective(folder):
     (folder / "fine.py").write_text("def seed(p, t): return 0.0\ndef gap(p, t): return 0.5\n")
     said = _faults(lambda: load_spec(_space(folder, evaluation={"metrics": ["fine:seed"]})))
-    assert "'seed' would fill the column seed" in said
+    assert "'seed' would write to the column seed" in said
     spec = load_spec(
         _space(folder, evaluation={"metrics": ["fine:gap"], "posthoc": "temperature"}, objective={"metric": "val_gap"})
     )
@@ -227,9 +227,7 @@ def test_a_loss_that_lanes_would_train_wrongly_trains_one_after_the_other(folder
     dataset = prepare_dataset(spec)
     notes = lane_notes(spec, dataset)
     assert len(notes) == 2, notes
-    assert notes[0].startswith(
-        "lanes:looks on mlp is trained one replicate after the other, not as lanes: it cannot be"
-    )
+    assert notes[0].startswith("lanes:looks on mlp trains replicates one after another, not as lanes: it cannot be")
     assert notes[1].startswith("lanes:Counts on mlp is trained one") and " alone " in notes[1]
     found = {}
     for values in configurations(spec):
@@ -249,7 +247,7 @@ def test_a_network_that_lanes_cannot_share_trains_one_after_the_other(folder):
     spec = load_spec(_space(folder, space=space, samples=1, replicates={"count": 2, "packing": "auto"}))
     notes = lane_notes(spec, prepare_dataset(spec))
     assert len(notes) == 1
-    assert notes[0].startswith("cross_entropy on lanes:Asks is trained one replicate after the other, not as lanes: it")
+    assert notes[0].startswith("cross_entropy on lanes:Asks trains replicates one after another, not as lanes: it")
 
 
 def test_a_loss_of_ones_own_goes_on_from_a_checkpoint_as_if_never_interrupted(folder):

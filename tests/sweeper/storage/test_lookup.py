@@ -85,7 +85,7 @@ def test_tables_alone_are_a_sweep_to_everyone(tmp_path: Path) -> None:
         done = runner.invoke(app, [*command, *where])
         assert done.exit_code == 0, (command, done.exception)
         assert command[0] != "status" or "tables only" in done.stdout
-    with pytest.raises(SweeperError, match=r"has no sweep\.yaml: its tables can be read"):
+    with pytest.raises(SweeperError, match=r"has no sweep\.yaml: only its tables can be read"):
         Projection(bare, "sqlite:///unused")
 
 
