@@ -140,7 +140,7 @@ class Parts:
         return driver
 
     def _beside(self, options: RunOptions) -> str | Path:
-        """Return where earlier sweeps lie: beside this one, which may be resumed by its path from anywhere."""
+        """Return where earlier sweeps are: next to this one, which may be resumed by its path from anywhere."""
         return options.output if is_store_address(options.output) else self.sweep.paths.root.parent
 
     def _searcher(self) -> Searcher | None:
@@ -214,7 +214,7 @@ class _Heartbeat:
 def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
     """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
 
-    Where the space says `gpu: auto`, a trial takes a quarter of a card if there is one, until it is measured.
+    Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured.
     Raises SweeperError when not even one trial fits and no autoscaler could change that.
     """
     if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
@@ -260,7 +260,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
 
 @contextmanager
 def _stopped_by_signal(driver: Driver) -> Iterator[None]:
-    """Let SIGTERM ask the sweep to stop; Tune itself ends in good order on SIGINT."""
+    """Let SIGTERM ask the sweep to stop; Tune itself ends cleanly on SIGINT."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -15,9 +15,9 @@ from sweeper.space.models import Resources
 
 
 def runs_here(options: RunOptions, resources: Resources) -> bool:
-    """Tell whether trials run in forked processes of this machine, which saves Ray's start and its work on reports.
+    """Return whether trials run in forked processes of this machine, which saves Ray's start and its work on reports.
 
-    By itself that is so where no cluster is named, none is joined already by this process, and trials take no cards:
+    By itself that is so where no cluster is named, none is joined already by this process, and trials take no GPUs:
     sharing cards is Ray's. Raises SweeperError when `local` is asked for and cannot be.
     """
     on_cards = torch.cuda.is_available() if resources.gpu == "auto" else resources.gpu > 0
@@ -36,7 +36,7 @@ def runs_here(options: RunOptions, resources: Resources) -> bool:
 
 
 def _joined_already(options: RunOptions) -> bool:
-    """Tell whether the program around has joined a Ray cluster, which `auto` takes for its wish to use it."""
+    """Return whether the program around has joined a Ray cluster, which `auto` takes for its wish to use it."""
     ray = sys.modules.get("ray")
     return options.executor == "auto" and ray is not None and bool(ray.is_initialized())
 

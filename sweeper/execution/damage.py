@@ -10,7 +10,7 @@ from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file
 
 
 def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
-    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot go on from there.
+    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot continue from there.
 
     Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
     """

@@ -137,7 +137,7 @@ def resume_sweep(name: str, options: RunOptions) -> Outcome:
 
 
 def notification_targets(spec: SweepSpec, options: RunOptions) -> list[Target]:
-    """Return whom to tell of a run. Raises SweeperError when what they need is missing on this machine."""
+    """Return who is notified of a run. Raises SweeperError when what they need is missing on this machine."""
     return resolve_targets([*spec.notify, *option_notifications(options.notify)], os.environ)
 
 

@@ -59,7 +59,7 @@ def lessons(
     Args:
         spec: of the sweep that begins.
         facts: of its data set, as its manifest records them (`sweeper.planning.preparation.dataset_facts`).
-        output: where sweeps lie; a name may also be a path, or an address in a store.
+        output: where sweeps are; a name may also be a path, or an address in a store.
         known: sweeps whose lessons the journal has already; they are not opened.
 
     Raises:

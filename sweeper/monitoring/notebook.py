@@ -78,7 +78,7 @@ class NotebookProgress(Progress):
         self._update()
 
     def append(self, record: Record) -> None:
-        """Take note of a failure."""
+        """Record a failure."""
         if isinstance(record.body, Failed):
             self._failures.append(failure_line(record.body))
 

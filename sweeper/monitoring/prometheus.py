@@ -67,7 +67,7 @@ class MetricsSink:
             publish: takes a metric's name, labels and value.
             samples_per_epoch: that a trial trains on in an epoch, all its replicates together.
             gpu: cards, or a share of one, that a trial takes.
-            gpu_hour_price: of one whole card, in any currency.
+            gpu_hour_price: of one whole GPU, in any currency.
             clock: seconds, for when to publish.
             wall_clock: seconds since 1970: a sweep counts as alive from its start, before any report.
         """

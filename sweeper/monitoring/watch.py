@@ -116,7 +116,7 @@ def watch(
     """Show what `look` sees until it is over; return the last look, or `None` after Ctrl-C.
 
     Args:
-        look: sees how far a sweep has come.
+        look: sees the progress of a sweep.
         seconds: from one look to the next.
         console: a terminal is redrawn; elsewhere a line is printed at most every ten seconds, and only what is new.
         sleep: waits for the next look.

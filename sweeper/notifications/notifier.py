@@ -62,7 +62,7 @@ class Notifier:
             targets: where messages go; none is fine.
             sweep: the sweep.
             state: of its trials, kept up to date by the driver.
-            address: where its results lie, as a user writes it.
+            address: where its results are, as a user writes it.
             send: delivers a message and returns why it could not.
             clock: seconds.
         """

@@ -28,7 +28,7 @@ class NodeGroup:
 
     Attributes:
         name: the node type, or worker group.
-        cpu, gpu: cores and cards of one node that trials may take.
+        cpu, gpu: cores and GPUs of one node that trials may take.
         most: how many the autoscaler may start.
         machine: the machine type, where the file names it.
         spot: whether the file asks for spot capacity; `None` where it does not tell.

@@ -25,7 +25,7 @@ MEASURED_SAMPLES = 2048
 """A larger training split is cut to this many samples and the time scaled up, so that planning stays quick."""
 
 MEASURED_OPERATIONS = 1e12
-"""More than this in one measured epoch, some 20 s on a core, is not measured without a card."""
+"""More than this in one measured epoch, some 20 s on a core, is not measured without a GPU."""
 
 MEASURED_SECONDS = 1.0
 """For how long each architecture is trained."""
@@ -52,7 +52,7 @@ def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
 
 
 def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
-    """Tell whether the short measurement would take minutes here: more than `MEASURED_OPERATIONS`, and no card."""
+    """Return whether the short measurement would take minutes here: more than `MEASURED_OPERATIONS`, and no GPU."""
     import torch
 
     if torch.cuda.is_available() and spec.resources.gpu != 0:

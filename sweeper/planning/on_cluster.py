@@ -1,7 +1,7 @@
 """What a sweep will ask of a cluster: trials at once, nodes, hours and a range of prices. Starts nothing.
 
-Hours on GPUs follow from `sweeper.planning.estimate` (operations over a card's speed), those on cores from a
-measurement on this machine. Sharing a card among trials is taken to lose and gain nothing.
+Hours on GPUs follow from `sweeper.planning.estimate` (operations over a GPU's speed), those on cores from a
+measurement on this machine. Sharing a GPU among trials is taken to lose and gain nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NODE_START_HOURS = (2 / 60, 10 / 60)
 
 @dataclass(frozen=True)
 class Price:
-    """What a machine costs an hour, and the card it has."""
+    """What a machine costs an hour, and the GPU it has."""
 
     on_demand: float
     spot: float
@@ -117,7 +117,7 @@ def read_prices(path: Path | None) -> Prices:
 
 
 def trial_resources(asked: Resources, cluster: ClusterFile) -> dict[str, float]:
-    """Return one trial's resources on a cluster; `gpu: auto` is a quarter of a card where a group has cards."""
+    """Return one trial's resources on a cluster; `gpu: auto` is a quarter of a GPU where a group has GPUs."""
     cards = any(group.gpu for group in cluster.workers)
     gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cards else 0.0)
     return {"cpu": float(asked.cpu), "gpu": gpu}

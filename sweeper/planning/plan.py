@@ -194,7 +194,7 @@ def searched(spec: SweepSpec) -> str:
 
 
 def takes(resources: Resources) -> str:
-    """Return in words what each process takes of a machine, and what happens when that is too little of a card."""
+    """Return in words what each process takes of a machine, and what happens when that is too little of a GPU."""
     cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
     if resources.gpu == "auto":
         return f"{cores}; on a GPU, the share that a measurement before the first trial finds"

@@ -1,6 +1,6 @@
 """A Ray cluster elsewhere, through its Jobs API: sweeps are its jobs, and each job is the driver of one sweep.
 
-What a job is called, who submitted it and where its results lie is in the job's metadata; everything else about a sweep
+What a job is called, who submitted it and where its results are is in the job's metadata; everything else about a sweep
 is in its results. The token goes into a header of each request and nowhere else.
 """
 
@@ -28,7 +28,7 @@ from sweeper.text.redaction import redact
 CONNECT_SECONDS = 10.0
 
 STOP_SECONDS = 300
-"""After a request to stop, a driver has this long to end in good order: trials, tables, report, MLflow."""
+"""After a request to stop, a driver has this long to end cleanly: trials, tables, report, MLflow."""
 
 FOLLOW_SECONDS = 1.0
 
@@ -54,7 +54,7 @@ class RemoteSweep:
         job: Ray's id of the job.
         name: of the sweep.
         submitter: user and host that submitted it.
-        output: where its results lie, as given to `--output`.
+        output: where its results are, as given to `--output`.
         tracking_uri: of MLflow, as given; `None` where the cluster's own environment names it.
         no_mlflow: whether it was asked for without MLflow.
         state: `pending`, `running`, `finished`, `stopped`, `incomplete`, `refused` or `died`.
@@ -153,7 +153,7 @@ class Cluster:
             sleep(FOLLOW_SECONDS)
 
     def stop(self, job: str) -> None:
-        """Ask a driver to end in good order; it is killed when it has not after `STOP_SECONDS`."""
+        """Ask a driver to end cleanly; it is killed when it has not after `STOP_SECONDS`."""
         with self._errors():
             self._client.stop_job(job)
 

@@ -1,7 +1,7 @@
-"""What a sweep on a cluster elsewhere is made of: its search space file, the driver's command line, who asked for it.
+"""What a sweep on a remote cluster is made of: its search space file, the driver's command line, who asked for it.
 
 The code that runs is the submitter's: this package goes along with each job, so a cluster's images need only what it
-depends on. Ray keeps one copy of each version, whoever submits it. Components of the user's own lie beside the search
+depends on. Ray keeps one copy of each version, whoever submits it. Components of the user's own lie next to the search
 space file there, wherever they lie here.
 """
 
@@ -109,7 +109,7 @@ def submit(jobs: Jobs, space: str, name: str | None, taken: Callable[[str], bool
 
 
 def submit_resume(jobs: Jobs, name: str, request: Request, *, failed: bool = False) -> str:
-    """Submit a driver that takes up a sweep which was interrupted; return its job."""
+    """Submit a driver that resumes an interrupted sweep; return its job."""
     more = ["--failed"] if failed else []
     more += [word for setting in request.settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="sweeper-submit-") as folder:
@@ -157,7 +157,7 @@ def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str
 
 
 def _stored(output: str, name: str) -> bool:
-    """Tell whether the output has a sweep of that name, as far as this machine can see it; the driver looks again."""
+    """Return whether the output has a sweep of that name, as far as this machine can see it; the driver looks again."""
     try:
         place = place_of(output, READING)
         return place.has(name) if place.store is not None else (place.folder / name).exists()

@@ -51,7 +51,7 @@ class Cell:
 
 
 def posthoc_section(results: Results, sources: Sources) -> Markup:
-    """Return the card with one table a metric (and number of bins); nothing where no method was measured."""
+    """Return the card with one table per metric (and number of bins); nothing where no method was measured."""
     measured = posthoc_measurements(results)
     if measured is None:
         return Markup("")
@@ -120,7 +120,7 @@ def marks_of(cells: Sequence[Cell]) -> list[str]:
 
 
 def alike(cell: Cell, best: Cell) -> bool:
-    """Tell whether the mean difference, paired by replicate, lies within INDISTINCT of its standard errors."""
+    """Return whether the mean difference, paired by replicate, lies within INDISTINCT of its standard errors."""
     shared = sorted(cell.values.keys() & best.values.keys())
     found = spread([cell.values[r] - best.values[r] for r in shared])
     if found.deviation is None:

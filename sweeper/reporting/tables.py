@@ -84,7 +84,7 @@ def trials_table(board: Leaderboard) -> DataTable:
 
 
 def is_text(board: Leaderboard, name: str) -> bool:
-    """Tell whether a hyperparameter has names for values."""
+    """Return whether a hyperparameter has names for values."""
     return any(isinstance(row[name], str) for row in board.rows)
 
 

@@ -42,7 +42,7 @@ class Overview:
         trained: epochs trained, summed over replicates.
         saved: epochs that early-stopped replicates were spared of the maximum.
         full: epochs that all replicates trained to the maximum would take.
-        rungs: `rung judged stopped`, one a rung.
+        rungs: `rung judged stopped`, one per rung.
         limit: the maximum of epochs.
         worked: seconds spent in trials, summed.
         elapsed: seconds from the sweep's start to its last decision; None before one.
@@ -65,7 +65,7 @@ class Overview:
 
     @property
     def in_progress(self) -> bool:
-        """Tell whether trials are still waiting, running or interrupted."""
+        """Return whether trials are still waiting, running or interrupted."""
         return self.count("waiting", "running", "interrupted") > 0
 
 

@@ -27,7 +27,7 @@ LARGE_TABLES = frozenset({"reliability", "predictions", "spectra"})
 
 READ_ATTEMPTS = 8
 """A sweep that is opened in the middle of a query may remove the generation being read, and files that are gone look
-like fewer rows: a query during which the link moved starts anew. Compactions are minutes apart, so one is enough."""
+like fewer rows: a query during which the link moved restarts. Compactions are minutes apart, so one is enough."""
 
 _FINAL = """
 CREATE VIEW final AS

@@ -46,7 +46,7 @@ class TpeSearch(SearchMethod):
         return nodes
 
     def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
-        """Return what chooses, told of nothing yet. Imports Ray and Optuna."""
+        """Return what chooses, with an empty history. Imports Ray and Optuna."""
         from sweeper.search.optuna import OptunaSearcher
 
         return OptunaSearcher(space, metric=metric, mode=mode, seed=seed, startup=self.startup)

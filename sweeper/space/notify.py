@@ -1,4 +1,4 @@
-"""Whom a sweep tells of its end, of failures and of a spent budget: read from the search space or `--notify`, checked.
+"""Notification targets of a search space or of `--notify`: the end, failures and an exhausted budget; checked here.
 
 A webhook's address is often its only secret. So what is written down may name variables of the environment, `${NAME}`,
 and a literal address that could hold a secret is refused: neither `sweep.yaml` nor the manifest can come to hold one.

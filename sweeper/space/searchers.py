@@ -40,6 +40,6 @@ def check_searcher(
 
 
 def searcher_for(spec: SweepSpec) -> Searcher:
-    """Return what chooses the configurations of `spec`, whose searcher learns; it has been told nothing yet."""
+    """Return what chooses the configurations of `spec`, whose searcher learns; its history is empty."""
     goal = spec.objective
     return spec.searcher.method.begin(spec.space, metric=goal.metric, mode=goal.mode, seed=spec.seed)

@@ -24,7 +24,7 @@ class UnknownSweepError(SweeperError):
 
 
 def is_sweep(folder: Path) -> bool:
-    """Tell whether a folder holds a sweep: its search space, or its tables alone."""
+    """Return whether a folder holds a sweep: its search space, or its tables alone."""
     paths = SweepPaths(folder)
     return paths.sweep_file.is_file() or paths.tables.is_dir()
 

@@ -19,7 +19,7 @@ TOGETHER = 64
 """Records put at the same time, in no order: a driver that dies meanwhile leaves gaps no further back than this."""
 
 PATIENCE_SECONDS = 120.0
-"""So long a store may be out of reach before the sweep ends: trials wait, nothing is lost."""
+"""Seconds that a store may be out of reach before the sweep ends: trials wait, nothing is lost."""
 
 JOURNAL = "journal"
 

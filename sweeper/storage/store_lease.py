@@ -85,7 +85,7 @@ class StoreLease:
             raise self._taken(mine or b"{}")
 
     def beat(self, *, force: bool = False) -> None:
-        """Show that the driver lives, when it is time to."""
+        """Show that the driver lives, when it is due."""
         now = self._clock()
         if not force and now - self._beaten < BEAT_SECONDS:
             return

@@ -42,7 +42,7 @@ class Arrivals(Protocol):
         """Ask for a file of a table."""
 
     def pending(self, table: str, name: str) -> bool:
-        """Tell whether a file that was asked for may still arrive."""
+        """Return whether a file that was asked for may still arrive."""
 
     def forget(self, table: str, name: str) -> None:
         """Take back the wish for a file."""
@@ -93,7 +93,7 @@ class LargeTables:
         """Give the unpublished generation `after` every sound file of journaled evaluations that `before` shows.
 
         What `expect` has been told is what is journaled; what is carried is no longer waited for. A merged
-        file is carried whole. Damaged files are set aside with a warning.
+        file is carried whole. Damaged files are quarantined with a warning.
         """
         for table, waiting in self._waiting.items():
             # Merged files first: a single one that is inside a merged one as well must not count twice.

@@ -52,7 +52,7 @@ class ParquetSink:
         arrivals: brings the trials' tables here where they put them into a store.
 
     Opening creates the tables, without rows, when there are none, and removes what an earlier driver left
-    unfinished. An existing sweep is taken up by `rebuild`.
+    unfinished. An existing sweep is resumed by `rebuild`.
 
     Raises:
         SweeperError: the folder cannot be written to.

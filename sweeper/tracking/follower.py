@@ -1,6 +1,6 @@
 """The process that fills MLflow while a sweep runs, seen from the driver: started, waited for, left behind.
 
-It is a process of its own at low priority, which reads the journal: a slow or dead server can hold up nothing
+It is a separate process at low priority, which reads the journal: a slow or dead server can hold up nothing
 but itself, and what it has not logged when the driver leaves, `sweeper sync` logs later.
 """
 

@@ -1,6 +1,6 @@
 """The MLflow projection of the journal: a process that follows a running sweep, and `sync` for any other time.
 
-Nothing here can hold up a sweep: the follower is a process of its own at low priority, the driver waits for it no
+Nothing here can hold up a sweep: the follower is a separate process at low priority, the driver waits for it no
 longer than it chooses to, and what a dead or slow server kept it from writing is written by `sync`.
 """
 

@@ -52,7 +52,7 @@ def data_folder(folder: str | None = None) -> Path:
 def fetch(source: Source, folder: Path, download: bool) -> Path:
     """Return the checked file of `source` in `folder`, downloading it first where asked.
 
-    A download goes on where an interrupted one stopped, is checked, and only then takes its name. Processes of one
+    A download continues where an interrupted one stopped, is checked, and only then takes its name. Processes of one
     node wait for each other; a file is checked once and remembered by size and time of change.
 
     Raises:

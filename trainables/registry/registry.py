@@ -89,15 +89,15 @@ class Registry(Mapping[str, Component]):
         return "" if self.own is None else self.own.group
 
     def is_own(self, name: str) -> bool:
-        """Tell whether a name is a user's own: not one of the project's components."""
+        """Return whether a name is a user's own: not one of the project's components."""
         return name not in self._components
 
     def has_tag(self, name: str, tag: str) -> bool:
-        """Tell whether one of the project's components has a tag of `trainables.registry.component.TAGS`."""
+        """Return whether one of the project's components has a tag of `trainables.registry.component.TAGS`."""
         return name in self._components and tag in self._components[name].tags
 
     def trusts(self, name: str) -> bool:
-        """Tell whether `name` is taken as it is, with its hyperparameters, because it was checked before."""
+        """Return whether `name` is taken as it is, with its hyperparameters, because it was checked before."""
         return self.trusting and self.is_own(name)
 
     def trusted(self) -> Registry:
@@ -132,7 +132,7 @@ class Registry(Mapping[str, Component]):
 
 
 def is_import_path(name: str) -> bool:
-    """Tell whether a name is written as an import path, `module.file:Name`."""
+    """Return whether a name is written as an import path, `module.file:Name`."""
     return ":" in name
 
 

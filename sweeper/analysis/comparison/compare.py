@@ -1,7 +1,7 @@
 """Two sweeps side by side: what differs in what was asked and what ran it, and in what came out.
 
 Outcomes are compared pair by pair: the same configuration (by hash), on the same seeds where both sweeps have them,
-and only where it ran to the end in both, so that a trial that was stopped early never stands beside one that was not.
+and only where it ran to the end in both, so that a trial that was stopped early never stands next to one that was not.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class MapFigure:
     """What a figure shows.
 
     Attributes:
-        rows: one a point, the same columns in each.
+        rows: one per point, the same columns in each.
         remarks: sentences: fitted lines and what the papers print.
         curves: label → (x, y) columns' values, for the picture.
         axes: names of the picture's axes.

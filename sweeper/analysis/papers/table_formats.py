@@ -96,7 +96,7 @@ def scale_in_print(number: PublishedNumber) -> float:
 
 
 def printed_as_error(number: PublishedNumber) -> bool:
-    """Tell whether the paper prints an accuracy's complement, in per cent."""
+    """Return whether the paper prints an accuracy's complement, in per cent."""
     try:
         return number.metric == "accuracy" and abs(float(number.printed) / 100 - (1 - number.value)) < 1e-6
     except ValueError:

@@ -127,7 +127,7 @@ def recalibrate_sweep(
 
     Args:
         name: of a sweep on this machine, or its folder.
-        output: where it lies.
+        output: where it is.
         methods: names of post-hoc methods.
         options: `key=value` or `method.key=value`.
         bins: of the calibration errors; the sweep's where none are given.
@@ -150,7 +150,7 @@ def recalibrate_sweep(
 def measure(
     predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, object]
 ) -> list[list[dict[str, Value]]]:
-    """Return, for each request, the rows of one evaluation: one a split.
+    """Return, for each request, the rows of one evaluation: one per split.
 
     A method is fitted once for all of its numbers of bins, which stand next to each other. What cannot be fitted or
     measured leaves its reason in `unavailable`.

@@ -115,7 +115,7 @@ def compare_families(
 
 
 def finite(value: Value) -> TypeGuard[float]:
-    """Tell whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 

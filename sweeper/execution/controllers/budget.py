@@ -1,6 +1,6 @@
 """What a sweep may spend, what it has spent, and when that is enough.
 
-A budget that is reached ends a sweep gently: no trial starts any more, running ones go on to their next rung, where
+A budget that is reached ends a sweep gently: no trial starts any more, running ones continue to their next rung, where
 they are evaluated like any other, and the sweep ends as stopped, with the reason. So what is spent can exceed the
 budget by what the running trials take to their next rung. A resume with a larger budget takes them up there.
 """
@@ -81,7 +81,7 @@ class BudgetWatch:
         self._reached: str | None = None
 
     def tick(self, situation: Situation) -> Directive:
-        """Look whether the budget is reached, when it is time to."""
+        """Look whether the budget is reached, when it is due."""
         now = self._clock()
         if self._reached is None and situation.closing is None and now - self._looked >= LOOK_SECONDS:
             self._looked = now

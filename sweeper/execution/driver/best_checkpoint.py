@@ -33,7 +33,7 @@ class BestCheckpoint:
 
         Args:
             keeper: removes checkpoints.
-            state: of the sweep, which goes on changing.
+            state: of the sweep, which continues changing.
             schedule: says what is better.
         """
         self._keeper, self._state, self._schedule = keeper, state, schedule

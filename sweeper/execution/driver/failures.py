@@ -21,7 +21,7 @@ _MEMORY_KILLS = ("memory monitor", "low on memory")
 _STORAGE_ERRORS = ("no space left on device", "read-only file system", "disk quota exceeded")
 
 _CARD_MEMORY = ("cuda out of memory", "outofmemoryerror: cuda", "cuda error: out of memory", "status_alloc_failed")
-"""What torch's allocator, CUDA itself, and cuBLAS or cuDNN say when a card's memory runs out."""
+"""What torch's allocator, CUDA itself, and cuBLAS or cuDNN say when a GPU's memory runs out."""
 
 
 @dataclass(frozen=True)

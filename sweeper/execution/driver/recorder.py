@@ -16,7 +16,7 @@ class Sink(Protocol):
         """Take one record in."""
 
     def flush_if_due(self) -> None:
-        """Make what was taken in visible, when it is time to."""
+        """Make what was taken in visible, when it is due."""
 
 
 class Fold(Protocol):

@@ -92,7 +92,7 @@ class _Loop:
         return bool(self._busy) or not self._driver.exhausted
 
     def end(self) -> None:
-        """End all processes; what they had in hand goes on from its checkpoints."""
+        """End all processes; what they had in hand continues from its checkpoints."""
         for process in (*self._busy.values(), *self._idle):
             process.kill()
             self._server.exit_code(process)

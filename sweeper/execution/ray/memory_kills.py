@@ -33,7 +33,7 @@ class _ActorManager(RayActorManager):
 
 @contextmanager
 def memory_kills_end_trials() -> Iterator[None]:
-    """Let Tune go on after Ray's memory monitor has killed a trial's process."""
+    """Let Tune continue after Ray's memory monitor has killed a trial's process."""
     tune_controller.RayActorManager = _ActorManager
     try:
         yield

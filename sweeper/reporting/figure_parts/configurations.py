@@ -1,4 +1,4 @@
-"""What the scatter figures draw: one row a configuration, replicates averaged, curvature and validation metrics."""
+"""What the scatter figures draw: one row per configuration, replicates averaged, curvature and validation metrics."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sample_size_remark(rows: Rows, left_out: int) -> str:
 def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
     """Return Spearman's correlation of two columns in words, one sentence an architecture.
 
-    Of finished trials; where others were evaluated too, of all of them beside it.
+    Of finished trials; where others were evaluated too, of all of them next to it.
     """
     sentences: list[str] = []
     for architecture in sorted({str(row["architecture"]) for row in rows}):
@@ -105,7 +105,7 @@ GAMMA_REMARK = "Squares: cross-entropy (focal loss at γ = 0); not part of ρ."
 
 
 def only_gamma_varies(results: Results) -> bool:
-    """Tell whether trials differ in loss, γ and architecture alone, so that a line through them means something."""
+    """Return whether trials differ in loss, γ and architecture alone, so that a line through them means something."""
     return set(varying_columns(results)) <= {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
 
 

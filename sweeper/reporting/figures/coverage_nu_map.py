@@ -37,7 +37,7 @@ SCALE = [[0, "var(--ramp-1)"], [0.5, "var(--ramp-2)"], [1, "var(--ramp-3)"]]
 
 
 def draw(results: Results) -> Figure | None:
-    """Return one map a network and metric: cells where the sweep ran a grid, points where it drew at random."""
+    """Return one map per network and metric: cells where the sweep ran a grid, points where it drew at random."""
     columns = {*results.columns("trials"), *results.columns("evaluations")}
     if not {"config_loss_coverage", "config_loss_nu", *METRICS} <= columns:
         return None
@@ -72,7 +72,7 @@ def draw(results: Results) -> Figure | None:
 
 
 def is_grid(rows: Rows) -> bool:
-    """Tell whether every pair of a coverage and a ν that occur was run to the end, at two values of each or more."""
+    """Return whether every pair of a coverage and a ν that occur was run to the end, at two values of each or more."""
     finished = [row for row in rows if row["status"] == FINISHED]
     pairs = {(row["coverage"], row["nu"]) for row in finished}
     sides = [len({pair[at] for pair in pairs}) for at in (0, 1)]

@@ -1,4 +1,4 @@
-"""λ_max of the validation Hessian against γ: curvature paper, figure 2, with the cross-entropy Hessian beside it."""
+"""λ_max of the validation Hessian against γ: curvature paper, figure 2, with the cross-entropy Hessian next to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-en
 
 
 def draw(results: Results) -> Figure | None:
-    """Return λ_max against γ, one panel a focal-type loss family and Hessian; None without γ or curvature."""
+    """Return λ_max against γ, one panel per focal-type loss family and Hessian; None without γ or curvature."""
     hessians = measured_hessians(results)
     if "config_loss_gamma" not in results.columns("trials") or not hessians:
         return None

@@ -20,7 +20,7 @@ ABSENT = (
 
 
 def draw(results: Results) -> Figure | None:
-    """Return one panel a branch of the space; None where no branch has enough trials."""
+    """Return one panel per branch of the space; None where no branch has enough trials."""
     goal, varying = objective(results), varying_columns(results)
     if len(varying) < 2 or goal.metric not in results.columns("epochs"):
         return None
@@ -67,7 +67,7 @@ def common_epoch(results: Results) -> int | None:
 
 
 def values_sql(goal: Goal, varying: Sequence[str], epoch: int | None) -> str:
-    """Return the query of one row a trial: its hyperparameters and the objective at the epoch of comparison."""
+    """Return the query of one row per trial: its hyperparameters and the objective at the epoch of comparison."""
     at = "status = 'completed' AND epoch = epochs_trained" if epoch is None else f"epoch = {epoch}"
     columns = ", ".join(f"any_value({name}) AS {name}" for name in varying)
     return (

@@ -71,7 +71,7 @@ def draw(results: Results) -> Figure | None:
 
 
 def curves_sql(results: Results, metrics: Sequence[str]) -> str:
-    """Return the query of one row a trial and epoch."""
+    """Return the query of one row per trial and epoch."""
     loss = "config_loss_name" if "config_loss_name" in results.columns("trials") else "'all'"
     means = ", ".join(f"avg({name}) AS {name}" for name in metrics)
     return (
@@ -94,7 +94,7 @@ class Curve:
 
 
 def gather(rows: Rows) -> list[Curve]:
-    """Return one curve a trial."""
+    """Return one curve per trial."""
     curves: dict[Value, Curve] = {}
     for row in rows:
         trial = {key: row[key] for key in ("trial", "loss", "status")}

@@ -34,7 +34,7 @@ REPLICATES_SQL = (
 
 
 def draw(results: Results) -> Figure | None:
-    """Return the differences from the reference family, one panel a metric; None where nothing can be compared."""
+    """Return the differences from the reference family, one panel per metric; None where nothing can be compared."""
     board = leaderboard(results)
     reference = reference_of(board.finished)
     if reference is None:

@@ -54,7 +54,7 @@ FINAL_SQL = (
 
 
 def draw(results: Results) -> Figure | None:
-    """Return the metric against its cut-off, one panel a rung; None where nothing was compared."""
+    """Return the metric against its cut-off, one panel per rung; None where nothing was compared."""
     goal = objective(results)
     rows = results.rows(JUDGED_SQL)
     if not any(row["cutoff"] is not None for row in rows):

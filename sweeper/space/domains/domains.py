@@ -2,7 +2,7 @@
 
     choice: [a, b]            one of the members, equally likely
     grid: [a, b]              every member in turn
-    one_of: [{…}, {…}]        one of the branches, each a mapping with domains of its own
+    one_of: [{…}, {…}]        one of the branches, each a mapping with its own domains
     uniform: [low, high]      a real number, evenly
     loguniform: [low, high]   a real number, its logarithm evenly; 0 < low
     quniform: [low, high, step]   low, low + step, … high, each equally likely
@@ -220,7 +220,7 @@ def grid_size(node: Node) -> int:
 
 
 def is_random(node: Node) -> bool:
-    """Tell whether anything under `node` is drawn at random."""
+    """Return whether anything under `node` is drawn at random."""
     if isinstance(node, Fields):
         return any(is_random(member) for member in node.nodes.values())
     if isinstance(node, Members):

@@ -46,7 +46,7 @@ def test_where_nothing_can_be_paired_the_best_of_each_is_told(tmp_path: Path) ->
         board = leaderboard(Results(folder))
         line = next(line for line in text.splitlines() if line.startswith(f"best of {folder.name}: "))
         assert board.value(board.finished[0]) in line and board.finished[0]["trial"] in line
-        assert f"the best of {len(board.finished)} finished" in line
+        assert f", best of {len(board.finished)} finished" in line
 
 
 @pytest.fixture()
