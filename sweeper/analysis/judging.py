@@ -1,4 +1,4 @@
-"""Judging the claims of a sweep: the rows that judges see, and what they say, for the terminal."""
+"""Judging the claims of a sweep: input rows, verdicts, and their text for the terminal."""
 
 from __future__ import annotations
 

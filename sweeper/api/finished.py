@@ -1,4 +1,4 @@
-"""What running, reporting and submitting give back in a notebook or a script."""
+"""Return values of `run`, `report` and `submit` in a notebook or a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may carry a sweep's trials out, by name."""
+"""The names of executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a resume may change of a sweep: how much it may spend and how it shares a cluster, never what it measures."""
+"""Settings that a resume may change: budget and cluster sharing, never measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver put together and let run once Ray says how much fits: its searcher, its sinks, its trials' settings."""
+"""Assembly of a driver once the cluster's resources are known: searcher, sinks, settings of trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carries a sweep's trials out: forked processes of this machine, or Ray."""
+"""The choice of an executor: forked processes on this machine, or Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on after a journal was damaged: cutting it off, and removing what trials wrote after the cut."""
+"""Recovery from a damaged journal: truncate it and remove what trials wrote afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to run a sweep, as opposed to what."""
+"""Options of a run, as opposed to the search space."""
 
 from __future__ import annotations
 

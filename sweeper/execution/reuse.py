@@ -1,4 +1,4 @@
-"""Trials that another sweep has trained already: found, compared, and handed to the driver instead of training.
+"""Reuse of trials that another sweep has already trained: find, compare, and hand them to the driver.
 
 A replicate's numbers are a function of its configuration, its seed, the data, what an evaluation measures and the code.
 Seeds follow from the sweep's seed and the trial's place, so what can be reused is the trial at the same place of a

@@ -1,4 +1,4 @@
-"""The tables that trials of another sweep wrote themselves, brought here: predictions, reliability, spectra."""
+"""Copies of tables that reused trials wrote themselves: predictions, reliability, spectra."""
 
 from __future__ import annotations
 

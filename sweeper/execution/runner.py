@@ -1,4 +1,4 @@
-"""Running a sweep from its first trial to its report, and taking it up again: the parts put together.
+"""Run a sweep from its first trial to its report, and resume it.
 
 `run_sweep` claims a name and drives; `resume_sweep` folds the journal and drives what is left. Both end the
 same way: journal closed, tables compacted, report written, MLflow given a bounded time to catch up.

@@ -1,4 +1,4 @@
-"""What earlier sweeps' trials came to, for a searcher that learns: found, compared, and written into the journal.
+"""Warm start of a searcher from earlier sweeps: find their trials, compare, and journal them.
 
 What is taken is choices and final objectives, not trials: nothing is trained less, but the searcher begins where the
 earlier sweeps ended. Only trials that ran to the end count: the value of one that was stopped early is that of its last

@@ -1,4 +1,4 @@
-"""The journal of a sweep: immutable, self-checking records, one file each; the only truth about what happened.
+"""The journal of a sweep: immutable, self-checking records, one file each; the source of truth.
 
 A record is written to a temporary name, flushed to the disk and renamed, so a file under its final name is
 whole or the disk damaged it; its checksum tells which. Records are numbered without gaps by their one writer,

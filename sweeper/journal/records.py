@@ -1,4 +1,4 @@
-"""The journal's records, one dataclass a kind: what happened, as the driver says it and as a file keeps it.
+"""The journal's records: one dataclass per kind, and its JSON form.
 
 Outside of this file nobody needs to know how a record is written: `to_json` gives the plain values that lie on disk,
 key by key in the order in which they always have, and `from_json` reads them back, whichever release wrote them. What

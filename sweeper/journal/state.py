@@ -1,4 +1,4 @@
-"""What a journal adds up to: the state of every trial, by folding the records in order. No I/O."""
+"""The state of every trial: a fold of the journal's records in order. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an epoch and an evaluation take on this machine, measured by doing a little of each."""
+"""The time of an epoch and an evaluation on this machine, measured on a small part of each."""
 
 from __future__ import annotations
 

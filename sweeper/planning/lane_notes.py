@@ -1,4 +1,4 @@
-"""Saying beforehand which of the user's own networks and losses will not be trained as lanes, and why."""
+"""Report which of the user's own networks and losses cannot be trained as lanes, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep will ask of a cluster: trials at once, nodes, hours and a range of prices. Starts nothing.
+"""Estimates for a sweep on a cluster: concurrent trials, nodes, hours and a range of prices. Starts nothing.
 
 Hours on GPUs follow from `sweeper.planning.estimate` (operations over a GPU's speed), those on cores from a
 measurement on this machine. Sharing a GPU among trials is taken to lose and gain nothing.

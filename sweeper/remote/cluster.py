@@ -1,4 +1,4 @@
-"""A Ray cluster elsewhere, through its Jobs API: sweeps are its jobs, and each job is the driver of one sweep.
+"""A remote Ray cluster, through its Jobs API: sweeps are its jobs, and each job is the driver of one sweep.
 
 What a job is called, who submitted it and where its results are is in the job's metadata; everything else about a sweep
 is in its results. The token goes into a header of each request and nowhere else.

@@ -1,4 +1,4 @@
-"""Reaching sweeps wherever they lie: here, in a store, on a remote cluster. What commands and functions share."""
+"""Access to sweeps here, in a store or on a remote cluster, for commands and functions."""
 
 from __future__ import annotations
 

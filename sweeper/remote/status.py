@@ -1,4 +1,4 @@
-"""How far the sweeps of a cluster have come, as its Jobs API tells it: nothing but the cluster's address is needed."""
+"""The progress of a cluster's sweeps, from its Jobs API: needs only the cluster's address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep on a remote cluster is made of: its search space file, the driver's command line, who asked for it.
+"""Submission of a sweep to a remote cluster: search space file, driver command line, metadata.
 
 The code that runs is the submitter's: this package goes along with each job, so a cluster's images need only what it
 depends on. Ray keeps one copy of each version, whoever submits it. Components of the user's own lie next to the search

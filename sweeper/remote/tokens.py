@@ -1,4 +1,4 @@
-"""The token that opens a Ray cluster: made once, kept in a file that only its owner reads, never printed.
+"""The authentication token of a Ray cluster: created once, stored in a file for its owner only, never printed.
 
 Ray looks for it in `RAY_AUTH_TOKEN`, then in the file that `RAY_AUTH_TOKEN_PATH` names, then in `~/.ray/auth_token`;
 so does this module, and every machine of a cluster must find the same one.

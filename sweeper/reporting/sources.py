@@ -1,4 +1,4 @@
-"""Where a figure's or table's numbers come from: the SQL, the rows it gives as CSV, and the Parquet files it reads."""
+"""The sources of a figure or table: SQL, its rows as CSV, and the Parquet files."""
 
 from __future__ import annotations
 

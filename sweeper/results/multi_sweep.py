@@ -1,4 +1,4 @@
-"""Several sweeps read as one: every table is the union of theirs, with a column `sweep` that says whose row it is.
+"""Several sweeps as one: every table is a union with a column `sweep` that names the source.
 
 A column that only some sweeps have is null in the rows of the others; the view `final` is each replicate's last
 evaluation within its own sweep.

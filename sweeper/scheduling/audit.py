@@ -1,4 +1,4 @@
-"""Decisions on reports as the driver makes them, and every one of them recomputed: the same for all schedulers."""
+"""Decisions on reports, and their recomputation from the journal, for all schedulers."""
 
 from __future__ import annotations
 

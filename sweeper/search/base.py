@@ -1,4 +1,4 @@
-"""What a searcher is, in a search space and to the driver, and what it has been told. No Ray, no Optuna, no I/O.
+"""The interface of searchers, and the history that they learn from. No Ray, no Optuna, no I/O.
 
 A `SearchMethod` is what a search space names: it says what it asks of the space, and begins a `Searcher` if it learns.
 What that is told is a fold of the journal, and a suggestion depends on that fold and on its own number alone. So a

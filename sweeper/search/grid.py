@@ -1,4 +1,4 @@
-"""The searcher `grid`: every member of every domain in turn, so each domain must have a countable few."""
+"""The searcher `grid`: every combination of the domains' members, so every domain must be finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part `searcher` of a search space: checked against the space, and ready to be told of the journal."""
+"""The part `searcher` of a search space: checked against the space and turned into a searcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One driver a sweep: a lock held for as long as the driver lives, and a record that says who holds it.
+"""One driver per sweep: a lock held while the driver lives, and a record of who holds it.
 
 The lock is the operating system's (`flock`): it falls with the process, however that dies, so a killed driver
 never blocks its resume. The record next to it (host, pid, heartbeat) is what the error names.

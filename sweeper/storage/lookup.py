@@ -1,4 +1,4 @@
-"""Which folders are sweeps, which of them began last, and how one is found: the same for every command and function.
+"""Lookup of sweeps by name or path, for every command and function.
 
 A sweep is a folder with its resolved search space, `sweep.yaml`, or with its `tables` alone, as somebody may have
 copied it to read it. Its age is that of its beginning, which its manifest tells; what happens to the folder later

@@ -1,4 +1,4 @@
-"""What a sweep ran on: versions, git commit, seeds, hardware, command; enough to run it again."""
+"""The manifest: versions, git commit, seeds, hardware, command; enough to reproduce the sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep wrote down about itself, read back: `sweep.yaml` and `manifest.json`, whatever became of the files."""
+"""Reading `sweep.yaml` and `manifest.json`, even if missing or damaged."""
 
 from __future__ import annotations
 

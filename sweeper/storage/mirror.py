@@ -1,4 +1,4 @@
-"""The store's side of a running sweep: what its driver writes goes there, what its trials put there comes here.
+"""The mirror of a running sweep in a store: uploads the driver's files, downloads the trials' files.
 
 The journal is put at once (`sweeper.storage.store_journal`). Everything else follows in a separate thread, so that a
 slow

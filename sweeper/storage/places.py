@@ -1,4 +1,4 @@
-"""Where sweeps are: in a folder of this machine (or one that all machines share), or in an object store.
+"""The location of sweeps: a local or shared folder, or an object store.
 
 A sweep in a store has a folder here as well: its driver works in one, and whoever reads gets a copy in another. The
 store is the truth; both folders can be removed at any time when no command is using them. The names in the store are

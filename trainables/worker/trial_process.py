@@ -1,4 +1,4 @@
-"""What a process is set to before it trains: threads, the user's own code, and how much of a GPU it may take."""
+"""Setup of a process before training: threads, the user's own code, and how much of a GPU it may take."""
 
 from __future__ import annotations
 

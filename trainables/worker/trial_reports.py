@@ -1,4 +1,4 @@
-"""What a trial's process reports, and the value that is judged of it."""
+"""Reports of a trial's process, and the objective value in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial is given: the settings that all trials of a sweep share, and its own assignment."""
+"""Inputs of a trial: the settings shared by all trials of a sweep, and its own assignment."""
 
 from __future__ import annotations
 

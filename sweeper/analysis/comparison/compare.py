@@ -1,4 +1,4 @@
-"""Two sweeps side by side: what differs in what was asked and what ran it, and in what came out.
+"""Comparison of two sweeps: settings, environment and paired results.
 
 Outcomes are compared pair by pair: the same configuration (by hash), on the same seeds where both sweeps have them,
 and only where it ran to the end in both, so that a trial that was stopped early never stands next to one that was not.

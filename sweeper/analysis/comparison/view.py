@@ -1,4 +1,4 @@
-"""A comparison of two sweeps in a terminal: what differs, then what came out, on one screen."""
+"""The view of a comparison in a terminal: differences in settings, then in results, on one screen."""
 
 from __future__ import annotations
 

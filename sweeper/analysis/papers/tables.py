@@ -1,4 +1,4 @@
-"""A paper's table filled in from whatever sweeps hold its rows, the published numbers beside ours.
+"""A paper's table filled in from the sweeps that have its rows, next to the published numbers.
 
 A cell takes the configurations that agree with it in data set, architecture, loss and every printed option, that ran
 to the end, and of these the best by the sweep's own objective on validation data, as papers select. Rehearsals never

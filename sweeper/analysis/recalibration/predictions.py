@@ -1,4 +1,4 @@
-"""The stored predictions of a sweep, one evaluation at a time: never more of them in memory than that and one batch."""
+"""The stored predictions of a sweep, read one evaluation at a time with bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a new question of a trained sweep: post-hoc calibration and its metrics from stored predictions.
+"""Recalibrating a trained sweep: post-hoc methods and their metrics from stored predictions.
 
 Each evaluation's logits are read once, a method is fitted on the validation split and applied to both splits, and one
 row an evaluation, split and request goes into the table `recalibrations`. Nothing is trained, and nothing but that

@@ -1,4 +1,4 @@
-"""What to recalibrate with: a post-hoc method with options, and the bins of the errors measured after it."""
+"""A request for recalibration: a post-hoc method with options, and the number of bins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep may spend, what it has spent, and when that is enough.
+"""The budget of a sweep: limits, spending so far, and when to stop.
 
 A budget that is reached ends a sweep gently: no trial starts any more, running ones continue to their next rung, where
 they are evaluated like any other, and the sweep ends as stopped, with the reason. So what is spent can exceed the

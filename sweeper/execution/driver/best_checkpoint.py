@@ -1,4 +1,4 @@
-"""Of the trials that have ended, the best one's checkpoint is kept; the others' are removed."""
+"""Keep the checkpoint of the best ended trial; remove those of the others."""
 
 from __future__ import annotations
 

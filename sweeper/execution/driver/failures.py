@@ -1,4 +1,4 @@
-"""What went wrong with a trial, as a kind and one sentence: a taxonomy of endings, decided on text alone."""
+"""The kind and reason of a trial's failure, classified from the text of the exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assignments that a driver has given out: to processes that run, or ahead of processes that are to come."""
+"""Assignments in flight: given to running processes, or reserved for processes that will start."""
 
 from __future__ import annotations
 

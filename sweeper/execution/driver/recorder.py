@@ -1,4 +1,4 @@
-"""The one way by which what a driver learns enters a sweep: a journal record, then all that follows from it."""
+"""The recorder: the only way into the journal, which then updates state and sinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ray's memory monitor kills: for Tune, too, a dead process like others.
+"""Make Tune treat a process killed by Ray's memory monitor like any dead process.
 
 Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
 """

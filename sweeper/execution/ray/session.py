@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting one on this machine, and leaving it; what can go wrong there, said in words.
+"""Join or start a Ray cluster, leave it, and report errors in plain words.
 
 Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
 """

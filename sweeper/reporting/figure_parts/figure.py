@@ -1,4 +1,4 @@
-"""What a figure of the report is, and how all of them look.
+"""The structure and the style of the report's figures.
 
 Colours are written as CSS variables (`var(--series-1)`); the page resolves them when it draws, so one figure serves
 light, dark and print.

@@ -1,4 +1,4 @@
-"""Learning curves with the rungs drawn: what the scheduler saw when it decided."""
+"""Learning curves with the rungs at which the scheduler decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each loss family against cross-entropy on test data, with intervals and p-values corrected for being many."""
+"""Each loss family against cross-entropy on test data, with intervals and multiplicity-corrected p-values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trade-off of accuracy, calibration error and curvature, and what nothing beats in all three."""
+"""The trade-off of accuracy, calibration error and curvature, with its Pareto front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler stopped, against which cut-off, how much that saved, and whether rungs foretold the end."""
+"""What the scheduler stopped, against which cut-off, how much that saved, and how well rungs predicted the end."""
 
 from __future__ import annotations
 

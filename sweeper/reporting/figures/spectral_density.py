@@ -1,4 +1,4 @@
-"""Spectral densities of the best run's Hessians beside those of the best cross-entropy run."""
+"""Spectral densities of the Hessians of the best run and of the best cross-entropy run."""
 
 from __future__ import annotations
 
