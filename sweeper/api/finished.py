@@ -55,7 +55,7 @@ class FinishedRun:
             total = sum(self.counts.values())
             lines.append(f'{self.outcome}: {self.unfinished} of {total} trials are unfinished; resume("{self.name}")')
         elif self.counts["failed"]:
-            lines.append(f'resume("{self.name}", failed=True) tries failed trials again')
+            lines.append(f'resume("{self.name}", failed=True) retries failed trials')
         return Group(summary(self.results), Text(), Text(f"results  {self.folder}"), *map(Text, lines))
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ def tiles(counts: Overview) -> Markup:
     others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in ("running", "waiting", "interrupted")]
     others = [text for text in others if not text.startswith("0 ")]
     share = f"{counts.trained / counts.full:.0%}" if counts.full else "–"
-    spent = f"{counts.trained:,} of {counts.full:,} epochs, the full-training budget"
+    spent = f"{counts.trained:,} of {counts.full:,} epochs (full-training budget)"
     if counts.saved:
         spent += f"; early stopping saved {counts.saved:,}"
     elapsed = f"elapsed {duration(counts.elapsed)}" if counts.elapsed else "sum over trials"

@@ -149,7 +149,7 @@ SCHEDULERS.register(
                 source="Li et al. 2018 (Hyperband), section 2.6: the theory's optimum is e ≈ 2.72",
             ),
         ),
-        "asynchronous successive halving: a trial goes on if it is among the best 1/reduction_factor at its rung",
+        "asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung",
         "Li et al. 2020 (arXiv:1810.05934), the stopping variant of Ray Tune",
         check=grace_before_the_end,
     )

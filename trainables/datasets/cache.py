@@ -79,10 +79,10 @@ def _download(source: Source, path: Path) -> None:
         _receive(source.url, part)
     except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
         raise DataSetUnavailableError(
-            source.url, f"the download stopped ({error})", f"run again to go on, or put a copy at {path}"
+            source.url, f"the download stopped ({error})", f"run again to continue, or put a copy at {path}"
         ) from error
     try:
-        _require_checksum(part, source.checksum, "run again to fetch it anew")
+        _require_checksum(part, source.checksum, "run again to download it again")
     except DataSetUnavailableError:
         part.unlink()
         raise

@@ -98,7 +98,7 @@ def total(saved: Rows, results: Results, limit: int) -> str:
     epochs = sum(int_of(part, "epochs") for part in saved)
     seconds = sum(float_or_none(part, "seconds") or 0.0 for part in saved)
     return (
-        f"Early stopping saved {epochs:,} of {full:,} epochs, the full-training budget ({epochs / full:.0%}), about "
+        f"Early stopping saved {epochs:,} of {full:,} epochs ({epochs / full:.0%} of the full-training budget), about "
         f"{duration(seconds)} of trial time at each trial’s own speed."
     )
 

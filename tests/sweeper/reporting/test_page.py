@@ -135,7 +135,7 @@ def test_the_counts_are_those_of_the_tables(page: Page, quickstart_folder: Path)
     trained = sum(row["epochs"] for row in trials)
     saved = sum(27 - row["epochs"] for row in trials if row["status"] == "early_stopped")
     counts = page.sections[""]
-    assert f"{trained:,} of 2,592 epochs, the full-training budget; early stopping saved {saved:,}" in counts
+    assert f"{trained:,} of 2,592 epochs (full-training budget); early stopping saved {saved:,}" in counts
     decisions = rows_of(quickstart_folder, "decisions")
     for rung in (3, 9):
         kinds = [row["kind"] for row in decisions if row["rung"] == rung]
