@@ -59,7 +59,7 @@ class Registry(Mapping[str, Component]):
             if not (is_import_path(name) or name in self.installed()):
                 raise KeyError(name)
             if self.own is None:
-                raise ExtensionError(f"{name}: a {self.kind} of your own is not supported here; name a built-in one")
+                raise ExtensionError(f"{name}: your own {self.kind} is not supported; name a built-in one")
             self._own[name] = self.own.component(name, self.installed().get(name, name))
         return self._own[name]
 

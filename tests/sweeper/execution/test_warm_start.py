@@ -72,7 +72,7 @@ def test_it_learns_what_finished_in_its_space_and_counts_the_rest(earlier: tuple
     [
         ("objective.metric=val_accuracy", "its objective is min val_nll, not min val_accuracy"),
         ("objective.mode=max", "its objective is min val_nll, not max val_nll"),
-        ("scheduler.max_epochs=27", "its trials end after 9 epochs"),
+        ("scheduler.max_epochs=27", "its max_epochs is 9, not 27"),
         ("dataset.label_noise=0.1", "its data set or split differs"),
     ],
 )

@@ -133,7 +133,7 @@ def test_what_cannot_be_used_is_one_sentence_with_the_users_line(own, name, said
 def test_an_optimizer_cannot_be_ones_own():
     from trainables.training.recipe import OPTIMIZERS
 
-    assert "takes no optimizer of your own" in (OPTIMIZERS.fault("torch.optim:SGD") or "")
+    assert "your own optimizer is not supported" in (OPTIMIZERS.fault("torch.optim:SGD") or "")
 
 
 def test_a_trusted_registry_imports_nothing(own):
