@@ -219,7 +219,7 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
     """
     if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
         raise SweeperError(
-            "resources.gpu is auto, and it is not known yet whether the cluster's autoscaler will start nodes with GPUs",
+            "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",
             "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
         )
     gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cluster.total("GPU") else 0.0)
