@@ -1,4 +1,4 @@
-"""The service: what to run, how it runs and survives, where results land, how they are read and shown.
+"""The sweep service: planning, execution, recovery, storage, analysis and reports.
 
 In a notebook or a script it reads like the command line (`sweeper.api` says what each takes and returns):
 

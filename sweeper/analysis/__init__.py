@@ -1,1 +1,1 @@
-"""What is made of finished sweeps: statistics, claims, comparisons, papers' tables, recalibration. Reads tables."""
+"""Analysis of finished sweeps: statistics, claims, comparisons, papers' tables, recalibration. Reads tables."""

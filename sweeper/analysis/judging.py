@@ -1,4 +1,4 @@
-"""Judging the claims of a sweep: the rows that judges see, and what they say, for the terminal."""
+"""Judging the claims of a sweep: input rows, verdicts, and their text for the terminal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[V
         raise SweeperError(f"unknown claim {unknown[0]!r}", did_you_mean(unknown[0], tuple(CLAIMS)).removeprefix("; "))
     if not chosen:
         raise SweeperError(
-            f"the search space of {results.name!r} names no claim", f"name one: {', '.join(CLAIMS)} (--claim)"
+            f"the search space of {results.name!r} names no claim", f"give one with --claim: {', '.join(CLAIMS)}"
         )
     rows = claim_rows(results, weights=any(CLAIMS[name].weights for name in chosen))
     return [CLAIMS[name].judge(rows) for name in chosen]
@@ -73,7 +73,7 @@ def _mean_focal_weights(results: Results) -> dict[tuple[Value, Value], Value]:
 
 def verdict_lines(verdicts: Sequence[Verdict], *, rehearsal: bool = False) -> list[str]:
     """Return each verdict in one paragraph; a rehearsal's say so."""
-    mark = "REHEARSAL, says nothing about the claim: " if rehearsal else ""
+    mark = "REHEARSAL, no evidence for or against the claim: " if rehearsal else ""
     return [f"{mark}{CLAIMS[v.claim].statement} {v.verdict.capitalize()}: {v.sentence}." for v in verdicts]
 
 

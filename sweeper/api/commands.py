@@ -1,4 +1,4 @@
-"""The commands as functions, for notebooks and scripts: the same names, options, defaults and sentences.
+"""The commands as functions, for notebooks and scripts: same names, options, defaults and messages.
 
 `import sweeper` gives them as `sweeper.run`, `sweeper.plan` and so on. Where the command line prints, these return an
 object that shows the same; where it ends with an error, they raise `sweeper.core.errors.SweeperError` with its words.
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from sweeper.planning.plan import Plan
 
 Settings = Mapping[str, object] | Sequence[str] | None
-"""Overrides: `{"scheduler.max_epochs": 9}`, or texts as `--set` takes them."""
+"""Overrides: `{"scheduler.max_epochs": 9}`, or `key=value` texts as for `--set`."""
 
 Space = str | Path | Mapping[str, Plain]
-"""A search space: a file, the name of one that ships, or the values of one."""
+"""A search space: a file, the name of a shipped one, or its contents as a mapping."""
 
 
 def run(
@@ -61,18 +61,18 @@ def run(
     Args:
         space: see `Space`.
         set: see `Settings`.
-        name: of the sweep; the file's, numbered, if unset (`sweep` for values).
-        output: folder of results folders, or a store's address.
-        tracking_uri: MLflow's store; a local SQLite file if unset.
-        mlflow: whether to log to MLflow at all.
-        address: of a Ray cluster; one is started on this machine if unset.
-        cpus: cores to use on this machine; all if unset.
-        executor: `local` for forked processes of this machine, `ray`, or `auto`: local without a cluster and cards.
-        rehearse: the same code in minutes, on digits and small networks.
-        reuse: take over trials that other sweeps of the output have trained already.
-        reuse_from: take them over from this sweep, or these.
-        wait_for_nodes: minutes that a cluster's autoscaler has to start a first node.
-        notify: webhooks and commands to tell.
+        name: of the sweep; by default the file's name, numbered (`sweep` for a mapping).
+        output: directory of results, or an object store's address; by default `results`.
+        tracking_uri: MLflow tracking store; by default a local SQLite file.
+        mlflow: whether to log to MLflow.
+        address: of a Ray cluster; by default one is started on this machine.
+        cpus: CPU cores to use on this machine; all by default.
+        executor: `local` for forked processes here, `ray`, or `auto`: local if there is no cluster and no GPU.
+        rehearse: run a scaled-down copy in minutes, on digits and small networks.
+        reuse: reuse trials that other sweeps of the output have already trained.
+        reuse_from: reuse trials of this sweep, or these, only.
+        wait_for_nodes: minutes to wait for the autoscaler to add the first node.
+        notify: webhooks and commands to notify.
 
     Raises:
         SweeperError: nothing was started; the message says every fault and its remedy.
@@ -113,14 +113,14 @@ def resume(
     wait_for_nodes: float = 30.0,
     notify: Sequence[str] = (),
 ) -> FinishedRun:
-    """Take up a sweep that was interrupted; like `sweeper resume`.
+    """Resume an interrupted sweep; like `sweeper resume`.
 
     Args:
         name: of the sweep, or its folder or address.
-        failed: run failed trials again, too.
-        set: what may change on resume, such as `{"budget.gpu_hours": 20}`.
-        discard_damaged: set damaged journal records, and all after them, aside.
-        output: where it lies.
+        failed: retry failed trials, too.
+        set: settings that may change on resume, such as `{"budget.gpu_hours": 20}`.
+        discard_damaged: quarantine damaged journal records and all records after them.
+        output: directory or store of the sweep.
         tracking_uri: as of `run`.
         mlflow: as of `run`.
         address: as of `run`.
@@ -155,7 +155,7 @@ def resume(
 
 
 def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown[Plan]:
-    """Say what a search space will cost, before any training; like `sweeper plan`. Raises SweeperError."""
+    """Estimate trials, time and cost of a search space; like `sweeper plan`. Raises SweeperError."""
     from sweeper.planning.costs import measured_plan
     from sweeper.space.loading import load_spec
 
@@ -164,7 +164,7 @@ def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown
 
 
 def status(name: str | None = None, *, output: str | Path | None = None, address: str | None = None) -> Shown[Table]:
-    """Show how far sweeps have come, or one of them; like `sweeper status`. Raises SweeperError."""
+    """Show the progress of all sweeps, or of one; like `sweeper status`. Raises SweeperError."""
     from sweeper.monitoring.status import status_table
     from sweeper.storage.places import local_copies
 
@@ -181,14 +181,14 @@ def status(name: str | None = None, *, output: str | Path | None = None, address
 
 
 def stop(name: str, *, output: str | Path | None = None) -> str:
-    """Ask a running sweep to stop; return, in a sentence, who was asked. Raises SweeperError when nobody runs it."""
+    """Ask a running sweep to stop; return what was asked. Raises SweeperError if it is not running."""
     from sweeper.execution.stopping import ask_to_stop
 
     return ask_to_stop(name, _output(output))
 
 
 def report(name: str, *, output: str | Path | None = None, address: str | None = None) -> ReportPage:
-    """Write a sweep's `report.html` again and return where it is; like `sweeper report`. Raises SweeperError."""
+    """Rewrite a sweep's `report.html` and return its path; like `sweeper report`. Raises SweeperError."""
     from sweeper.reporting import write_report
     from sweeper.storage.lookup import find_sweep
     from sweeper.storage.places import publish
@@ -200,7 +200,7 @@ def report(name: str, *, output: str | Path | None = None, address: str | None =
 
 
 def compare(first: str, second: str, *, output: str | Path | None = None) -> Shown[Comparison]:
-    """Say what differs between two sweeps and what came out; like `sweeper compare`. Raises SweeperError."""
+    """Compare the settings and results of two sweeps; like `sweeper compare`. Raises SweeperError."""
     from sweeper.analysis.comparison.compare import compare as compare_sweeps
     from sweeper.analysis.comparison.view import view
     from sweeper.results import load
@@ -213,7 +213,7 @@ def compare(first: str, second: str, *, output: str | Path | None = None) -> Sho
 def claims(
     name: str | None = None, *, claim: Sequence[str] = (), output: str | Path | None = None
 ) -> Shown[list[Verdict]]:
-    """Judge papers' claims on a sweep, or list every claim's rule; like `sweeper claims`. Raises SweeperError."""
+    """Judge claims of papers on a sweep, or list their rules; like `sweeper claims`. Raises SweeperError."""
     from rich.text import Text
 
     from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
@@ -234,14 +234,14 @@ def recalibrate(
     bins: int | Sequence[int] = (),
     output: str | Path | None = None,
 ) -> Shown[Recalibrated]:
-    """Fit post-hoc methods, or count other bins, on stored predictions; like `sweeper recalibrate`.
+    """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions; like `sweeper recalibrate`.
 
     Args:
         name: of the sweep.
         method: one or several.
         options: of the methods, `{"objective": "ece"}` or `{"temperature.objective": "ece"}`.
-        bins: of the calibration errors, the sweep's if unset.
-        output: where the sweep lies.
+        bins: numbers of bins for calibration errors; by default the sweep's.
+        output: directory or store of the sweep.
 
     Raises:
         SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
@@ -271,18 +271,18 @@ def submit(
     ship_code: bool = True,
     wait_for_nodes: float = 30.0,
 ) -> Submitted:
-    """Run a sweep on a cluster elsewhere; like `sweeper submit`. What it returns follows and stops it.
+    """Run a sweep on a remote cluster; like `sweeper submit`. The returned object follows and stops it.
 
     Args:
-        space: a file, or the name of one that ships.
+        space: a file, or the name of a shipped one.
         address: of the cluster's dashboard.
-        output: `s3://…`, `gs://…`, or a folder that all machines share.
+        output: `s3://…`, `gs://…`, or a shared directory.
         set: as of `run`.
         name: as of `run`.
-        tracking_uri: MLflow's server, as the cluster reaches it.
+        tracking_uri: MLflow server, as seen from the cluster.
         mlflow: as of `run`.
         wait_for_nodes: as of `run`.
-        ship_code: send this package along; else the one in the cluster's images runs.
+        ship_code: ship the local code with the job, or run the code in the cluster's image.
 
     Raises:
         SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
@@ -294,7 +294,7 @@ def submit(
     if address is None:
         raise SweeperError("no cluster was named", "give address, e.g. http://head:8265, or set SWEEPER_ADDRESS")
     if isinstance(space, Mapping):
-        raise SweeperError("a cluster needs a search space as a file", "write it to one, or run it here")
+        raise SweeperError("a remote cluster needs the search space as a file", "write it to a file, or run it here")
     cluster = connect(address)
     known = {sweep.name for sweep in cluster.sweeps()}
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")

@@ -1,4 +1,4 @@
-"""What running, reporting and submitting give back in a notebook or a script."""
+"""Return values of `run`, `report` and `submit` in a notebook or a script."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class FinishedRun:
         results: its tables, for SQL, Arrow, pandas and Polars.
         report: the page.
         counts: trials by status.
-        unfinished: how many trials a `resume` would go on with.
+        unfinished: how many trials a `resume` would continue with.
     """
 
     def __init__(self, outcome: Outcome, output: str) -> None:
-        """Take over a run's outcome; `output` is where its sweeps lie."""
+        """Take over a run's outcome; `output` is where its sweeps are."""
         paths = outcome.sweep.paths
         self.name, self.folder, self.output = outcome.sweep.name, paths.root, output
         self.outcome, self.notes, self.seconds = outcome.outcome, list(outcome.notes), outcome.seconds
@@ -55,7 +55,7 @@ class FinishedRun:
             total = sum(self.counts.values())
             lines.append(f'{self.outcome}: {self.unfinished} of {total} trials are unfinished; resume("{self.name}")')
         elif self.counts["failed"]:
-            lines.append(f'resume("{self.name}", failed=True) tries failed trials again')
+            lines.append(f'resume("{self.name}", failed=True) retries failed trials')
         return Group(summary(self.results), Text(), Text(f"results  {self.folder}"), *map(Text, lines))
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class ReportPage:
 
 
 class Submitted:
-    """A sweep on a cluster elsewhere.
+    """A sweep on a remote cluster.
 
     Attributes:
         name: the sweep's.
@@ -114,7 +114,7 @@ class Submitted:
         return self._cluster.follow(self.job)
 
     def stop(self) -> None:
-        """Ask it to end in good order."""
+        """Ask it to end cleanly."""
         self._cluster.stop(self.job)
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""The commands, a file a group of them. Nothing else prints, and nothing else of this package imports them."""
+"""The command line, one file for each group of commands. Only this folder prints, and no other folder imports it."""

@@ -1,4 +1,4 @@
-"""The commands that ask more of sweeps than their results: `compare`, `claims`, `recalibrate`, `focal-map`."""
+"""The commands that analyse sweeps: `compare`, `claims`, `recalibrate`, `focal-map`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sweeper.remote.reach import all_here, here
 commands = typer.Typer()
 
 PLAIN_LINE_SECONDS = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress without a terminal."""
 
 AFTERWARDS_SQL = (
     "select trial, method, options, bins, avg(ece), avg(nll), avg(temperature) from recalibrations "
@@ -32,10 +32,12 @@ AFTERWARDS_SQL = (
 @commands.command()
 def compare(
     first: Name,
-    second: Annotated[str, typer.Argument(help="Another sweep's name or path.", autocompletion=complete_sweep)],
+    second: Annotated[
+        str, typer.Argument(help="Name or path of the sweep to compare with.", autocompletion=complete_sweep)
+    ],
     output: Output = RESULTS,
 ) -> None:
-    """Say what differs between two sweeps: what was asked, what it ran on, what came out, pair by pair."""
+    """Compare two sweeps: settings, versions and hardware, and results over paired configurations."""
     from sweeper.analysis.comparison.compare import compare as compare_sweeps
     from sweeper.analysis.comparison.view import view
     from sweeper.results import load
@@ -46,14 +48,19 @@ def compare(
 
 @commands.command()
 def claims(
-    name: Annotated[str | None, typer.Argument(help="A sweep's name or path; every claim's rule if unset.")] = None,
-    claim: Annotated[
-        list[str] | None, typer.Option("--claim", help="A claim; those of the sweep's header if unset; repeatable.")
+    name: Annotated[
+        str | None, typer.Argument(help="Name or path of a sweep.", show_default="list every claim and its rule")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--claim", help="Claim to judge; repeatable.", show_default="the claims that the search space names"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     output: Output = RESULTS,
 ) -> None:
-    """Judge papers' claims on a sweep: holds, does not hold or undecided, by rules fixed beforehand."""
+    """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided."""
     from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
     from sweeper.results import load
 
@@ -73,19 +80,28 @@ def recalibrate(
     name: Name,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-m", help="A post-hoc method (sweeper spaces --posthoc); repeatable."),
+        typer.Option(
+            "--method",
+            "-m",
+            help="Post-hoc method to fit (see `sweeper spaces --posthoc`); repeatable.",
+            show_default="none",
+        ),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", help="key=value, or method.key=value for one method; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--option", help="Option of a method: key=value, or method.key=value if several have it; repeatable."
+        ),
     ] = None,
     bins: Annotated[
-        list[int] | None, typer.Option(help="Bins of the calibration errors, the sweep's if unset; repeatable.")
+        list[int] | None,
+        typer.Option(help="Number of bins for calibration errors; repeatable.", show_default="the sweep's"),
     ] = None,
     output: Output = RESULTS,
 ) -> None:
-    """Fit post-hoc methods, or count other bins, on stored predictions; nothing is trained again.
+    """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions. Nothing is retrained.
 
-    The answers are rows of the table `recalibrations`, beside the network's own probabilities (method `none`).
+    Results are rows of the table `recalibrations`, next to the uncalibrated probabilities (method `none`).
     """
     from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
     from sweeper.storage.places import publish
@@ -104,17 +120,19 @@ def recalibrate(
 
 @commands.command("focal-map")
 def focal_map(
-    figure: Annotated[str, typer.Argument(help="temperatures, bounds or confidence.")],
+    figure: Annotated[str, typer.Argument(help="Figure to compute: temperatures, bounds or confidence.")],
     gamma: Annotated[
-        list[float] | None, typer.Option(help="Of the focal map; repeatable; the papers' if unset.")
+        list[float] | None, typer.Option(help="γ of the focal map; repeatable.", show_default="those of the papers")
     ] = None,
-    classes: Annotated[int | None, typer.Option(help="Number of classes; the papers' if unset.")] = None,
-    kind: Annotated[str, typer.Option("--format", help="table, json, csv or parquet.")] = "table",
-    picture: Annotated[Path | None, typer.Option(help="Also draw it into this HTML file.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes.", show_default="those of the papers")] = None,
+    kind: Annotated[str, typer.Option("--format", help="Output format: table, json, csv or parquet.")] = "table",
+    picture: Annotated[
+        Path | None, typer.Option(help="Also write the figure to this HTML file.", show_default="none")
+    ] = None,
 ) -> None:
-    """Compute how near the focal map is to temperature scaling, and what it does to confidences.
+    """Compare the focal calibration map with temperature scaling, and show its effect on confidences.
 
-    temperatures is properness Figs. 2 and 6, bounds its Fig. 3, confidence is posterior Fig. 2. Nothing is trained.
+    temperatures: properness Figs. 2 and 6; bounds: properness Fig. 3; confidence: posterior Fig. 2. No training.
     """
     import pyarrow as pa
 
@@ -134,9 +152,9 @@ def focal_map(
 
 
 class RecalibrationProgress:
-    """How far a recalibration has come: a bar on a terminal, a plain line now and then elsewhere.
+    """Progress of a recalibration: a bar on a terminal, a plain line every ten seconds elsewhere.
 
-    A context manager that is called with samples done, samples in all and evaluations done.
+    A context manager; call it with samples done, total samples and evaluations done.
     """
 
     def __init__(self, console: Console, sweep: str) -> None:
@@ -155,11 +173,11 @@ class RecalibrationProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.stop()
 
     def __call__(self, done: int, total: int, evaluations: int) -> None:
-        """Show that `done` of `total` samples, `evaluations` evaluations, are behind us."""
+        """Show that `done` of `total` samples, in `evaluations` evaluations, are done."""
         self._bar.update(self._task, completed=done, total=total)
         if not self._console.is_terminal and time.monotonic() - self._said >= PLAIN_LINE_SECONDS:
             self._said = time.monotonic()

@@ -1,4 +1,4 @@
-"""What commands have in common: their options, exit statuses, how they show a table, and how a run is summed up."""
+"""What commands share: options, exit statuses, printing of tables, and the summary after a run."""
 
 from __future__ import annotations
 
@@ -18,44 +18,50 @@ if TYPE_CHECKING:
 DONE, INCOMPLETE = 0, 1
 
 Output = Annotated[
-    str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Folder of results folders, s3://… or gs://….")
+    str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Directory of results, s3://… or gs://….")
 ]
 Space = Annotated[
-    str, typer.Argument(help="A search space file, or the name of one that ships.", autocompletion=complete_space)
+    str, typer.Argument(help="Search space file, or the name of a shipped one.", autocompletion=complete_space)
 ]
-Name = Annotated[
-    str, typer.Argument(help="A sweep's name, or the path of its results folder.", autocompletion=complete_sweep)
-]
+Name = Annotated[str, typer.Argument(help="Name of the sweep, or path of its results.", autocompletion=complete_sweep)]
 Tracking = Annotated[
     str | None,
-    typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's store; a local SQLite file if unset."),
+    typer.Option(
+        "--tracking-uri",
+        envvar="MLFLOW_TRACKING_URI",
+        help="MLflow tracking store.",
+        show_default="a local SQLite file",
+    ),
 ]
-NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Parquet only.")]
+NoMlflow = Annotated[bool, typer.Option("--no-mlflow", help="Write Parquet tables only, no MLflow runs.")]
 Rehearse = Annotated[
-    bool, typer.Option("--rehearse", help="The same code on digits, small networks, a few epochs; marked as such.")
+    bool,
+    typer.Option("--rehearse", help="Scale down to digits, small networks and a few epochs; results are marked."),
 ]
-Address = Annotated[str | None, typer.Option(envvar="RAY_ADDRESS", help="A Ray cluster; one is started here if unset.")]
-Cpus = Annotated[int | None, typer.Option(min=1, help="Cores to use on this machine; all if unset.")]
+Address = Annotated[
+    str | None, typer.Option(envvar="RAY_ADDRESS", help="Address of a Ray cluster.", show_default="start one here")
+]
+Cpus = Annotated[int | None, typer.Option(min=1, help="CPU cores to use on this machine.", show_default="all")]
 RunsOn = Annotated[
     Executor,
     typer.Option(
         "--executor",
         envvar="SWEEPER_EXECUTOR",
-        help="local: forked processes of this machine; ray; auto: local without a cluster and cards.",
+        help="local: forked processes on this machine; ray; auto: local if there is no cluster and no GPU.",
     ),
 ]
 WaitForNodes = Annotated[
-    float, typer.Option(min=0, help="Minutes that a cluster's autoscaler has to start a first node for a trial.")
+    float, typer.Option(min=0, help="Minutes to wait for the autoscaler to add the first node that fits a trial.")
 ]
 Notify = Annotated[
     list[str] | None,
-    typer.Option(help="Tell this of the end, failures, a spent budget: '${WEBHOOK}', or a command; repeatable."),
+    typer.Option(help="Notify on completion, failure or exhausted budget: '${WEBHOOK}' or a command; repeatable."),
 ]
 RESULTS = "results"
 
 
 def show(content: RenderableType) -> None:
-    """Print a table or text, as wide as a terminal, or 140 columns elsewhere."""
+    """Print a table or text in the width of the terminal, or in 140 columns elsewhere."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 140
@@ -63,7 +69,7 @@ def show(content: RenderableType) -> None:
 
 
 def finish(done: FinishedRun) -> None:
-    """Print a run's summary, where its results are, and the next commands, ready to paste."""
+    """Print a run's summary, the paths of its results, and the next commands, ready to paste."""
     from sweeper.reporting.summary import summary
     from sweeper.storage.places import DRIVING, place_of
 

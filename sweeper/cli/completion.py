@@ -1,4 +1,4 @@
-"""What a shell offers at the TAB key, beyond commands and options: search spaces, and the names of sweeps."""
+"""Shell completion of search spaces and names of sweeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainables.worker.object_store import is_store_address
 
 
 def complete_space(incomplete: str) -> list[str]:
-    """Return the shipped search spaces, and the YAML files and folders, whose names begin so."""
+    """Return the shipped search spaces, YAML files and folders whose names begin with `incomplete`."""
     shipped = [name for name in packaged_files() if name.startswith(incomplete)]
     folder, _, beginning = incomplete.rpartition("/")
     place = Path(folder or ("/" if incomplete.startswith("/") else "."))
@@ -23,7 +23,7 @@ def complete_space(incomplete: str) -> list[str]:
 
 
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the sweeps whose names begin so, of the folder that `--output` (or its variable) names."""
+    """Return the sweeps below `--output` (or its variable) whose names begin with `incomplete`."""
     output = str(context.params.get("output") or "results")
     if is_store_address(output) or not Path(output).is_dir():
         return []

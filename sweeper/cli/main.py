@@ -1,4 +1,4 @@
-"""The command line: its groups of commands, and how it ends. Data goes to stdout, progress and errors to stderr.
+"""The command line's entry point. Data goes to stdout, progress and errors to stderr.
 
 Exit status: 0 done; 1 the sweep has failed trials or was stopped; 2 bad input.
 """
@@ -29,7 +29,7 @@ for group in (sweeps, status, reading, analysis, surroundings, remote):
 
 
 def main() -> None:
-    """Run the command line; every `SweeperError` becomes its message and exit status, never a traceback."""
+    """Run the command line; a `SweeperError` becomes a message and an exit status, never a traceback."""
     try:
         app()
     except (SweeperError, StoreError) as error:
@@ -37,7 +37,7 @@ def main() -> None:
         Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
         raise SystemExit(error.exit_code) from None
     except BrokenPipeError:
-        # The reader of a pipe (head, less) has seen enough.
+        # The reader of the pipe (head, less) has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(DONE) from None
 
@@ -52,6 +52,8 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    """Take the options that come before a command."""
+    """Accept the options that come before a command."""

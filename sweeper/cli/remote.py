@@ -1,4 +1,4 @@
-"""The commands for sweeps on a cluster elsewhere: `submit`, `logs`, `token`; and the `--address` of the others."""
+"""The commands for sweeps on a remote cluster: `submit`, `logs`, `token`; and the `--address` of other commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ClusterAddress = Annotated[
     str | None,
-    typer.Option("--address", envvar="SWEEPER_ADDRESS", help="A Ray cluster's dashboard, e.g. http://head:8265."),
+    typer.Option("--address", envvar="SWEEPER_ADDRESS", help="Dashboard of a Ray cluster, e.g. http://head:8265."),
 ]
 
 commands = typer.Typer()
@@ -31,28 +31,42 @@ commands = typer.Typer()
 def submit(
     space: Space,
     address: Annotated[
-        str, typer.Option("--address", envvar="SWEEPER_ADDRESS", help="The cluster's dashboard, e.g. http://head:8265.")
+        str,
+        typer.Option(
+            "--address", envvar="SWEEPER_ADDRESS", help="Dashboard of the Ray cluster, e.g. http://head:8265."
+        ),
     ],
     output: Annotated[
         str,
-        typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="s3://…, gs://…, or a folder all machines share."),
+        typer.Option(
+            "--output", "-o", envvar="SWEEPER_OUTPUT", help="Where results go: s3://…, gs://…, or a shared directory."
+        ),
     ],
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. seed=1; repeatable.")] = None,
-    name: Annotated[str | None, typer.Option(help="The sweep's name; the file's name, numbered, if unset.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key of the search space, e.g. seed=1; repeatable.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the sweep.", show_default="the file's name, numbered")
+    ] = None,
     tracking_uri: Annotated[
         str | None,
         typer.Option(
-            "--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow's server, as the cluster reaches it."
+            "--tracking-uri",
+            envvar="MLFLOW_TRACKING_URI",
+            help="MLflow server, as seen from the cluster.",
+            show_default="the cluster's MLFLOW_TRACKING_URI",
         ),
     ] = None,
-    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Keep results in Parquet only.")] = False,
+    no_mlflow: Annotated[bool, typer.Option("--no-mlflow", help="Write Parquet tables only, no MLflow runs.")] = False,
     ship_code: Annotated[
-        bool, typer.Option(help="Send this package along; else the one in the cluster's images runs.")
+        bool, typer.Option(help="Ship the local code with the job, or run the code in the cluster's image.")
     ] = True,
-    wait: Annotated[bool, typer.Option("--wait", help="Print its log until it ends, and exit as it does.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow the log until the sweep ends, and exit with its status.")
+    ] = False,
     wait_for_nodes: WaitForNodes = 30.0,
 ) -> None:
-    """Run a sweep on a cluster elsewhere: the same search space file, its results in a store."""
+    """Run a sweep on a remote cluster. Results go to an object store or a shared directory."""
     from sweeper.remote.submission import Request
     from sweeper.remote.submission import submit as submit_sweep
 
@@ -67,14 +81,14 @@ def submit(
 
 @commands.command()
 def logs(
-    name: Annotated[str, typer.Argument(help="A sweep's name.")],
+    name: Annotated[str, typer.Argument(help="Name of the sweep.")],
     address: ClusterAddress = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Where a local one lies.")] = (
-        "results"
-    ),
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the sweep ends.")] = False,
+    output: Annotated[
+        str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Directory of local results.")
+    ] = ("results"),
 ) -> None:
-    """Print a sweep's log: of one on a cluster what its driver says, of one here what Ray and torch had to say."""
+    """Print a sweep's log: the driver's log on a cluster (--address), the log of Ray and torch on this machine."""
     if address is None:
         from sweeper.monitoring.logs import local_log
 
@@ -90,23 +104,23 @@ def logs(
 
 
 @commands.command()
-def token(file: Annotated[Path, typer.Argument(help="Where to write it; nobody but you may read the file.")]) -> None:
-    """Make the token that opens a Ray cluster. It is never printed: hand the file to the cluster and its users."""
+def token(file: Annotated[Path, typer.Argument(help="File to write; only you can read it.")]) -> None:
+    """Create a token for a Ray cluster. It is never printed; copy the file to the cluster and its users."""
     from sweeper.remote.tokens import create_token
 
     create_token(file)
-    typer.echo(f"a new token is in {file}; every machine of the cluster and every user needs it:", err=True)
+    typer.echo(f"wrote a new token to {file}; every machine of the cluster and every user needs it:", err=True)
     typer.echo(f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file.resolve()}", err=True)
 
 
 def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str], wait_for_nodes: float) -> None:
-    """Submit a driver that takes up a sweep, with the results and tracking it was submitted with."""
+    """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
     from sweeper.remote.submission import Request, submit_resume
 
     cluster = connect(address)
     sweep = cluster.sweep(name)
     if not sweep.ended:
-        raise SweeperError(f"the sweep {name!r} is {sweep.state} already", f"see `sweeper status --address {address}`")
+        raise SweeperError(f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --address {address}`")
     request = Request(
         sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes
     )
@@ -114,7 +128,7 @@ def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str
 
 
 def stop_remotely(name: str, address: str) -> str:
-    """Ask a sweep on a cluster to stop, through its results where they can be reached, and return who was asked."""
+    """Ask a sweep on a cluster to stop, through its results where they are reachable; return what was asked."""
     from sweeper.execution.stopping import ask_to_stop
     from trainables.worker.object_store import StoreError
 
@@ -125,7 +139,7 @@ def stop_remotely(name: str, address: str) -> str:
     try:
         return ask_to_stop(sweep.name, sweep.output)
     except (SweeperError, StoreError):
-        # The results cannot be reached from here, or the driver is only starting: Ray sends it a signal.
+        # The results cannot be reached from here, or the driver is still starting: let Ray send it a signal.
         cluster.stop(sweep.job)
         return f"asked the job {sweep.job} to stop"
 
@@ -140,7 +154,7 @@ def status_remotely(address: str, name: str | None) -> Table:
 
 
 def remote_look(address: str, name: str | None) -> Callable[[], Look]:
-    """Return what looks at a cluster's sweeps, or at one, as its Jobs API tells: over when all drivers have ended."""
+    """Return a function that looks at a cluster's sweeps, or at one, through its Jobs API until all drivers ended."""
     from sweeper.monitoring.watch import Look
     from sweeper.remote.status import progress_of, sweeps_table
 

@@ -1,4 +1,4 @@
-"""The command `status`: how far sweeps have come, once or until they have ended."""
+"""The command `status`: the progress of sweeps, once or until they end."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ commands = typer.Typer()
 @commands.command()
 def status(
     name: Annotated[
-        str | None, typer.Argument(help="A sweep's name; all sweeps if left out.", autocompletion=complete_sweep)
+        str | None, typer.Argument(help="Name of the sweep.", show_default="all", autocompletion=complete_sweep)
     ] = None,
-    audit: Annotated[bool, typer.Option("--audit", help="Recompute every decision from the journal.")] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Recompute every decision from the journal and report differences.")
+    ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on until it has ended; Ctrl-C leaves it be.")
+        bool, typer.Option("--watch", "-w", help="Watch until the sweep ends; Ctrl-C only stops watching.")
     ] = False,
     output: Output = RESULTS,
     address: ClusterAddress = None,
 ) -> None:
-    """Show how far sweeps have come."""
+    """Show the progress of sweeps."""
     if watch and audit:
         raise SweeperError(
-            "--watch and --audit exclude each other", "audit when the sweep has ended, or without --watch"
+            "--watch and --audit exclude each other", "run --audit without --watch, or after the sweep has ended"
         )
     if watch:
         raise typer.Exit(_watch(name, output, address))
@@ -53,7 +55,7 @@ def status(
 
 
 def _watch(name: str | None, output: str, address: str | None) -> int:
-    """Show a sweep, or all of them, until it has ended; return the exit status: 1 where trials failed or are left."""
+    """Show one sweep, or all, until they end; return the exit status: 1 if trials failed or are unfinished."""
     from sweeper.monitoring.watch import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, look_at_all, watch
 
     console = Console(highlight=False)
@@ -67,13 +69,13 @@ def _watch(name: str | None, output: str, address: str | None) -> int:
         seconds, look = watched.seconds, watched.look
     seen = watch(look, seconds, console)
     if seen is None:
-        typer.echo("no longer watching; sweeps go on", err=True)
+        typer.echo("stopped watching; sweeps keep running", err=True)
         return DONE
     return DONE if seen.complete else INCOMPLETE
 
 
 def _results_of(name: str, output: str, address: str | None) -> object | None:
-    """Return what watches a sweep through its journal; `None` where only the cluster can tell of it."""
+    """Return a watch of a sweep through its journal; `None` if only the cluster knows the sweep."""
     from sweeper.monitoring.watch import SweepWatch
 
     try:

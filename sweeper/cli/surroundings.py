@@ -1,4 +1,4 @@
-"""The commands that look around before a sweep: `spaces` for what there is, `doctor` for the machine."""
+"""The commands to use before a sweep: `spaces` lists what is available, `doctor` checks the machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def spaces(
     datasets: Annotated[bool, typer.Option("--datasets", help="List data sets.")] = False,
     optimizers: Annotated[bool, typer.Option("--optimizers", help="List optimisers and their recipes.")] = False,
     posthoc: Annotated[bool, typer.Option("--posthoc", help="List post-hoc methods.")] = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="List metrics that installed packages add.")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="List optional metrics and their settings.")] = False,
     schedulers: Annotated[bool, typer.Option("--schedulers", help="List schedulers and their settings.")] = False,
     searchers: Annotated[bool, typer.Option("--searchers", help="List searchers and their settings.")] = False,
 ) -> None:
-    """List the search spaces that ship, or what a search space may name."""
+    """List the shipped search spaces, or the components that a search space may name."""
     from sweeper.space import catalogue
 
     asked: dict[str, bool] = {
@@ -44,7 +44,7 @@ def spaces(
 
 @commands.command()
 def doctor() -> None:
-    """Check that this machine has what a sweep needs, and say what to do where it has not."""
+    """Check that this machine can run sweeps, and suggest a fix for every problem."""
     from sweeper.planning.doctor import checks
 
     found = checks()

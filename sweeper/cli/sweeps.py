@@ -1,4 +1,4 @@
-"""The commands that a sweep goes through: `run`, `resume`, `plan`, `stop`."""
+"""The commands of a sweep's life: `run`, `resume`, `plan`, `stop`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ commands = typer.Typer()
 @commands.command()
 def run(
     space: Space,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. seed=1; repeatable.")] = None,
-    name: Annotated[str | None, typer.Option(help="The sweep's name; the file's name, numbered, if unset.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key of the search space, e.g. seed=1; repeatable.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the sweep.", show_default="the file's name, numbered")
+    ] = None,
     output: Output = RESULTS,
     tracking_uri: Tracking = None,
     no_mlflow: NoMlflow = False,
@@ -47,15 +51,16 @@ def run(
     executor: RunsOn = "auto",
     rehearse: Rehearse = False,
     reuse: Annotated[
-        bool, typer.Option("--reuse", help="Take over trials that other sweeps in --output have trained already.")
+        bool, typer.Option("--reuse", help="Reuse trials that other sweeps in --output have already trained.")
     ] = False,
     reuse_from: Annotated[
-        list[str] | None, typer.Option(help="Take them over from this sweep; repeatable.", metavar="NAME")
+        list[str] | None,
+        typer.Option(help="Reuse trials of this sweep only; repeatable.", show_default="none", metavar="NAME"),
     ] = None,
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
 ) -> None:
-    """Run a sweep from a search space file to its report."""
+    """Run a sweep: train the search space's configurations and write tables and a report."""
     from sweeper.api import commands
 
     done = commands.run(
@@ -80,12 +85,13 @@ def run(
 @commands.command()
 def resume(
     name: Name,
-    failed: Annotated[bool, typer.Option("--failed", help="Run failed trials again, too.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Retry failed trials, too.")] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A larger budget, other limits: budget.gpu_hours=20; repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Change the budget or other limits, e.g. budget.gpu_hours=20; repeatable."),
     ] = None,
     discard_damaged: Annotated[
-        bool, typer.Option("--discard-damaged", help="Set damaged journal records, and all after them, aside.")
+        bool, typer.Option("--discard-damaged", help="Quarantine damaged journal records and all records after them.")
     ] = False,
     output: Output = RESULTS,
     tracking_uri: Tracking = None,
@@ -96,12 +102,14 @@ def resume(
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
 ) -> None:
-    """Take up a sweep that was interrupted: finished trials stay, the others continue from their checkpoints."""
+    """Resume an interrupted sweep. Finished trials are kept; the others continue from their checkpoints."""
     from sweeper.api import commands
 
     if address is not None and address.startswith("http"):
         if notify:
-            raise SweeperError("--notify is for sweeps driven from here", "name it in the sweep: --set 'notify=[…]'")
+            raise SweeperError(
+                "--notify works only for sweeps driven from this machine", "put it into the sweep: --set 'notify=[…]'"
+            )
         cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [], wait_for_nodes=wait_for_nodes)
         return
     done = commands.resume(
@@ -124,15 +132,20 @@ def resume(
 @commands.command()
 def plan(
     space: Space,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Override, e.g. samples=96.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key of the search space, e.g. samples=96; repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     rehearse: Rehearse = False,
     cluster: Annotated[
-        Path | None, typer.Option(help="A Ray launcher file or KubeRay manifest: nodes, hours and price there, too.")
+        Path | None,
+        typer.Option(help="Ray launcher file or KubeRay manifest: also estimate nodes, hours and price there."),
     ] = None,
-    prices: Annotated[Path | None, typer.Option(help="A price table, with --cluster; examples ship.")] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="Price table for --cluster.", show_default="sweeper/planning/prices.yaml")
+    ] = None,
 ) -> None:
-    """Say what a search space will cost, before any training: trials, rungs, epochs, time."""
+    """Estimate trials, time and cost of a search space before any training."""
     from sweeper.planning.costs import measured_plan
     from sweeper.space.loading import load_spec
 
@@ -160,7 +173,7 @@ def _plan_on_cluster(spec: SweepSpec, cluster: Path, prices: Path | None, as_jso
 
 @commands.command()
 def stop(name: Name, output: Output = RESULTS, address: ClusterAddress = None) -> None:
-    """Ask a running sweep to stop; what it has is kept, and `resume` continues it."""
+    """Ask a running sweep to stop. Results are kept; `sweeper resume` continues it."""
     from sweeper.execution.stopping import ask_to_stop
 
     typer.echo(cli_remote.stop_remotely(name, address) if address else ask_to_stop(name, output), err=True)

@@ -1,4 +1,4 @@
-"""What computes a trial's numbers, as one short text: two sweeps of equal versions measure the same bits."""
+"""A digest of the code that computes a trial's numbers: equal digests mean equal results, bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors a user can mend: each says what was given, which rule it breaks and what to do.
+"""Errors a user can fix: each says what was given, which rule it breaks and what to do.
 
 Every error derives from `SweeperError`, whose text is what the command line prints; a traceback is never the answer
 to bad input.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class SweeperError(Exception):
-    """Something the user can mend.
+    """An error that the user can fix.
 
     Attributes:
         message: what is wrong, with the value concerned.

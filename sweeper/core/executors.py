@@ -1,4 +1,4 @@
-"""What may carry a sweep's trials out, by name."""
+"""The names of executors."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from typing import Literal
 
 Executor = Literal["auto", "local", "ray"]
 """`local`: forked processes of this machine; `ray`: a cluster, or a Ray started here; `auto`: `local` where no cluster
-is named and trials take no cards."""
+is named and trials take no GPUs."""

@@ -21,7 +21,7 @@ TABLES = ("trials", "epochs", "evaluations", "reliability", "predictions", "spec
 """The tables that are projections of the journal."""
 
 RECALIBRATIONS = "recalibrations"
-"""The table made from `predictions` afterwards, by `sweeper recalibrate`; readers find it beside the others."""
+"""The table made from `predictions` afterwards, by `sweeper recalibrate`; readers find it next to the others."""
 
 
 def trial_name(configuration: int) -> str:
@@ -37,7 +37,7 @@ def configuration_index(trial: str) -> int:
 
 
 def is_sweep_name(name: str) -> bool:
-    """Tell whether `name` is a valid sweep name: one folder name of letters, digits, `_`, `.` and `-`."""
+    """Return whether `name` is a valid sweep name: one folder name of letters, digits, `_`, `.` and `-`."""
     return SWEEP_NAME.fullmatch(name) is not None
 
 
@@ -133,7 +133,7 @@ class SweepPaths:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints, one folder a trial."""
+        """The folder of checkpoints, one folder per trial."""
         return self.root / "checkpoints"
 
     def trial_checkpoints(self, configuration: int) -> Path:
@@ -162,7 +162,7 @@ class SweepPaths:
 
     @property
     def card_memory(self) -> Path:
-        """How much of a card each kind of configuration was measured to take, a file a kind."""
+        """How much of a GPU each kind of configuration was measured to take, one file per kind."""
         return self.root / "card_memory"
 
     @property

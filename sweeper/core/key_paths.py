@@ -1,4 +1,4 @@
-"""Where a value stands in a search space file: `space.loss.one_of[1].gamma`."""
+"""The path of a value in a search space file: `space.loss.one_of[1].gamma`."""
 
 from __future__ import annotations
 

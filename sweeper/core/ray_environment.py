@@ -1,4 +1,4 @@
-"""What Ray must find in the environment, set before it is imported: it reads some of it only then."""
+"""Environment variables for Ray, set before its import because it reads some only then."""
 
 from __future__ import annotations
 

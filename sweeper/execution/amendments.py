@@ -1,4 +1,4 @@
-"""What a resume may change of a sweep: how much it may spend and how it shares a cluster, never what it measures."""
+"""Settings that a resume may change: budget and cluster sharing, never measurements."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     refused = [
         Fault(
             setting.partition("=")[0].strip(),
-            "a sweep that has begun keeps what it measures",
-            f"on resume only {', '.join(AMENDABLE)} may change; begin another sweep for the rest",
+            "this setting of a started sweep cannot change",
+            f"on resume only {', '.join(AMENDABLE)} may change; start a new sweep for other changes",
         )
         for setting in settings
         if setting.partition("=")[0].partition(".")[0].strip() not in AMENDABLE

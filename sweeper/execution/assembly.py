@@ -1,4 +1,4 @@
-"""A driver put together and let run once Ray says how much fits: its searcher, its sinks, its trials' settings."""
+"""Assembly of a driver once the cluster's resources are known: searcher, sinks, settings of trials."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Parts:
             settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
             settings["data_key"] = content_key(self.dataset)
             if self.sweep.spec.resources.gpu == "auto" and resources["gpu"]:
-                self.progress.stage("measuring how much of a card the networks take")
+                self.progress.stage("measuring how much GPU memory the networks need")
             with card_probe(settings, resources["cpu"]) as probe:
                 shares = shares_of(self.sweep, resources["gpu"], probe)
             if isinstance(shares, CardShares):
@@ -140,7 +140,7 @@ class Parts:
         return driver
 
     def _beside(self, options: RunOptions) -> str | Path:
-        """Return where earlier sweeps lie: beside this one, which may be resumed by its path from anywhere."""
+        """Return where earlier sweeps are: next to this one, which may be resumed by its path from anywhere."""
         return options.output if is_store_address(options.output) else self.sweep.paths.root.parent
 
     def _searcher(self) -> Searcher | None:
@@ -214,13 +214,13 @@ class _Heartbeat:
 def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
     """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
 
-    Where the space says `gpu: auto`, a trial takes a quarter of a card if there is one, until it is measured.
+    Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured.
     Raises SweeperError when not even one trial fits and no autoscaler could change that.
     """
     if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
         raise SweeperError(
-            "resources.gpu is auto, and whether the cluster's autoscaler will start nodes with GPUs cannot be told yet",
-            "say what a trial takes: --set resources.gpu=0.25 for a quarter of a card, or --set resources.gpu=0",
+            "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",
+            "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
         )
     gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cluster.total("GPU") else 0.0)
     resources = {"cpu": float(asked.cpu), "gpu": gpu}
@@ -229,7 +229,7 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
         have = ", ".join(f"{cluster.total(name.upper()):g} {name}" for name in resources)
         need = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
         raise SweeperError(
-            f"no trial fits: one needs {need}, the cluster has {have}",
+            f"no trial fits: a trial needs {need}, the cluster has {have}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
         )
     return resources, slots
@@ -260,7 +260,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
 
 @contextmanager
 def _stopped_by_signal(driver: Driver) -> Iterator[None]:
-    """Let SIGTERM ask the sweep to stop; Tune itself ends in good order on SIGINT."""
+    """Let SIGTERM ask the sweep to stop; Tune itself ends cleanly on SIGINT."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What carries a sweep's trials out: forked processes of this machine, or Ray."""
+"""The choice of an executor: forked processes on this machine, or Ray."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from sweeper.space.models import Resources
 
 
 def runs_here(options: RunOptions, resources: Resources) -> bool:
-    """Tell whether trials run in forked processes of this machine, which saves Ray's start and its work on reports.
+    """Return whether trials run in forked processes of this machine, which saves Ray's start and its work on reports.
 
-    By itself that is so where no cluster is named, none is joined already by this process, and trials take no cards:
+    By itself that is so where no cluster is named, none is joined already by this process, and trials take no GPUs:
     sharing cards is Ray's. Raises SweeperError when `local` is asked for and cannot be.
     """
     on_cards = torch.cuda.is_available() if resources.gpu == "auto" else resources.gpu > 0
     if options.executor == "local":
         if options.address is not None:
             raise SweeperError(
-                f"the executor is local, and the cluster is {options.address}",
-                "leave out --executor local, or --address (and RAY_ADDRESS in the environment)",
+                f"the executor is local, but the cluster is {options.address}",
+                "omit --executor local, or --address (and unset RAY_ADDRESS)",
             )
         if on_cards:
             raise SweeperError(
-                f"resources.gpu = {resources.gpu}, and the local executor shares out no cards",
-                "leave out --executor local, or train on the processor: --set resources.gpu=0",
+                f"resources.gpu = {resources.gpu}, and the local executor does not allocate GPUs",
+                "omit --executor local, or train on the CPU: --set resources.gpu=0",
             )
     return options.executor != "ray" and options.address is None and not on_cards and not _joined_already(options)
 
 
 def _joined_already(options: RunOptions) -> bool:
-    """Tell whether the program around has joined a Ray cluster, which `auto` takes for its wish to use it."""
+    """Return whether the program around has joined a Ray cluster, which `auto` takes for its wish to use it."""
     ray = sys.modules.get("ray")
     return options.executor == "auto" and ray is not None and bool(ray.is_initialized())

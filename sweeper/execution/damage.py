@@ -1,4 +1,4 @@
-"""Going on after a journal was damaged: cutting it off, and removing what trials wrote after the cut."""
+"""Recovery from a damaged journal: truncate it and remove what trials wrote afterwards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file
 
 
 def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
-    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot go on from there.
+    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot continue from there.
 
     Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
     """
@@ -32,6 +32,6 @@ def discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[st
     if not names:
         return []
     return [
-        f"{len(names)} journal records from {names[0]} on were set aside (as ….damaged in {paths.journal.name}/): "
-        "what they told was measured again"
+        f"{len(names)} journal records from {names[0]} on were quarantined (as ….damaged in {paths.journal.name}/): "
+        "their results were measured again"
     ]

@@ -1,4 +1,4 @@
-"""What a driver that dies without a word would have said: how to go on.
+"""A notice printed when the driver dies abruptly: how to continue.
 
 Ray ends its driver's process in the middle of whatever it does when the cluster's head is gone, and a process that is
 killed says nothing either. So a shell waits at the other end of a pipe and speaks for it when the pipe falls silent.

@@ -1,4 +1,4 @@
-"""How to run a sweep, as opposed to what."""
+"""Options of a run, as opposed to the search space."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RunOptions:
         failed_too: on resume, run failed trials again.
         rehearse: scale the sweep down to minutes, see `sweeper.space.rehearsal`.
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
-        reuse: take over trials that other sweeps of this output have trained already.
+        reuse: reuse trials that other sweeps of this output have trained already.
         reuse_from: take them over from these sweeps.
         settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.amendments`.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.

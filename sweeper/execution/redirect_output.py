@@ -1,4 +1,4 @@
-"""Where words go: results on stdout, progress on stderr, everyone else's chatter in the sweep's log file.
+"""Redirection of output: results to stdout, progress to stderr, output of libraries to the sweep's log file.
 
 Ray, MLflow and torch write from many threads and from compiled code to file descriptors 1 and 2, so it is the
 descriptors that are turned to the log, and the console keeps a copy of the real stderr.

@@ -1,7 +1,7 @@
-"""Trials that another sweep has trained already: found, compared, and handed to the driver instead of training.
+"""Reuse of trials that another sweep has already trained: find, compare, and hand them to the driver.
 
 A replicate's numbers are a function of its configuration, its seed, the data, what an evaluation measures and the code.
-Seeds follow from the sweep's seed and the trial's place, so what can be taken over is the trial at the same place of a
+Seeds follow from the sweep's seed and the trial's place, so what can be reused is the trial at the same place of a
 sweep with the same seed, such as the first 48 of a sweep that is extended to 96. (For the same reason no sweep trains
 the same thing twice: a configuration that is drawn again has another place, and so other seeds.)
 
@@ -66,12 +66,12 @@ def choose_sources(
     every: bool,
     named: Sequence[str],
 ) -> Chosen:
-    """Return the sweeps below `output` whose trials a new sweep can take over.
+    """Return the sweeps below `output` whose trials a new sweep can reuse.
 
     Args:
         spec: of the new sweep.
         facts: of its data set, as its manifest will record them (`dataset_facts`).
-        output: where sweeps lie.
+        output: where sweeps are.
         own_code: the digest of the code of its own components, if it has any.
         every: look at all of them.
         named: look at these; that one of them cannot be used is an error.
@@ -92,11 +92,11 @@ def choose_sources(
             chosen.names.append(name)
         elif name in named:
             raise SweeperError(
-                f"no trial of {name!r} can be reused: {'; '.join(reasons)}",
-                "make the search spaces agree in that, or leave --reuse-from out",
+                f"cannot reuse trials of {name!r}: {'; '.join(reasons)}",
+                "make the search spaces agree in that, or omit --reuse-from",
             )
         else:
-            chosen.notes.append(f"no trial of {name} can be reused: {'; '.join(reasons)}")
+            chosen.notes.append(f"cannot reuse trials of {name}: {'; '.join(reasons)}")
     return chosen
 
 
@@ -139,7 +139,7 @@ def reusable_trials(sweep: Sweep, wanted: Sequence[int], output: str | Path, inc
         sweep: the one that takes over, from the sweeps that its manifest names; one that is gone, or is damaged, has
             nothing to give.
         wanted: the configurations that are still to be run.
-        output: where the sources lie.
+        output: where the sources are.
         incoming: where this sweep's trials leave their tables.
     """
     found = ReusableTrials(sweep)
@@ -176,13 +176,13 @@ def _differences(spec: SweepSpec, facts: Mapping[str, object], own_code: str | N
     there = _what_numbers_follow_from(source.spec, _manifest(source).get("dataset"))
     reasons = [f"its {key} differs" for key in here if here[key] != there[key]]
     if spec.is_rehearsal != source.spec.is_rehearsal:
-        reasons.append("one of the two is a rehearsal")
+        reasons.append("only one of the two is a rehearsal")
     if own_code != _manifest(source).get(OWN_CODE, {}).get("digest"):
         reasons.append("the code of its own components differs")
     if spec.replicates.packing == TRIALS:
-        reasons.append("replicates with processes of their own (packing: trials) are not taken over")
+        reasons.append("replicates in separate processes (packing: trials) cannot be reused")
     if not reasons and not _attempts_of_this_code(source):
-        reasons.append("its code, or a package under it, was another (or it does not say)")
+        reasons.append("its code or package versions differ or are unknown")
     return reasons
 
 

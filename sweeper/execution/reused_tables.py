@@ -1,4 +1,4 @@
-"""The tables that trials of another sweep wrote themselves, brought here: predictions, reliability, spectra."""
+"""Copies of tables that reused trials wrote themselves: predictions, reliability, spectra."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TablesOfTrials:
                 self._files[table] = {name: part for part in parts for name in _evaluations_in(part)}
 
     def has(self, trial: str, evaluations: Iterable[Row]) -> bool:
-        """Tell whether every table of some evaluations, rows of `evaluations`, is there and sound."""
+        """Return whether every table of some evaluations, rows of `evaluations`, is there and sound."""
         return all(self._read(table, *key) is not None for key in _keys(trial, evaluations) for table in self._files)
 
     def bring(self, trial: str, evaluations: Iterable[Row], incoming: Path) -> None:

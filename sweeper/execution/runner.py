@@ -1,4 +1,4 @@
-"""Running a sweep from its first trial to its report, and taking it up again: the parts put together.
+"""Run a sweep from its first trial to its report, and resume it.
 
 `run_sweep` claims a name and drives; `resume_sweep` folds the journal and drives what is left. Both end the
 same way: journal closed, tables compacted, report written, MLflow given a bounded time to catch up.
@@ -148,7 +148,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
 
 
 def notification_targets(spec: SweepSpec, options: RunOptions) -> list[Target]:
-    """Return whom to tell of a run. Raises SweeperError when what they need is missing on this machine."""
+    """Return who is notified of a run. Raises SweeperError when what they need is missing on this machine."""
     return resolve_targets([*spec.notify, *option_notifications(options.notify)], os.environ)
 
 
@@ -164,8 +164,8 @@ def _drive(
     started = time.monotonic()
     paths, schedule = sweep.paths, sweep.spec.schedule
     goodbye = (
-        f"the driver died: it was killed, or the Ray cluster's head is gone (see {paths.log})\n"
-        f"  every result so far is kept: continue with `sweeper resume {mirror.address}`"
+        f"the driver died: it was killed, or the Ray head was lost (see {paths.log})\n"
+        f"  all results so far are kept; continue with `sweeper resume {mirror.address}`"
     )
     with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
         paths.stop_marker.unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def _drive(
             if driven:
                 notifier.ended(outcome, reason)
             if options.tracking_uri is not None:
-                progress.stage("MLflow: logging what is left")
+                progress.stage("finishing MLflow logging")
             notes += tables.notes + follower.wait(patience(time.monotonic() - started)) + notifier.wait()
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 

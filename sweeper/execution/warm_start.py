@@ -1,4 +1,4 @@
-"""What earlier sweeps' trials came to, for a searcher that learns: found, compared, and written into the journal.
+"""Warm start of a searcher from earlier sweeps: find their trials, compare, and journal them.
 
 What is taken is choices and final objectives, not trials: nothing is trained less, but the searcher begins where the
 earlier sweeps ended. Only trials that ran to the end count: the value of one that was stopped early is that of its last
@@ -59,7 +59,7 @@ def lessons(
     Args:
         spec: of the sweep that begins.
         facts: of its data set, as its manifest records them (`sweeper.planning.preparation.dataset_facts`).
-        output: where sweeps lie; a name may also be a path, or an address in a store.
+        output: where sweeps are; a name may also be a path, or an address in a store.
         known: sweeps whose lessons the journal has already; they are not opened.
 
     Raises:
@@ -74,8 +74,8 @@ def lessons(
             source = open_sweep(*local_copy(name, output, tables=False))
             reasons = _differences(spec, facts, source)
             if reasons:
-                rule = f"nothing can be learned from {name!r}: {'; '.join(reasons)}"
-                faults.append(Fault(place, rule, "make the two agree in that, or leave it out"))
+                rule = f"cannot warm-start from {name!r}: {'; '.join(reasons)}"
+                faults.append(Fault(place, rule, "make the two sweeps agree in that, or remove it from warm_start"))
             else:
                 found.append(_lesson(spec, source, name))
         except SweeperError as error:
@@ -107,14 +107,14 @@ def _differences(spec: SweepSpec, facts: Mapping[str, object], source: Sweep) ->
     if here != there:
         reasons.append(f"its objective is {there.mode} {there.metric}, not {here.mode} {here.metric}")
     if source.spec.scheduler.max_epochs != spec.scheduler.max_epochs:
-        reasons.append(f"its trials end after {source.spec.scheduler.max_epochs} epochs")
+        reasons.append(f"its max_epochs is {source.spec.scheduler.max_epochs}, not {spec.scheduler.max_epochs}")
     if _plain({**spec.dataset, **facts}) != _dataset(source):
-        reasons.append("its data set, or how that is split, differs")
+        reasons.append("its data set or split differs")
     bins = source.spec.evaluation.bins
     if here.metric.endswith(("ece", "mce")) and bins != spec.evaluation.bins:
         reasons.append(f"its calibration errors have {bins} bins, not {spec.evaluation.bins}")
     if spec.is_rehearsal != source.spec.is_rehearsal:
-        reasons.append("one of the two is a rehearsal")
+        reasons.append("only one of the two is a rehearsal")
     return reasons
 
 

@@ -1,1 +1,1 @@
-"""The only truth about a sweep: immutable records, and the state of its trials as their fold."""
+"""The source of truth about a sweep: immutable records, and the state of its trials as their fold."""

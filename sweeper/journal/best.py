@@ -1,4 +1,4 @@
-"""Which trial is the best: the one answer for all who show it, attach something to it, or keep its checkpoint.
+"""The best trial: the only definition, for displays, artifacts and checkpoints.
 
 A trial that ran to its end comes before any that did not, whatever their values: after fewer epochs an objective says
 something else. Of equals the first one drawn is named. `sweeper.results.leaderboard` orders Parquet tables in the same

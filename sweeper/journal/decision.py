@@ -19,7 +19,7 @@ class Decision:
         kind: `continue`, `stop` (early), `complete` (reached the last epoch) or `fail`.
         reason: one sentence.
         metric: the trial's value of the objective; `None` where that is not a finite number, whatever was given.
-        cutoff: the value it was held against, or `None` when there was none.
+        cutoff: the value it was compared with, or `None` when there was none.
         competitors: how many trials had reached the rung before it.
     """
 

@@ -1,10 +1,10 @@
-"""The journal of a sweep: immutable, self-checking records, one file each; the only truth about what happened.
+"""The journal of a sweep: immutable, self-checking records, one file each; the source of truth.
 
 A record is written to a temporary name, flushed to the disk and renamed, so a file under its final name is
 whole or the disk damaged it; its checksum tells which. Records are numbered without gaps by their one writer,
 the driver. The renames become durable together, when `settle` flushes the folder: a power cut before that can
 take the newest records, never one from between others. Everything else (rungs, tables, MLflow) is a fold of the
-journal and can be made again from it.
+journal and can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Journal:
         """Open the journal in `folder` for appending.
 
         Args:
-            folder: where the records lie; created when missing.
+            folder: where the records are; created when missing.
             clock: gives the records' times, so that tests and simulations bring their own.
             durable: flush records, and on `settle` their names, to the disk.
 
@@ -139,8 +139,8 @@ def _sound(folder: Path, name: str) -> Record:
     except (ValueError, KeyError, TypeError) as error:
         raise SweeperError(
             f"the journal record {folder / name} is damaged: {error}",
-            "restore it from a backup, or run `sweeper resume --discard-damaged` to set it and all later "
-            "records aside and continue from the last sound one",
+            "restore it from a backup, or run `sweeper resume --discard-damaged` to quarantine it and all later "
+            "records and continue from the last valid one",
         ) from error
     return record
 
@@ -163,9 +163,9 @@ def set_aside_damaged(folder: Path) -> list[str]:
 
 
 def generation(folder: Path) -> str:
-    """Return a short text that is another each time that records were set aside, and empty if none ever was.
+    """Return a short text that is another each time that records were quarantined, and empty if none ever was.
 
-    The numbers of such records are given again: what knows a record by its number alone must begin anew.
+    The numbers of such records are given again: what knows a record by its number alone must start again.
     """
     names = sorted(name for name in os.listdir(folder) if name.endswith(".damaged"))
     content = b"".join(name.encode() + b"\0" + (folder / name).read_bytes() for name in names)

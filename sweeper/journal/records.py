@@ -1,4 +1,4 @@
-"""The journal's records, one dataclass a kind: what happened, as the driver says it and as a file keeps it.
+"""The journal's records: one dataclass per kind, and its JSON form.
 
 Outside of this file nobody needs to know how a record is written: `to_json` gives the plain values that lie on disk,
 key by key in the order in which they always have, and `from_json` reads them back, whichever release wrote them. What
@@ -40,7 +40,7 @@ class Attempt:
     code: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that lie on disk."""
+        """Return the values written to disk."""
         return dict(vars(self))
 
     @staticmethod
@@ -77,7 +77,7 @@ class Learned:
     outside: int
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that lie on disk."""
+        """Return the values written to disk."""
         return {**vars(self), "observations": [dict(vars(each)) for each in self.observations]}
 
     @staticmethod
@@ -108,7 +108,7 @@ class Suggested:
     searcher: str
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that lie on disk."""
+        """Return the values written to disk."""
         return dict(vars(self))
 
     @staticmethod
@@ -121,7 +121,7 @@ class Suggested:
 
 @dataclass(frozen=True)
 class Started:
-    """A process has begun with a configuration, or with one replicate of it where these have processes of their own."""
+    """A process has begun with a configuration, or with one replicate of it where these have separate processes."""
 
     kind: ClassVar[str] = "started"
 
@@ -130,7 +130,7 @@ class Started:
     replicate: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that lie on disk."""
+        """Return the values written to disk."""
         return {"configuration": self.configuration, **_replicate(self.replicate), "attempt": self.attempt}
 
     @staticmethod
@@ -168,7 +168,7 @@ class ReplicateReported:
         return self.report.epoch
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that lie on disk."""
+        """Return the values written to disk."""
         report = self.report
         return {
             "configuration": report.configuration,
@@ -195,7 +195,7 @@ class ReplicateReported:
 
 @dataclass(frozen=True)
 class Reused:
-    """Where a report was taken over from: the sweep's name, and the sequence of its record there."""
+    """Where a report was reused from: the sweep's name, and the sequence of its record there."""
 
     sweep: str
     record: int
@@ -210,7 +210,7 @@ class Reported:
         attempt: the driver's.
         status: the trial's from now on.
         decision: the scheduler's; `None` between rungs.
-        reused: where it was taken over from; `None` where this sweep trained it.
+        reused: where it was reused from; `None` where this sweep trained it.
     """
 
     kind: ClassVar[str] = "report"
@@ -232,7 +232,7 @@ class Reported:
         return self.report.epoch
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that lie on disk."""
+        """Return the values written to disk."""
         report = self.report
         return {
             "configuration": report.configuration,
@@ -276,10 +276,10 @@ class Failed:
         failure: what it died of, a word such as `crash`.
         reason: the same as a sentence.
         counts: whether it counts against the trial's retries.
-        final: whether the configuration has failed for good.
+        final: whether the configuration has failed permanently.
         replicate: of one replicate with processes of its own.
         given_up: whether that replicate is left out from now on.
-        share: the share of a card for the next try.
+        share: the share of a GPU for the next try.
     """
 
     kind: ClassVar[str] = "failed"
@@ -296,7 +296,7 @@ class Failed:
     share: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that lie on disk."""
+        """Return the values written to disk."""
         return {
             "configuration": self.configuration,
             **_replicate(self.replicate),
@@ -329,7 +329,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ended:
-    """A driver ends in good order: `finished`, `stopped` or `interrupted`, and why."""
+    """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why."""
 
     kind: ClassVar[str] = "ended"
 
@@ -338,7 +338,7 @@ class Ended:
     reason: str
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that lie on disk."""
+        """Return the values written to disk."""
         return dict(vars(self))
 
     @staticmethod

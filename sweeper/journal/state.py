@@ -1,4 +1,4 @@
-"""What a journal adds up to: the state of every trial, by folding the records in order. No I/O."""
+"""The state of every trial: a fold of the journal's records in order. No I/O."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReplicateState:
         sound_epochs: the same, without a report that failed.
         failed_in: the epoch from which it is left out of its configuration's mean.
         failures: how often it has failed in a way that counts against its retries.
-        share: the share of a card that its next try needs, after it ran out of memory.
+        share: the share of a GPU that its next try needs, after it ran out of memory.
         epoch_rows, evaluations: what it has reported beyond its configuration's last report.
     """
 
@@ -99,7 +99,7 @@ class TrialState:
         stop_kind, stop_reason: why it ended: a word and one sentence.
         stop_rung: the rung at which the scheduler stopped it.
         epochs: epochs reported so far.
-        sound_epochs: the same, without a report that failed: a trial that runs again is judged anew after these.
+        sound_epochs: the same, without a report that failed: a trial that runs again is judged again after these.
         last_evaluation_epoch: the epoch of its last evaluation.
         wall_seconds: time spent in it by its workers.
         reused_from, reused_epochs: the sweep whose reports were taken over, and up to which epoch.
@@ -107,8 +107,8 @@ class TrialState:
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
-        share: the share of a card that its next try needs, after it ran out of memory.
-        replicates: those that are trained in processes of their own, by number; all others have none.
+        share: the share of a GPU that its next try needs, after it ran out of memory.
+        replicates: those that are trained in separate processes, by number; all others have none.
     """
 
     configuration: int
@@ -134,7 +134,7 @@ class TrialState:
 
     @property
     def epochs_trained(self) -> float:
-        """Epochs, mean over replicates: where these have processes of their own, they are ahead of `epochs`."""
+        """Epochs, mean over replicates: where these have separate processes, they are ahead of `epochs`."""
         trained = [replicate.epochs for replicate in self.replicates.values() if replicate.failed_in is None]
         return max(self.epochs, sum(trained) / len(trained)) if trained else self.epochs
 

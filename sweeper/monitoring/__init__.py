@@ -1,4 +1,4 @@
-"""How far a sweep has come, at one moment or while it runs: in a terminal, to onlookers, in a notebook.
+"""Progress of sweeps, once or live: in a terminal, for watchers, in a notebook.
 
 Imports the fold of the journal, and nothing that runs a sweep.
 """

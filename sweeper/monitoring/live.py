@@ -1,4 +1,4 @@
-"""The live view of a running sweep: one table on a terminal, one plain line now and then elsewhere."""
+"""The live view of a running sweep: a table on a terminal, a plain line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN_LINE_SECONDS = 10.0
 
 
 class Progress:
-    """Shows a sweep while it runs. A sink of the driver: `append` tells it that something happened."""
+    """Shows a sweep while it runs. A sink of the driver: `append` hands it each record."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Progress:
         describe: Callable[[int], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to show `state` on `console`; `describe` puts a configuration into a few words."""
+        """Prepare to show `state` on `console`; `describe` describes a configuration in a few words."""
         self._console, self._state, self._schedule, self._describe = console, state, schedule, describe
         self._clock = clock
         self._started = clock()
@@ -64,7 +64,7 @@ class Progress:
             self._live.stop()
 
     def stage(self, text: str) -> None:
-        """Say what the driver is doing now; `running` restarts the clock that throughput is measured by."""
+        """Show what the driver is doing; `running` restarts the clock for throughput."""
         self._stage = text
         if text == "running":
             self._started = self._clock()
@@ -72,18 +72,18 @@ class Progress:
             self._console.print(text)
 
     def say(self, text: str) -> None:
-        """Show a sentence about the cluster until the next one: what the sweep waits for, or runs on."""
+        """Show a sentence about the cluster until the next one: what the sweep waits for or runs on."""
         self._cluster = text
         if self._live is None:
             self._console.print(text)
 
     def append(self, record: Record) -> None:
-        """Take note of a record: elsewhere than on a terminal, print a line now and then, and every failure."""
+        """Receive a record; print failures where there is no terminal."""
         if self._live is None and isinstance(record.body, Failed):
             self._console.print(failure_line(record.body), markup=False)
 
     def flush_if_due(self) -> None:
-        """Print a plain line when it is time to."""
+        """Print a plain line when one is due."""
         now = self._clock()
         if self._live is None and now - self._printed >= PLAIN_LINE_SECONDS:
             self._printed = now

@@ -21,7 +21,7 @@ from sweeper.scheduling.base import Scheduler
 from sweeper.text.durations import duration
 
 UPDATE_SECONDS = 0.5
-"""A browser redraws a small table in milliseconds; more often, nobody reads it."""
+"""Faster updates cannot be read; a browser redraws a small table in milliseconds."""
 
 FAILURES_SHOWN = 5
 
@@ -33,7 +33,7 @@ _CELL = "text-align:right;padding:1px 10px"
 
 
 def in_notebook() -> bool:
-    """Tell whether this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     return shell is not None and hasattr(shell, "kernel")
@@ -66,7 +66,7 @@ class NotebookProgress(Progress):
         self._update()
 
     def stage(self, text: str) -> None:
-        """Say what the driver is doing now; `running` restarts the clock that throughput is measured by."""
+        """Show what the driver is doing; `running` restarts the clock for throughput."""
         self._stage = text
         if text == "running":
             self._started = self._clock()
@@ -78,12 +78,12 @@ class NotebookProgress(Progress):
         self._update()
 
     def append(self, record: Record) -> None:
-        """Take note of a failure."""
+        """Record a failure."""
         if isinstance(record.body, Failed):
             self._failures.append(failure_line(record.body))
 
     def flush_if_due(self) -> None:
-        """Draw anew when it is time to."""
+        """Redraw when it is due."""
         if self._clock() - self._printed >= UPDATE_SECONDS:
             self._update()
 
@@ -112,11 +112,11 @@ class NotebookProgress(Progress):
 
 
 def rungs_html(now: Snapshot) -> str:
-    """Return a column a rung: trials on their way to it, those that passed it, those that were stopped there."""
+    """Return one column per rung: trials running towards it, promoted beyond it, and stopped at it."""
     rows = [
         ("", [f"rung {rung}" for rung in now.rungs]),
-        ("on the way", [str(now.towards[rung]) for rung in now.rungs]),
-        ("passed", [str(passed) for passed, _ in now.rungs.values()]),
+        ("running", [str(now.towards[rung]) for rung in now.rungs]),
+        ("promoted", [str(passed) for passed, _ in now.rungs.values()]),
         ("stopped", [str(stopped) for _, stopped in now.rungs.values()]),
     ]
     cells = "".join(

@@ -17,27 +17,27 @@ from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.base import Scheduler
 
 PREFIX = "ray_"
-"""What Ray puts before the name of a metric that a program defines."""
+"""The prefix that Ray adds to the name of a user-defined metric."""
 
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sweeper_running": ("1 while a driver runs the sweep, 0 once it has ended in good order.", ("sweep",)),
+    "sweeper_running": ("1 while a driver runs the sweep, 0 after a clean exit.", ("sweep",)),
     "sweeper_trials": ("Trials by status.", ("sweep", "status")),
-    "sweeper_rung_trials": ("Trials that passed a rung, and that were stopped at it.", ("sweep", "rung", "outcome")),
+    "sweeper_rung_trials": ("Trials promoted and stopped at each rung.", ("sweep", "rung", "outcome")),
     "sweeper_epochs": ("Epochs trained, over all trials and replicates.", ("sweep",)),
     "sweeper_samples": ("Training samples seen, over all trials and replicates.", ("sweep",)),
-    "sweeper_trial_hours": ("Hours that trials have taken, one after the other.", ("sweep",)),
-    "sweeper_gpu_hours": ("Hours of whole GPUs that trials have taken.", ("sweep",)),
-    "sweeper_cost": ("Those hours at the price that SWEEPER_GPU_HOUR_PRICE names; absent without it.", ("sweep",)),
+    "sweeper_trial_hours": ("Trial hours, summed over trials.", ("sweep",)),
+    "sweeper_gpu_hours": ("GPU-hours used by trials, in whole GPUs.", ("sweep",)),
+    "sweeper_cost": ("GPU-hours times SWEEPER_GPU_HOUR_PRICE; absent without that variable.", ("sweep",)),
     "sweeper_best_objective": (
         "The best trial's objective; while none has completed, the best so far.",
         ("sweep", "metric"),
     ),
-    "sweeper_last_report_time_seconds": ("When a trial last reported, in seconds since 1970.", ("sweep",)),
+    "sweeper_last_report_time_seconds": ("Time of the last trial report, in seconds since 1970.", ("sweep",)),
 }
 """Name → what it counts, and its labels."""
 
 PUBLISH_SECONDS = 5.0
-"""How often the numbers are renewed; Ray's agents take them every ten seconds."""
+"""Seconds between two updates; Ray's agents collect metrics every ten seconds."""
 
 Publish = Callable[[str, Mapping[str, str], float], None]
 
@@ -67,7 +67,7 @@ class MetricsSink:
             publish: takes a metric's name, labels and value.
             samples_per_epoch: that a trial trains on in an epoch, all its replicates together.
             gpu: cards, or a share of one, that a trial takes.
-            gpu_hour_price: of one whole card, in any currency.
+            gpu_hour_price: of one whole GPU, in any currency.
             clock: seconds, for when to publish.
             wall_clock: seconds since 1970: a sweep counts as alive from its start, before any report.
         """
@@ -78,12 +78,12 @@ class MetricsSink:
         self._last_report = wall_clock()
 
     def append(self, record: Record) -> None:
-        """Take note of when a trial reported."""
+        """Record when a trial reported."""
         if isinstance(record.body, Reported):
             self._last_report = record.time
 
     def flush_if_due(self) -> None:
-        """Publish when it is time to."""
+        """Publish when an update is due."""
         now = self._clock()
         if now - self._published >= PUBLISH_SECONDS:
             self._published = now

@@ -1,4 +1,4 @@
-"""How far a sweep has come at one moment: counts, rungs, the best trial, throughput, time left. No I/O."""
+"""A snapshot of a sweep's progress: counts, rungs, the best trial, throughput, time left. No I/O."""
 
 from __future__ import annotations
 

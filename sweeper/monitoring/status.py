@@ -1,4 +1,4 @@
-"""How far sweeps have come, from their journals alone: works while a driver runs, and after it died."""
+"""The progress of sweeps, read from their journals alone: while a driver runs, and after it died."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sweeper.storage.sweeps import Sweep, open_sweep
 
 
 def status_table(output: Path, name: str | None = None) -> Table:
-    """Return one row a sweep (all below `output`, or `name` alone): trials by status, best value, who drives it."""
+    """Return one row per sweep (all below `output`, or `name` alone): trials by status, best value, driver."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"):
         table.add_column(heading, no_wrap=True)
@@ -31,16 +31,16 @@ def status_table(output: Path, name: str | None = None) -> Table:
 
 
 def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
-    """Recompute every journaled decision and suggestion; return what was done and what differs, a sentence each."""
+    """Recompute every journaled decision and suggestion; return one sentence per check and per difference."""
     sweep = open_sweep(name, output)
     checked, differences = audit(sweep.spec.schedule, read_journal(sweep.paths.journal))
     said = [f"{checked} decisions recomputed from the records before them, {len(differences)} differ"]
     if sweep.spec.searcher.learns:
         found = _audit_suggestions(sweep)
         differ = len(found.differences)
-        said.append(f"{found.checked} suggestions made again from the records before them, {differ} differ")
+        said.append(f"{found.checked} suggestions recomputed from the records before them, {differ} differ")
         if found.unchecked:
-            said.append(f"{found.unchecked} follow a difference, or another version made them: not checked")
+            said.append(f"{found.unchecked} not checked: they follow a difference or were made by another version")
         differences += found.differences
     return said, differences
 

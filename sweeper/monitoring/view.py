@@ -1,4 +1,4 @@
-"""How a sweep's progress looks: a panel for terminals, one line elsewhere; the same while it runs and to onlookers."""
+"""The look of a sweep's progress: a panel on terminals, one line elsewhere; for the driver and for watchers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def failure_line(body: Failed) -> str:
 
 
 def speed_text(now: Snapshot) -> str:
-    """Return the throughput, e.g. `12.3 epochs/s`; nothing before there is any."""
+    """Return the throughput, e.g. `12.3 epochs/s`; empty at the start."""
     return f"{now.epochs / now.seconds:.1f} epochs/s" if now.seconds > 0 else ""
 
 
 def left_text(now: Snapshot) -> str:
-    """Return the time left, e.g. `about 2 min left`; nothing before it can be told, or when no trial is left."""
+    """Return the time left, e.g. `about 2 min left`; empty before an estimate exists and when no trial is left."""
     return f"about {duration(now.seconds_left)} left" if now.seconds_left is not None and now.share < 1 else ""
 
 
@@ -52,19 +52,23 @@ def progress_line(now: Snapshot, metric: str) -> str:
 def progress_panel(
     now: Snapshot, metric: str, describe: Callable[[int], str], notes: Sequence[str] = ()
 ) -> RenderableType:
-    """Return a snapshot as a panel: counts, time, what each rung let pass and stopped, the best trial.
+    """Return a snapshot as a panel: counts, time, trials promoted and stopped at each rung, the best trial.
 
     Args:
         now: the snapshot.
         metric: the objective's name.
-        describe: puts a configuration into a few words.
+        describe: returns a configuration in a few words.
         notes: sentences between the rungs and the best trial.
     """
     counts = Text(counts_text(now.counts, "  "))
     if now.counts[FAILED]:
         counts.stylize("red")
     times = Table.grid(padding=(0, 2))
-    words = (duration(now.seconds), left_text(now) or ("estimating" if now.share < 1 else ""), speed_text(now))
+    words = (
+        duration(now.seconds),
+        left_text(now) or ("estimating time left" if now.share < 1 else ""),
+        speed_text(now),
+    )
     bar = ProgressBar(total=1.0, completed=now.share, width=40)
     times.add_row(bar, Text(" · ".join(word for word in words if word)))
     lines: list[RenderableType] = [counts, times, rungs_table(now)]
@@ -81,11 +85,11 @@ def progress_panel(
 
 
 def rungs_table(now: Snapshot) -> Table:
-    """Return a column a rung: trials on their way to it, those that passed it, those that were stopped there."""
+    """Return one column per rung: trials running towards it, promoted beyond it, and stopped at it."""
     table = Table(box=None, padding=(0, 2), show_edge=False)
     for heading in ("", *(f"rung {rung}" for rung in now.rungs)):
         table.add_column(heading, justify="right" if heading else "left", header_style="bold")
-    table.add_row("on the way", *(str(now.towards[rung]) for rung in now.rungs))
-    table.add_row("passed", *(str(passed) for passed, _ in now.rungs.values()))
+    table.add_row("running", *(str(now.towards[rung]) for rung in now.rungs))
+    table.add_row("promoted", *(str(passed) for passed, _ in now.rungs.values()))
     table.add_row("stopped", *(str(stopped) for _, stopped in now.rungs.values()), style="dim")
     return table

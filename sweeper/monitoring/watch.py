@@ -1,4 +1,4 @@
-"""`sweeper status --watch`: sweeps that other processes drive, shown until their drivers have ended.
+"""`sweeper status --watch`: shows sweeps that other processes drive until their drivers end.
 
 One sweep is followed through its journal, wherever that lies: in a folder, or in a store, from which what is new is
 fetched at each look. Nothing is written, so any number of people may watch.
@@ -27,19 +27,19 @@ from sweeper.storage.sweeps import Sweep, open_sweep
 from trainables.worker.object_store import is_store_address
 
 LOOK_SECONDS = 1.0
-"""From one look at a folder to the next."""
+"""Seconds between two looks at a local folder."""
 
 FAR_LOOK_SECONDS = 5.0
-"""From one look at a store or a cluster to the next: each asks a server."""
+"""Seconds between two looks at a store or a cluster: each queries a server."""
 
 UNDRIVEN_LOOKS = 3
-"""So many looks in a row without a driver before a sweep that has not ended is given up: drivers take their lease
-some moments after they made the folder."""
+"""Looks in a row without a driver before an unfinished sweep is given up: drivers take their lease
+moments after they create the folder."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen at one look.
+    """The result of one look.
 
     Attributes:
         panel: for terminals.
@@ -55,7 +55,7 @@ class Look:
 
 
 class SweepWatch:
-    """One sweep, folded further at each look."""
+    """One sweep, updated at each look."""
 
     def __init__(self, name: str, output: str, clock: Callable[[], float] = time.time) -> None:
         """Find the sweep `name` in `output`, a folder or a store; `clock` gives Unix time in seconds.
@@ -116,7 +116,7 @@ def watch(
     """Show what `look` sees until it is over; return the last look, or `None` after Ctrl-C.
 
     Args:
-        look: sees how far a sweep has come.
+        look: sees the progress of a sweep.
         seconds: from one look to the next.
         console: a terminal is redrawn; elsewhere a line is printed at most every ten seconds, and only what is new.
         sleep: waits for the next look.
@@ -145,7 +145,7 @@ def watch(
 
 
 def look_at_all(output: str) -> Callable[[], Look]:
-    """Return what looks at all sweeps of `output`: over when none of them is driven."""
+    """Return a function that looks at all sweeps of `output`: over when no driver runs."""
 
     def look() -> Look:
         folder = local_copies(output)

@@ -1,4 +1,4 @@
-"""Telling webhooks and commands of a sweep. No failure here is one of the sweep.
+"""Notifications to webhooks and commands. A failure here never fails the sweep.
 
 Imports the state of a sweep and its progress; nothing imports it but `running`, `cli` and the check of a space.
 """

@@ -19,16 +19,16 @@ from http.client import HTTPException
 from sweeper.space.notify import Target
 
 TRY_SECONDS = 5.0
-"""A webhook that has not answered by then will not: receivers acknowledge, and work afterwards."""
+"""Seconds to wait for a webhook's answer: receivers acknowledge first and work afterwards."""
 
 PAUSES = (1.0, 2.0)
-"""Seconds before a webhook is tried again that was busy or not there."""
+"""Seconds before a webhook that was busy or unreachable is retried."""
 
 COMMAND_SECONDS = 10.0
-"""A command that takes longer is ended with all it has started."""
+"""Seconds after which a command and its children are killed."""
 
 _PASSING = (429, 500, 502, 503, 504)
-"""Answers that another try may change."""
+"""HTTP statuses worth a retry."""
 
 
 def deliver(target: Target, message: bytes) -> str | None:
@@ -37,7 +37,7 @@ def deliver(target: Target, message: bytes) -> str | None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nothing: a webhook's secret belongs to the address that was named."""
+    """Follows no redirect: a webhook's secret belongs to the configured address only."""
 
     def redirect_request(self, *request: object) -> None:
         return None
@@ -53,21 +53,21 @@ def _post(url: str, message: bytes) -> str | None:
             with opener.open(request, timeout=TRY_SECONDS):
                 return None
         except urllib.error.HTTPError as error:
-            reason = f"it answered {error.code}"
+            reason = f"it returned HTTP {error.code}"
             error.close()
             if error.code not in _PASSING:
                 return reason
         except (OSError, HTTPException) as error:
             reason = _system_reason(error)
         except ValueError:
-            return "its address cannot be used"
+            return "its address is invalid"
         if pause is not None:
             time.sleep(pause)
     return reason
 
 
 def _system_reason(error: Exception) -> str:
-    """Return what the system says of a failed connection."""
+    """Return the system's message for a failed connection."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, TimeoutError):
         return f"it did not answer within {TRY_SECONDS:g} s"
@@ -93,5 +93,5 @@ def _run(command: Sequence[str], message: bytes) -> str | None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return f"it took longer than {COMMAND_SECONDS:g} s and was ended"
-    return f"it ended with status {process.returncode}" if process.returncode else None
+        return f"it ran longer than {COMMAND_SECONDS:g} s and was killed"
+    return f"it exited with status {process.returncode}" if process.returncode else None

@@ -1,4 +1,4 @@
-"""Tells webhooks and commands of a sweep's end, of failed trials and of a spent budget.
+"""Notifies webhooks and commands of a sweep's end, failed trials and an exhausted budget.
 
 A message is one JSON object with `event`, `sweep`, `text` (a sentence that chat services show as it is), `trials`,
 `best`, `results`, `host`, `time`, `rehearsal` and, by event, `outcome`, `failures` or `reason`. Every target has a
@@ -33,18 +33,18 @@ from sweeper.text.redaction import redact
 END, FAILURE, BUDGET = "end", "failure", "budget"
 
 FAILURE_SECONDS = 60.0
-"""The first failed trial is told at once, those that follow together, at most this often: a thousand are one story."""
+"""Seconds between two notifications of failures: the first is sent at once, later ones together."""
 
 FAILURES_A_MESSAGE = 20
 
 CLOSING_SECONDS = 20.0
-"""So long the end of a sweep waits for deliveries: three tries of a webhook that hangs."""
+"""Seconds that the end of a sweep waits for deliveries: three tries of a webhook that hangs."""
 
 _log = logging.getLogger("sweeper.notifications.notifier")
 
 
 class Notifier:
-    """A sink of the driver. As a context it tells of an error that ends the sweep, and waits for what is on its way."""
+    """A sink of the driver. As a context manager, reports an error that ends the sweep and waits for deliveries."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class Notifier:
         send: Callable[[Target, bytes], str | None] = deliver,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to tell `targets` of `sweep`.
+        """Prepare to notify `targets` about `sweep`.
 
         Args:
             targets: where messages go; none is fine.
             sweep: the sweep.
             state: of its trials, kept up to date by the driver.
-            address: where its results lie, as a user writes it.
+            address: where its results are, as a user writes it.
             send: delivers a message and returns why it could not.
             clock: seconds.
         """
@@ -80,7 +80,7 @@ class Notifier:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell of an error that nothing has been told of, and leave; what hangs is left behind."""
+        """Report an error that was not reported yet, and leave; deliveries that hang are abandoned."""
         if isinstance(error, Exception) and not self._ended:
             reason = redact(error.message if isinstance(error, SweeperError) else f"{type(error).__name__}: {error}")
             text = f"{self._sweep.name} failed: {reason}"
@@ -88,7 +88,7 @@ class Notifier:
         self.wait()
 
     def append(self, record: Record) -> None:
-        """Take note of a record: was it a trial's failure for good?"""
+        """Record a trial's final failure."""
         if isinstance(record.body, Failed | Reported):
             index = record.body.configuration
             trial = self._state.trials[index]
@@ -97,16 +97,16 @@ class Notifier:
                 self._failed[index] = {"trial": trial_name(index), "kind": trial.stop_kind or "", "reason": reason}
 
     def flush_if_due(self) -> None:
-        """Tell of failures when it is time to."""
+        """Send failures when a notification is due."""
         if self._failed and self._clock() - self._told >= FAILURE_SECONDS:
             self._tell_failures()
 
     def budget_reached(self, reason: str) -> None:
-        """Tell that the budget is spent."""
+        """Report that the budget is exhausted."""
         self._tell((BUDGET,), f"{self._sweep.name}: {reason}", reason=reason)
 
     def ended(self, outcome: str, reason: str | None = None) -> None:
-        """Tell of the sweep's end: `finished`, `stopped` or `interrupted`, and why if it was stopped."""
+        """Report the sweep's end: `finished`, `stopped` or `interrupted`, and why if it was stopped."""
         if self._failed:
             self._tell_failures()
         self._ended = True
@@ -116,7 +116,7 @@ class Notifier:
         self._tell((END,), text, outcome=outcome, reason=reason, **more)
 
     def wait(self, seconds: float = CLOSING_SECONDS) -> list[str]:
-        """Give deliveries `seconds` to come through; return a sentence for each target that missed a message."""
+        """Wait up to `seconds` for deliveries; return a sentence for each target that missed a message."""
         until = time.monotonic() + seconds
         for courier in self._mail:
             courier.no_more()
@@ -170,7 +170,7 @@ class Notifier:
 
 
 class _Courier:
-    """Delivers one target's messages, in order, in a thread of its own that nothing waits for longer than it wants."""
+    """Delivers one target's messages, in order, in a separate thread with bounded waits."""
 
     def __init__(self, target: Target, send: Callable[[Target, bytes], str | None]) -> None:
         self.target, self._send = target, send
@@ -180,23 +180,23 @@ class _Courier:
         self._current = ""
 
     def post(self, event: str, message: bytes) -> None:
-        """Send a message on its way and return at once."""
+        """Queue a message and return at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=f"notify {self.target.label}", daemon=True)
             self._thread.start()
         self._queue.put((event, message))
 
     def no_more(self) -> None:
-        """Let the thread end when all is delivered."""
+        """Let the thread end after the last delivery."""
         if self._thread is not None:
             self._queue.put(None)
 
     def close(self, until: float) -> list[str]:
-        """Wait until all is delivered, or for `time.monotonic() == until`; return what was missed, once."""
+        """Wait for all deliveries or until `time.monotonic() == until`; return what was missed, once."""
         if self._thread is not None:
             self._thread.join(max(0.0, until - time.monotonic()))
             if self._thread.is_alive():
-                self._miss(self._current, "it did not come through in time")
+                self._miss(self._current, "not delivered in time")
             self._thread = None
         missed, self._missed = self._missed, []
         return missed
@@ -212,6 +212,6 @@ class _Courier:
                 self._miss(self._current, reason)
 
     def _miss(self, event: str, reason: str) -> None:
-        sentence = f"{self.target.label} was not told of the {event}: {reason}"
+        sentence = f"{self.target.label} did not receive the notification of {event}: {reason}"
         _log.warning("%s", sentence)
         self._missed.append(sentence)

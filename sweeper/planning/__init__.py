@@ -1,4 +1,4 @@
-"""What a sweep will take, said before anything is trained: trials, time, GPU-hours, nodes, prices.
+"""Estimates before training: trials, time, GPU-hours, nodes, prices.
 
 Imports `spec`, `search` and `trainables`; neither journal nor tables.
 """

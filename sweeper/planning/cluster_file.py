@@ -28,7 +28,7 @@ class NodeGroup:
 
     Attributes:
         name: the node type, or worker group.
-        cpu, gpu: cores and cards of one node that trials may take.
+        cpu, gpu: cores and GPUs of one node that trials may take.
         most: how many the autoscaler may start.
         machine: the machine type, where the file names it.
         spot: whether the file asks for spot capacity; `None` where it does not tell.
@@ -60,9 +60,13 @@ def read_cluster(path: Path) -> ClusterFile:
     try:
         documents = [d for d in yaml.safe_load_all(path.read_text("utf-8")) if isinstance(d, dict)]
     except OSError as error:
-        raise SweeperError(f"{path} cannot be read: {error.strerror}", "name a launcher file or a manifest") from None
+        raise SweeperError(
+            f"{path} cannot be read: {error.strerror}", "give a Ray launcher file or a KubeRay manifest"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SweeperError(f"{path} is no YAML: {error}", "name a launcher file or a manifest") from None
+        raise SweeperError(
+            f"{path} is not valid YAML: {error}", "give a Ray launcher file or a KubeRay manifest"
+        ) from None
     for document in documents:
         try:
             if "available_node_types" in document:
@@ -73,7 +77,7 @@ def read_cluster(path: Path) -> ClusterFile:
                 return _kuberay(document["spec"]["rayClusterSpec"])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise SweeperError(f"{path} describes no cluster: {reason}", "see deploy/ for examples") from None
+            raise SweeperError(f"{path} does not describe a cluster: {reason}", "see deploy/ for examples") from None
     raise SweeperError(
         f"{path} is neither a Ray launcher file (available_node_types) nor a manifest with a RayCluster or RayJob",
         "see deploy/ray and deploy/kubernetes for examples",

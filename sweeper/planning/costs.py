@@ -1,4 +1,4 @@
-"""How long an epoch and an evaluation take on this machine, measured by doing a little of each."""
+"""The time of an epoch and an evaluation on this machine, measured on a small part of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEASURED_SAMPLES = 2048
 """A larger training split is cut to this many samples and the time scaled up, so that planning stays quick."""
 
 MEASURED_OPERATIONS = 1e12
-"""More than this in one measured epoch, some 20 s on a core, is not measured without a card."""
+"""More than this in one measured epoch, some 20 s on a core, is not measured without a GPU."""
 
 MEASURED_SECONDS = 1.0
 """For how long each architecture is trained."""
@@ -35,24 +35,24 @@ def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
     """Plan a sweep with the costs measured here; where the data set cannot be loaded, without time and saying why."""
     size = dataset_size(spec.dataset)
     if size is not None and _too_much(spec, size):
-        note = "no time: an epoch of this is no work for this machine; see the GPU-hours, or plan with --rehearse"
+        note = "No estimate: too large to measure locally; see the GPU-hours, or plan with --rehearse"
         return plan(spec, workers=workers, note=note, estimated=True)
     try:
         costs = measure_costs(spec)
     except InvalidSearchSpace:
         raise
     except SweeperError as error:
-        return plan(spec, workers=workers, note=f"no time: {error}", estimated=True)
+        return plan(spec, workers=workers, note=f"No estimate: {error}", estimated=True)
     parts = [
-        f"{name} {c.epoch_seconds:.3g} s an epoch, {c.evaluation_seconds:.3g} s an evaluation"
+        f"{name} {c.epoch_seconds:.3g} s per epoch, {c.evaluation_seconds:.3g} s per evaluation"
         for name, c in costs.items()
     ]
-    note = f"time from a short measurement on this machine: {'; '.join(parts)}"
+    note = f"Time estimated from a short measurement on this machine: {'; '.join(parts)}"
     return plan(spec, costs, workers, note, estimated=True)
 
 
 def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
-    """Tell whether the short measurement would take minutes here: more than `MEASURED_OPERATIONS`, and no card."""
+    """Return whether the short measurement would take minutes here: more than `MEASURED_OPERATIONS`, and no GPU."""
     import torch
 
     if torch.cuda.is_available() and spec.resources.gpu != 0:

@@ -28,7 +28,7 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """Return all findings, in the order in which a sweep would meet them."""
+    """Return all findings, in the order in which a sweep would hit them."""
     looks: list[Callable[[], Check]] = [_python, _packages, _images, _gpus, _shared_memory, _disk, _own_components]
     return [look() for look in looks]
 
@@ -57,22 +57,22 @@ def _images() -> Check:
         module = importlib.import_module("torchvision")
     except (ImportError, RuntimeError) as error:
         return Check("torchvision", False, str(error), "install the torchvision that fits the installed torch")
-    return Check("torchvision", True, f"{module.__version__} imports beside this torch")
+    return Check("torchvision", True, f"{module.__version__} imports with this torch")
 
 
 def _gpus() -> Check:
     import torch
 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Check("graphics cards", True, ", ".join(names) or "none: trials run on the processor")
+    return Check("GPUs", True, ", ".join(names) or "none: trials run on the CPU")
 
 
 def _shared_memory() -> Check:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Check("shared memory", True, "no /dev/shm: Ray uses the temporary folder, slower but sound")
+        return Check("shared memory", True, "no /dev/shm: Ray uses the temporary directory, which is slower but works")
     free = shutil.disk_usage(folder).free / 2**30
-    remedy = "in a container, raise it with --shm-size=2g"
+    remedy = "in a container, set --shm-size=2g"
     return Check("shared memory", free >= SHARED_MEMORY_GIB, f"{free:.1f} GiB free in {folder}", remedy)
 
 
@@ -81,11 +81,13 @@ def _disk() -> Check:
     frees = {place: shutil.disk_usage(place).free / 2**30 for place in places}
     writable = all(os.access(place, os.W_OK) for place in places)
     finding = ", ".join(f"{free:.1f} GiB free at {place}" for place, free in sorted(frees.items()))
-    return Check("disk", writable and min(frees.values()) >= DISK_GIB, finding, "free space, or work in another folder")
+    return Check(
+        "disk", writable and min(frees.values()) >= DISK_GIB, finding, "free space, or work in another directory"
+    )
 
 
 def _own_components() -> Check:
-    """Import what installed packages add under names of their own: a sweep that names it would, too."""
+    """Import components that installed packages add, as a sweep that names them would."""
     from sweeper.space.registries import installed_registries
     from trainables.extensions.installed import NAME, entry_points
 
@@ -96,8 +98,8 @@ def _own_components() -> Check:
         for name in entry_points(registry.group) if registry.group else ():
             fault = registry.fault(name) if NAME.fullmatch(name) else "a name is lower-case letters, digits and _"
             if fault is None and not registry.is_own(name):
-                fault = "this project's own component of that name hides it"
+                fault = "a built-in component of that name hides it"
             found.append(f"{registry.kind} {name}")
             faults += [f"{registry.kind} {name}: {fault}"] if fault else []
-    finding = "; ".join(faults) or ", ".join(found) or "none: `sweeper spaces` lists what ships"
-    return Check("added by packages", not faults, finding, "mend or uninstall the package that adds it")
+    finding = "; ".join(faults) or ", ".join(found) or "none: `sweeper spaces` lists built-in components"
+    return Check("components of packages", not faults, finding, "fix or uninstall the package that adds it")

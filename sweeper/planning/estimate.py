@@ -1,7 +1,7 @@
-"""GPU-hours of a sweep, reckoned from floating-point operations: nothing is trained, no data are needed.
+"""GPU-hours of a sweep, estimated from floating-point operations, without training and without data.
 
 Operations are counted by running each network once on PyTorch's meta device, which knows shapes only. How many of them
-a card does in a second comes from `hardware.yaml`, which says what was measured and what is assumed.
+a GPU does in a second comes from `hardware.yaml`, which says what was measured and what is assumed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Estimate:
 
     Attributes:
         operations: floating-point operations of the whole sweep (a multiply-add counts two).
-        gpu_hours: card → hours of one card, from the anchor's speed to `slowest` times that.
+        gpu_hours: card → hours of one GPU, from the anchor's speed to `slowest` times that.
         forward: architecture → operations of one sample's forward pass.
         assumption: what the range rests on, in a sentence.
     """
@@ -66,14 +66,14 @@ class Estimate:
 
 
 def cards() -> tuple[list[Card], float]:
-    """Return the cards of `hardware.yaml`, and by which factor small images may be slower than the anchor."""
+    """Return the GPUs of `hardware.yaml`, and by which factor small images may be slower than the anchor."""
     table = yaml.safe_load(resources.files("sweeper.planning").joinpath("hardware.yaml").read_text("utf-8"))
     found = [Card(row["name"], row["peak_tflops"] * 1e12 * row["share"], row["anchor"]) for row in table["cards"]]
     return found, float(table["slowest"])
 
 
 def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | None:
-    """Return what a sweep takes on the cards of `hardware.yaml`; `None` where the data set's size is not known.
+    """Return what a sweep takes on the GPUs of `hardware.yaml`; `None` where the data set's size is not known.
 
     Args:
         spec: the sweep.
@@ -97,7 +97,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | N
     known, slowest = cards()
     hours = {card.name: operations / card.operations_per_second / 3600 for card in known}
     assumption = (
-        f"an estimate from {operations:.2g} floating-point operations; the low end is the card's speed on "
+        f"estimated from {operations:.2g} floating-point operations; the low end is the GPU's speed on "
         f"{known[0].name}'s anchor ({known[0].anchor}), the high end {slowest:g} times that, for small images in "
         "float32; see sweeper/planning/hardware.yaml"
     )

@@ -1,4 +1,4 @@
-"""Saying beforehand which of the user's own networks and losses will not be trained as lanes, and why."""
+"""Report which of the user's own networks and losses cannot be trained as lanes, and why."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         assert isinstance(size, int)
         fault = lane_fault(build, (0, 1), dataset, size)
         if fault is not None:
-            notes.append(f"{loss} on {network} is trained one replicate after the other, not as lanes: {fault}")
+            notes.append(f"{loss} on {network} trains replicates one after another, not as lanes: {fault}")
     return notes

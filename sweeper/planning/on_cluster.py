@@ -1,7 +1,7 @@
-"""What a sweep will ask of a cluster: trials at once, nodes, hours and a range of prices. Starts nothing.
+"""Estimates for a sweep on a cluster: concurrent trials, nodes, hours and a range of prices. Starts nothing.
 
-Hours on GPUs follow from `sweeper.planning.estimate` (operations over a card's speed), those on cores from a
-measurement on this machine. Sharing a card among trials is taken to lose and gain nothing.
+Hours on GPUs follow from `sweeper.planning.estimate` (operations over a GPU's speed), those on cores from a
+measurement on this machine. Sharing a GPU among trials is taken to lose and gain nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NODE_START_HOURS = (2 / 60, 10 / 60)
 
 @dataclass(frozen=True)
 class Price:
-    """What a machine costs an hour, and the card it has."""
+    """What a machine costs an hour, and the GPU it has."""
 
     on_demand: float
     spot: float
@@ -86,14 +86,14 @@ class ClusterPlan(PlanView):
         yield "on the cluster", f"{self.at_once:,} trials at once, each with {needs}"
         for asked in self.nodes:
             machine = f" ({asked.machine})" if asked.machine else ""
-            yield "nodes asked for", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each} trials on each"
+            yield "nodes requested", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each} trials per node"
         if self.hours is not None:
-            yield "time on it", " to ".join(duration(3600 * hours) for hours in self.hours)
+            yield "time on the cluster", " to ".join(duration(3600 * hours) for hours in self.hours)
         if self.price is not None:
             low, high = self.price
             yield "price", f"{low:,.2f} (spot) to {high:,.2f} (on demand) {self.currency}"
         if self.idle_price is not None:
-            yield "while idle", f"{self.idle_price:,.2f} {self.currency} an hour for the head"
+            yield "while idle", f"{self.idle_price:,.2f} {self.currency} per hour for the head"
 
     def grounds(self) -> Iterator[str]:
         """Yield what the figures rest on, and what is missing."""
@@ -112,12 +112,12 @@ def read_prices(path: Path | None) -> Prices:
         return Prices(machines, str(table["currency"]), str(table["date"]), str(table["source"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        remedy = "see sweeper/planning/prices.yaml for its form"
+        remedy = "see sweeper/planning/prices.yaml for the format"
         raise SweeperError(f"the price table {name} cannot be used: {reason}", remedy) from None
 
 
 def trial_resources(asked: Resources, cluster: ClusterFile) -> dict[str, float]:
-    """Return one trial's resources on a cluster; `gpu: auto` is a quarter of a card where a group has cards."""
+    """Return one trial's resources on a cluster; `gpu: auto` is a quarter of a GPU where a group has GPUs."""
     cards = any(group.gpu for group in cluster.workers)
     gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cards else 0.0)
     return {"cpu": float(asked.cpu), "gpu": gpu}
@@ -136,9 +136,9 @@ def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -
             asked.append(NodesAsked(group.name, group.machine, nodes, each, group.gpu * nodes))
             left, nodes_left = max(0, left - nodes * each), nodes_left - nodes
     if not asked:
-        groups = ", ".join(f"{g.name} has {g.cpu:g} CPU, {g.gpu:g} GPU" for g in cluster.workers) or "there is none"
+        groups = ", ".join(f"{g.name} has {g.cpu:g} CPU, {g.gpu:g} GPU" for g in cluster.workers) or "there are none"
         raise SweeperError(
-            f"no worker of the cluster holds a trial, which takes {trial['cpu']:g} CPU, {trial['gpu']:g} GPU: {groups}",
+            f"no worker node of the cluster fits a trial of {trial['cpu']:g} CPU, {trial['gpu']:g} GPU: {groups}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0.25), or add a larger worker to the file",
         )
     return tuple(asked)
@@ -174,14 +174,14 @@ def plan_on_cluster(
     unknown += [] if head else [cluster.head.machine or "the head's machine"]
     price = None
     if unknown:
-        notes.append(f"no price: {', '.join(unknown)} is not in the price table; name your own with --prices")
+        notes.append(f"no price: {', '.join(unknown)} is not in the price table; give your own with --prices")
     elif hours is not None and head is not None:
         pairs = [(asked.nodes, p) for asked, p in zip(nodes, known, strict=True) if p is not None]
         paid = [h + cluster.idle_minutes / 60 for h in hours]  # idle nodes stay for so long
         low = paid[0] * (head.on_demand + sum(count * p.spot for count, p in pairs))
         high = paid[1] * (head.on_demand + sum(count * p.on_demand for count, p in pairs))
         price = (low, high)
-        notes.append(f"prices: {prices.source}, {prices.date}; name your own with --prices")
+        notes.append(f"prices: {prices.source}, {prices.date}; give your own with --prices")
     idle = head.on_demand if head else None
     return ClusterPlan(dict(trial), at_once, nodes, hours, price, idle, prices.currency, tuple(notes))
 
@@ -200,13 +200,13 @@ def _hours(
             return None, [f"no hours: {planned.note or 'nothing was measured'}"]
         return (planned.seconds.low / 3600, planned.seconds.high / 3600), [planned.note] if planned.note else []
     if planned.estimate is None:
-        return None, ["no hours: the data set's size is not known without its files"]
+        return None, ["no hours: the data set's size is unknown without its files"]
     speed_low = speed_high = 0.0
     for asked in nodes:
         price = prices.machines.get(asked.machine or "")
         card = planned.estimate.gpu_hours.get(price.card or "") if price else None
         if card is None:
-            return None, [f"no hours: which card {asked.machine or asked.group} has is not in the price table"]
+            return None, [f"no hours: the price table does not say which GPU {asked.machine or asked.group} has"]
         busy = min(asked.cards, waiting * trial["gpu"])
         speed_low, speed_high = speed_low + busy / card[0], speed_high + busy / card[1]
-    return (1 / speed_low, 1 / speed_high), [f"hours: {planned.estimate.assumption}; the last trials leave cards idle"]
+    return (1 / speed_low, 1 / speed_high), [f"hours: {planned.estimate.assumption}; GPUs idle during the last trials"]

@@ -30,10 +30,10 @@ START_SECONDS = 10.0
 """From the command to the first step: Ray's start (3 to 4 s) and the workers' import of torch (4 to 5 s)."""
 
 PACKINGS = {
-    "sequential": "sequential: a process trains a trial's replicates one after the other",
-    "fused": "fused: a process trains a trial's replicates as lanes of one network",
-    "auto": "auto: fused or sequential, whichever is faster where it runs",
-    "trials": "trials: a process trains one replicate up to the next rung",
+    "sequential": "sequential: one process trains a trial's replicates one after another",
+    "fused": "fused: one process trains a trial's replicates as lanes of one batched network",
+    "auto": "auto: fused or sequential, whichever is measured to be faster",
+    "trials": "trials: each replicate has its own process up to the next rung",
 }
 """How replicates share processes, in words."""
 
@@ -84,7 +84,7 @@ class Plan(PlanView):
         seconds: how long it takes; `None` when costs were not measured.
         costs: architecture → measured cost.
         note: why there is no time, or how it was estimated.
-        estimate: GPU-hours on named cards, reckoned without training; `None` where the data's size is not known.
+        estimate: GPU-hours on known GPUs, estimated without training; `None` if the data's size is unknown.
         rehearsed: what a rehearsal changes, a sentence each; empty for the real thing.
         packing: how replicates share processes.
         takes: what each process takes of a machine, in words.
@@ -119,12 +119,12 @@ class Plan(PlanView):
             yield "searcher", self.searcher
         if self.replicates > 1:
             yield "packing", PACKINGS[self.packing]
-        yield "a process takes", self.takes
+        yield "each process uses", self.takes
         last = max(self.reaching)
         for rung, count in self.reaching.items():
-            kind = "the end" if rung == last else "rung"
+            kind = "end" if rung == last else "rung"
             yield f"{kind}, epoch {rung}", f"reached by {count.text(1 if count.low != count.high else 0)} trials"
-        yield "epochs in all", self.epochs.text()
+        yield "total epochs", self.epochs.text()
         yield "evaluations", self.evaluations.text()
         if self.seconds is not None:
             times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
@@ -157,7 +157,7 @@ def plan(
         costs: architecture → cost, as `sweeper.planning.costs.measure_costs` gives; without it there is no time.
         workers: processes that run at once; by default this machine's cores over `resources.cpu`.
         note: shown with the plan.
-        estimated: reckon GPU-hours, too, for which every network of the space is built once without weights.
+        estimated: also estimate GPU-hours, which builds every network of the space once without weights.
     """
     space = configurations(spec)
     trials, replicates = len(space), spec.replicates.count
@@ -189,20 +189,20 @@ def searched(spec: SweepSpec) -> str:
     """Return in words who chooses configurations; empty where each follows from the space alone."""
     if not spec.searcher.learns:
         return ""
-    warm = f", told of {', '.join(spec.searcher.warm_start)}" if spec.searcher.warm_start else ""
-    return f"{spec.searcher.name}{warm}: {spec.searcher.method.course}; time is reckoned for random ones"
+    warm = f", warm start from {', '.join(spec.searcher.warm_start)}" if spec.searcher.warm_start else ""
+    return f"{spec.searcher.name}{warm}: {spec.searcher.method.course}; time is estimated for random configurations"
 
 
 def takes(resources: Resources) -> str:
-    """Return in words what each process takes of a machine, and what happens when that is too little of a card."""
+    """Return in words what each process takes of a machine, and what happens when that is too little of a GPU."""
     cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
     if resources.gpu == "auto":
-        return f"{cores}; of a card, where there is one, what its memory is measured to need before the first trial"
+        return f"{cores}; on a GPU, the share that a measurement before the first trial finds"
     if not 0 < resources.gpu < 1:
-        cards = f"{resources.gpu:g} card{'' if resources.gpu == 1 else 's'}"
-        return f"{cores} and {cards}" if resources.gpu else f"{cores}, no card"
+        cards = f"{resources.gpu:g} GPU{'' if resources.gpu == 1 else 's'}"
+        return f"{cores} and {cards}" if resources.gpu else f"{cores}, no GPU"
     most = int(1 / resources.gpu + 1e-9)
-    return f"{cores} and {resources.gpu:g} of a card, {most} to a card; twice as much after running out of its memory"
+    return f"{cores} and {resources.gpu:g} of a GPU ({most} processes per GPU); doubled after running out of GPU memory"
 
 
 def simulate(

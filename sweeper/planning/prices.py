@@ -1,4 +1,4 @@
-"""What an hour of a card costs, where the environment says it."""
+"""What an hour of a GPU costs, where the environment says it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A Ray cluster elsewhere, through its Jobs API: sweeps are its jobs, and each job is the driver of one sweep.
+"""A remote Ray cluster, through its Jobs API: sweeps are its jobs, and each job is the driver of one sweep.
 
-What a job is called, who submitted it and where its results lie is in the job's metadata; everything else about a sweep
+What a job is called, who submitted it and where its results are is in the job's metadata; everything else about a sweep
 is in its results. The token goes into a header of each request and nowhere else.
 """
 
@@ -28,7 +28,7 @@ from sweeper.text.redaction import redact
 CONNECT_SECONDS = 10.0
 
 STOP_SECONDS = 300
-"""After a request to stop, a driver has this long to end in good order: trials, tables, report, MLflow."""
+"""After a request to stop, a driver has this long to end cleanly: trials, tables, report, MLflow."""
 
 FOLLOW_SECONDS = 1.0
 
@@ -54,7 +54,7 @@ class RemoteSweep:
         job: Ray's id of the job.
         name: of the sweep.
         submitter: user and host that submitted it.
-        output: where its results lie, as given to `--output`.
+        output: where its results are, as given to `--output`.
         tracking_uri: of MLflow, as given; `None` where the cluster's own environment names it.
         no_mlflow: whether it was asked for without MLflow.
         state: `pending`, `running`, `finished`, `stopped`, `incomplete`, `refused` or `died`.
@@ -131,7 +131,7 @@ class Cluster:
                 return sweep
         names = ", ".join(sorted({sweep.name for sweep in known})[:8])
         raise SweeperError(
-            f"the cluster at {self.address} knows no sweep {name!r}", f"it knows: {names}" if names else "it knows none"
+            f"the cluster at {self.address} has no sweep {name!r}", f"it has: {names}" if names else "it has none"
         )
 
     def logs(self, job: str) -> str:
@@ -153,7 +153,7 @@ class Cluster:
             sleep(FOLLOW_SECONDS)
 
     def stop(self, job: str) -> None:
-        """Ask a driver to end in good order; it is killed when it has not after `STOP_SECONDS`."""
+        """Ask a driver to end cleanly; it is killed when it has not after `STOP_SECONDS`."""
         with self._errors():
             self._client.stop_job(job)
 
@@ -183,7 +183,7 @@ class Cluster:
             raise SweeperError(*_refusal(self.address, find_token() is None)) from error
         except (ConnectionError, requests.RequestException) as error:
             raise SweeperError(
-                f"no Ray cluster answers at {self.address}",
+                f"no Ray cluster responds at {self.address}",
                 "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
                 "`kubectl port-forward` or `ray dashboard`",
             ) from error
@@ -199,15 +199,15 @@ def _checked_address(address: str) -> str:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise SweeperError(
-            f"{redact(address)!r} is not the address of a cluster's Jobs API",
-            "write the dashboard's, e.g. http://head:8265; a token belongs into RAY_AUTH_TOKEN_PATH",
+            f"{redact(address)!r} is not the address of a Ray dashboard",
+            "use e.g. http://head:8265; put a token into the file RAY_AUTH_TOKEN_PATH",
         )
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise SweeperError(
-            f"nothing answers at {address}: {getattr(error, 'strerror', None) or error}",
+            f"nothing responds at {address}: {getattr(error, 'strerror', None) or error}",
             "check the address: it is the head's dashboard, usually http://HEAD:8265, perhaps through "
             "`kubectl port-forward` or `ray dashboard`",
         ) from error
@@ -217,13 +217,12 @@ def _checked_address(address: str) -> str:
 def _refusal(address: str, missing: bool) -> tuple[str, str]:
     if missing:
         return (
-            f"the cluster at {address} asks for a token, and this environment has none",
-            "set RAY_AUTH_TOKEN_PATH to a file with it; who runs the cluster has it",
+            f"the cluster at {address} requires a token, and this environment has none",
+            "set RAY_AUTH_TOKEN_PATH to a file with the token; ask the cluster's administrator for it",
         )
     return (
-        f"the cluster at {address} refuses this environment's token",
-        "it belongs to another cluster, or was replaced: put the right one into the file that RAY_AUTH_TOKEN_PATH "
-        "names",
+        f"the cluster at {address} rejects this environment's token",
+        "it belongs to another cluster or was replaced; put the right token into the file RAY_AUTH_TOKEN_PATH",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reaching sweeps wherever they lie: here, in a store, on a cluster elsewhere. What commands and functions share."""
+"""Access to sweeps here, in a store or on a remote cluster, for commands and functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def connect(address: str) -> Cluster:
 
 
 def remote_output(name: str, output: str, address: str | None) -> tuple[str, str]:
-    """Return a sweep's name and where its results lie: as given, or as the cluster at `address` tells."""
+    """Return a sweep's name and where its results are: as given, or as the cluster at `address` tells."""
     if address is None or is_store_address(name):
         return name, output
     sweep = connect(address).sweep(name)
@@ -49,7 +49,7 @@ def local_tracking(uri: str | None, folder: Path) -> str:
 
 
 def tracking(uri: str | None, output: str, name: str | None = None) -> str | None:
-    """Return MLflow's store: the one that was named, or a file beside the sweeps; none beside those in a store."""
+    """Return MLflow's store: the one that was named, or a file next to the sweeps; none beside those in a store."""
     from sweeper.storage.places import DRIVING, place_of
     from sweeper.tracking.follower import default_tracking_uri
 

@@ -1,4 +1,4 @@
-"""How far the sweeps of a cluster have come, as its Jobs API tells it: nothing but the cluster's address is needed."""
+"""The progress of a cluster's sweeps, from its Jobs API: needs only the cluster's address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROGRESS = re.compile(rf"^\d+ (?:{_STATUSES})\b.*$", re.MULTILINE)
 def sweeps_table(
     sweeps: Iterable[RemoteSweep], logs: Callable[[str], str], now: Callable[[], float] = time.time
 ) -> Table:
-    """Return one row a sweep: its state, who submitted it and when, how far it has come, where its results lie.
+    """Return one row per sweep: its state, who submitted it and when, its progress, where its results are.
 
     Args:
         sweeps: drivers, the newest of each sweep first; older ones of the same sweep are left out.
@@ -48,7 +48,7 @@ def sweeps_table(
 
 
 def progress_of(sweep: RemoteSweep, logs: Callable[[str], str]) -> str:
-    """Return how far a sweep has come, in a line: from its driver's words, or from Ray's where it said nothing."""
+    """Return the progress of a sweep, in a line: from its driver's words, or from Ray's where it said nothing."""
     return last_progress(logs(sweep.job)) or first_sentence(sweep.message) or "–"
 
 

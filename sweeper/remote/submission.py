@@ -1,7 +1,7 @@
-"""What a sweep on a cluster elsewhere is made of: its search space file, the driver's command line, who asked for it.
+"""Submission of a sweep to a remote cluster: search space file, driver command line, metadata.
 
 The code that runs is the submitter's: this package goes along with each job, so a cluster's images need only what it
-depends on. Ray keeps one copy of each version, whoever submits it. Components of the user's own lie beside the search
+depends on. Ray keeps one copy of each version, whoever submits it. Components of the user's own lie next to the search
 space file there, wherever they lie here.
 """
 
@@ -65,12 +65,12 @@ class Request:
         """Return the driver's options. Raises SweeperError when one of them would not do, or show a secret."""
         if not is_store_address(self.output) and not Path(self.output).is_absolute():
             raise SweeperError(
-                f"--output {self.output!r} is a folder of this machine, which the cluster does not see",
-                "give --output s3://bucket/prefix, gs://…, or the path of a folder that all its machines share",
+                f"--output {self.output!r} is a folder on this machine that the cluster cannot reach",
+                "give --output s3://bucket/prefix, gs://…, or the path of a folder shared by all its machines",
             )
         if self.tracking_uri is not None and redact(self.tracking_uri) != self.tracking_uri:
             raise SweeperError(
-                "the tracking address carries a password, and everyone who may list the cluster's jobs would see it",
+                "the tracking address contains a password, which everyone who can list the cluster's jobs would see",
                 "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the cluster's environment instead",
             )
         chosen = ["--output", self.output]
@@ -109,7 +109,7 @@ def submit(jobs: Jobs, space: str, name: str | None, taken: Callable[[str], bool
 
 
 def submit_resume(jobs: Jobs, name: str, request: Request, *, failed: bool = False) -> str:
-    """Submit a driver that takes up a sweep which was interrupted; return its job."""
+    """Submit a driver that resumes an interrupted sweep; return its job."""
     more = ["--failed"] if failed else []
     more += [word for setting in request.settings for word in ("--set", setting)]
     with tempfile.TemporaryDirectory(prefix="sweeper-submit-") as folder:
@@ -140,8 +140,8 @@ def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str
     wanted = name if name is not None else stem
     if not is_sweep_name(wanted):
         raise SweeperError(
-            f"{wanted!r} cannot be a sweep's name",
-            "use 1 to 100 letters, digits, '_', '.' and '-', beginning with a letter or digit",
+            f"{wanted!r} is not a valid sweep name",
+            "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit",
         )
     if name is not None:
         if taken(name):
@@ -157,7 +157,7 @@ def _free_name(stem: str, name: str | None, taken: Callable[[str], bool]) -> str
 
 
 def _stored(output: str, name: str) -> bool:
-    """Tell whether the output has a sweep of that name, as far as this machine can see it; the driver looks again."""
+    """Return whether the output has a sweep of that name, as far as this machine can see it; the driver looks again."""
     try:
         place = place_of(output, READING)
         return place.has(name) if place.store is not None else (place.folder / name).exists()

@@ -1,4 +1,4 @@
-"""The token that opens a Ray cluster: made once, kept in a file that only its owner reads, never printed.
+"""The authentication token of a Ray cluster: created once, stored in a file for its owner only, never printed.
 
 Ray looks for it in `RAY_AUTH_TOKEN`, then in the file that `RAY_AUTH_TOKEN_PATH` names, then in `~/.ray/auth_token`;
 so does this module, and every machine of a cluster must find the same one.
@@ -29,8 +29,8 @@ def create_token(path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise SweeperError(
-            f"there is a file {path} already",
-            "use its token, or choose another file: a cluster whose token is replaced refuses all who have the old one",
+            f"the file {path} already exists",
+            "use its token or choose another file; replacing a cluster's token locks out everyone with the old one",
         ) from None
     except OSError as error:
         raise SweeperError(f"{path} cannot be written: {error.strerror}", "choose another file") from error
@@ -52,16 +52,16 @@ def find_token() -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         if not named and not path.exists():
             return None
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SweeperError(
-            f"the token's file {path} cannot be read: {reason}",
-            "correct RAY_AUTH_TOKEN_PATH, or ask who runs the cluster",
+            f"the token file {path} cannot be read: {reason}",
+            "correct RAY_AUTH_TOKEN_PATH, or ask the cluster's administrator",
         ) from error
 
 
 def _checked(token: str, source: str) -> str:
     if not token or not _PRINTABLE.issuperset(token):
         raise SweeperError(
-            f"{source} holds no token", "make one with `sweeper token FILE`, or ask who runs the cluster"
+            f"{source} contains no token", "create one with `sweeper token FILE`, or ask the cluster's administrator"
         )
     return token

@@ -1,6 +1,6 @@
-"""The report: one HTML page a sweep, self-contained, from its Parquet tables alone.
+"""The report: one self-contained HTML page per sweep, built from its Parquet tables alone.
 
-Imports what reads tables (`sweeper.results`) and reckons with them; neither journal nor state, Ray nor MLflow.
+Imports what reads tables (`sweeper.results`) and computes with them; neither journal nor state, Ray nor MLflow.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def claims_section(results: Results) -> Markup:
         cards += [
             tag("h3", f"{claim.statement} ({claim.paper})"),
             tag("p", tag("strong", word.capitalize()), f". {begun(verdict.sentence)}."),
-            tag("details", tag("summary", "Rule, fixed beforehand"), tag("p", claim.rule), class_="rule"),
+            tag("details", tag("summary", "Rule, fixed in advance"), tag("p", claim.rule), class_="rule"),
         ]
     return tag("section", tag("h2", "Claims"), *cards, class_="card claims", id="claims")
 
@@ -71,11 +71,11 @@ def tiles(counts: Overview) -> Markup:
     others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in ("running", "waiting", "interrupted")]
     others = [text for text in others if not text.startswith("0 ")]
     share = f"{counts.trained / counts.full:.0%}" if counts.full else "–"
-    spent = f"{counts.trained:,} of the {counts.full:,} of training all in full"
+    spent = f"{counts.trained:,} of {counts.full:,} epochs (full-training budget)"
     if counts.saved:
         spent += f"; early stopping saved {counts.saved:,}"
-    elapsed = f"elapsed {duration(counts.elapsed)}" if counts.elapsed else "summed over trials"
-    longest = f"ran {counts.limit} epochs"
+    elapsed = f"elapsed {duration(counts.elapsed)}" if counts.elapsed else "sum over trials"
+    longest = f"trained {counts.limit} epochs"
     return tag(
         "section",
         tile("Trials", f"{counts.trials:,}", ", ".join(others) or f"{counts.replicates:,} training runs"),
@@ -83,7 +83,7 @@ def tiles(counts: Overview) -> Markup:
         tile("Stopped early", f"{counts.count('early_stopped'):,}", ", ".join(stops)),
         tile("Failed", f"{counts.count('failed'):,}", "see Failures below" if counts.count("failed") else ""),
         tile("Epochs trained", share, spent),
-        tile("Time in trials", duration(counts.worked), elapsed),
+        tile("Trial time", duration(counts.worked), elapsed),
         class_="tiles",
         aria_label="Counts",
     )
@@ -186,7 +186,7 @@ def manifest_section(results: Results) -> Markup:
     return tag(
         "section",
         tag("h2", "Manifest"),
-        tag("p", "What ran, where, and from which seeds.", class_="caption") if pairs else "",
+        tag("p", "Versions, hardware, command and seeds of this sweep.", class_="caption") if pairs else "",
         tag("dl", *pairs, class_="pairs"),
         tag("div", tag("details", tag("summary", "Resolved search space"), tag("pre", space)), class_="sources"),
         class_="card",

@@ -42,7 +42,7 @@ def masthead(
         "header",
         tag("h1", results.name),
         tag("p", " · ".join(filter(None, facts)), class_="facts"),
-        tag("noscript", tag("p", "Plots and tables need JavaScript, which is off.")),
+        tag("noscript", tag("p", "Plots and tables need JavaScript, which is turned off.")),
         tag("nav", *links, tag("a", "Manifest", href="#manifest"), class_="contents"),
         class_="masthead",
     )
@@ -53,7 +53,7 @@ def rehearsal_banner(results: Results) -> Markup:
     if not results.rehearsed:
         return Markup("")
     changes = tag("ul", *(tag("li", pretty(sentence)) for sentence in results.rehearsed))
-    words = "Rehearsal, not a result. These numbers show that the sweep works, nothing else. What was changed:"
+    words = "Rehearsal, not a result. These numbers only show that the sweep works. Changes:"
     return tag("section", tag("p", words), changes, class_="rehearsal", role="alert")
 
 
@@ -78,5 +78,5 @@ def toolbar(counts: Overview) -> Markup:
         for label, names in FILTERS
         if counts.count(*names)
     ]
-    theme = tag("button", "Dark", id="theme", class_="chip push", type="button", title="Switch light and dark")
+    theme = tag("button", "Dark", id="theme", class_="chip push", type="button", title="Switch between light and dark")
     return tag("div", tag("span", "Trials shown", class_="word"), *chips, theme, class_="toolbar")

@@ -1,4 +1,4 @@
-"""Puts the report's page together: one HTML file that holds its style, its script, its plots and its data."""
+"""Assembly of the report's page: one HTML file with style, script, plots and data."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ HEADINGS = {"ece": ("Expected calibration error, %", 100.0), "ada_ece": ("Equal-
 BINNED = ("ece", "ada_ece")
 
 INDISTINCT = 2.0
-"""Standard errors of the paired difference within which a method is not told from the best: about 95 %."""
+"""Standard errors of the paired difference within which a method is not distinguishable from the best: about 95 %."""
 
 CAPTION = (
-    "Test data, last evaluation; each method fitted on the replicate’s own validation data. Mean ± standard deviation "
-    "over replicates; in brackets the mean fitted temperature T and, where the method has one, γ. Bold: the smallest "
-    "mean of the row. ≈: not told from it, the mean paired difference is within two of its standard errors."
+    "Test data, last evaluation. Methods are fitted on each replicate’s validation data. Mean ± standard deviation "
+    "over replicates; in parentheses the mean fitted temperature T and, if the method has one, γ. Bold: the smallest "
+    "mean of the row. ≈: not distinguishable from it (mean paired difference within two standard errors)."
 )
-METACAL = " MetaCal gives uncertain samples the uniform distribution, which changes predictions and so the accuracy."
+METACAL = " MetaCal predicts the uniform distribution for uncertain samples, which changes the accuracy."
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cell:
 
 
 def posthoc_section(results: Results, sources: Sources) -> Markup:
-    """Return the card with one table a metric (and number of bins); nothing where no method was measured."""
+    """Return the card with one table per metric (and number of bins); nothing where no method was measured."""
     measured = posthoc_measurements(results)
     if measured is None:
         return Markup("")
@@ -60,7 +60,9 @@ def posthoc_section(results: Results, sources: Sources) -> Markup:
     parts = [table_of(measured, metric, count) for metric, count in wanted]
     caption = CAPTION + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
     if measured.left_out:
-        caption += f" The best {len(measured.names)} configurations; {measured.left_out} more are in the tables."
+        caption += (
+            f" The best {len(measured.names)} configurations are shown; the tables have {measured.left_out} more."
+        )
     behind = sources.section(KEY, [measured.sql], ("evaluations", "recalibrations", "trials"))
     return tag("section", tag("h2", TITLE), tag("p", caption, class_="caption"), *parts, behind, class_="card", id=KEY)
 
@@ -118,7 +120,7 @@ def marks_of(cells: Sequence[Cell]) -> list[str]:
 
 
 def alike(cell: Cell, best: Cell) -> bool:
-    """Tell whether the mean difference, paired by replicate, lies within INDISTINCT of its standard errors."""
+    """Return whether the mean difference, paired by replicate, lies within INDISTINCT of its standard errors."""
     shared = sorted(cell.values.keys() & best.values.keys())
     found = spread([cell.values[r] - best.values[r] for r in shared])
     if found.deviation is None:

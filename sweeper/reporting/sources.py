@@ -1,4 +1,4 @@
-"""Where a figure's or table's numbers come from: the SQL, the rows it gives as CSV, and the Parquet files it reads."""
+"""The sources of a figure or table: SQL, its rows as CSV, and the Parquet files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sources:
         rows = [join(self.link(name, query), " ") for name, query in zip(names, sql, strict=True)]
         return tag(
             "div",
-            tag("details", tag("summary", "SQL of these data"), tag("pre", ";\n\n".join(sql))),
+            tag("details", tag("summary", "SQL behind the data"), tag("pre", ";\n\n".join(sql))),
             tag("span", "Data: ", *rows),
             tag("span", "Parquet: ", *links),
             class_="sources",
@@ -46,11 +46,13 @@ class Sources:
     def link(self, name: str, query: str) -> Markup:
         """Return a link that saves the rows of a query as CSV, held compressed in the page itself."""
         if query in self.held:
-            return tag("a", "the same CSV as above", href=f"#{self.held[query]}")
+            return tag("a", "same CSV as above", href=f"#{self.held[query]}")
         table = self.results.sql(query)
         size = plural(table.num_rows, "row")
         if table.nbytes > MOST_BYTES:
-            return join(f"{size}, too many for this page: `sweeper results {self.results.name} --format csv --sql …`")
+            return join(
+                f"{size}, too many for this page; export: `sweeper results {self.results.name} --format csv --sql …`"
+            )
         text = format_table(table, "csv")
         assert isinstance(text, str)
         packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -1,7 +1,8 @@
-"""The end of a run in a terminal: the best trials, and what became of all of them, on one screen."""
+"""The summary at the end of a run: the best trials, and all trials by status, on one screen."""
 
 from __future__ import annotations
 
+import pyarrow as pa
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -9,7 +10,7 @@ from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
 from sweeper.reporting.figures import curvature_against_gamma
 from sweeper.results import Results
 from sweeper.results.glance import glance
-from sweeper.results.leaderboard import leaderboard, searcher
+from sweeper.results.leaderboard import leaderboard, objective, searcher
 from sweeper.results.overview import overview
 from sweeper.search.base import written_method
 from sweeper.space.rehearsal import notice
@@ -38,19 +39,19 @@ def summary(results: Results) -> RenderableType:
 
 
 def packing_lines(results: Results) -> list[str]:
-    """Return a sentence on how replicates shared processes, e.g. `replicates fused in 30 trials, sequential in 18`."""
+    """Return how replicates shared processes, e.g. `replicates ran fused in 30 trials, sequentially in 18`."""
     rows = results.rows(
         "SELECT packing, count(*) AS trials FROM (SELECT trial, min(packing) AS packing FROM trials "
         "WHERE packing IS NOT NULL GROUP BY trial HAVING count(*) > 1) GROUP BY packing ORDER BY trials DESC, packing"
     )
-    named = {"trials": "in processes of their own"}
+    named = {"trials": "in separate processes", "sequential": "sequentially", "fused": "fused"}
     found = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
     counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in found]
-    return [f"replicates trained {', '.join(counted)}"] if rows else []
+    return [f"replicates ran {', '.join(counted)}"] if rows else []
 
 
 def searcher_lines(results: Results) -> list[str]:
-    """Return who chose the configurations, and what it knew before: nothing where they follow from the space."""
+    """Return which searcher chose the configurations, and its warm start; nothing for random or grid draws."""
     asked = searcher(results)
     if not asked:
         return []
@@ -58,14 +59,14 @@ def searcher_lines(results: Results) -> list[str]:
     chosen = plural(int_of(counted, "n"), "configuration")
     lines = [f"{asked['name']} chose {chosen}: {written_method(asked).course}"]
     for source in results.manifest.get("warm_start", ()):
-        outside = f"; {source['outside']} more lie outside of this space" if source["outside"] else ""
+        outside = f"; {source['outside']} more were outside this space" if source["outside"] else ""
         trials = plural(source["observations"], "finished trial")
-        lines.append(f"it knew {trials} of {source['sweep']} before it began{outside}")
+        lines.append(f"it started from {trials} of {source['sweep']}{outside}")
     return lines
 
 
 def reused_lines(results: Results) -> list[str]:
-    """Return a sentence on trials that were taken over from another sweep, for each that gave some."""
+    """Return one sentence on reused trials for each sweep that they came from."""
     if "reuse" not in results.manifest:
         return []
     rows = results.rows(
@@ -78,12 +79,12 @@ def reused_lines(results: Results) -> list[str]:
         count = int_of(row, "n")
         further = count - int_of(row, "whole")
         line = f"{plural(count, 'trial')} reused from {row['reused_from']}"
-        lines.append(line + (f", {further} of them trained further" if further > 0 else ""))
+        lines.append(line + (f", {further} of them trained for more epochs" if further > 0 else ""))
     return lines
 
 
 def verdicts_of(results: Results) -> list[str]:
-    """Return a sentence on each claim that the sweep's header names."""
+    """Return one sentence on each claim that the search space names."""
     names = named_claims(results)
     return verdict_lines(judge_claims(results, names), rehearsal=bool(results.rehearsed)) if names else []
 
@@ -98,3 +99,9 @@ def best_trials_sql(results: Results) -> str:
     present: set[str] = set(board.rows[0]) if board.rows else set()
     columns = ", ".join(name for name in (*SHOWN, *board.varying, *TESTED) if name in present) or "*"
     return f"SELECT {columns} FROM (\n{board.sql}\n)"
+
+
+def with_headings(table: pa.Table, results: Results) -> pa.Table:
+    """Return the table of best trials with the headings that people read: `val_nll (objective)` and `std`."""
+    words = {"judged": f"{objective(results).metric} (objective)", "judged_sd": "std"}
+    return table.rename_columns([words.get(name, name) for name in table.column_names])

@@ -77,14 +77,14 @@ def trials_table(board: Leaderboard) -> DataTable:
         for row in board.rows
     ]
     caption = (
-        f"Each configuration at its last evaluation: those that finished first, best {goal.label} on top. "
-        "Mean ± standard deviation over replicates. Test data were not used to order them."
+        f"Each configuration at its last evaluation: finished ones first, sorted by {goal.label}. "
+        "Mean ± standard deviation over replicates. Test data are not used for sorting."
     )
     return DataTable("trials", "Trials", caption, columns, rows, board.sql, ("evaluations", "trials"), status=1)
 
 
 def is_text(board: Leaderboard, name: str) -> bool:
-    """Tell whether a hyperparameter has names for values."""
+    """Return whether a hyperparameter has names for values."""
     return any(isinstance(row[name], str) for row in board.rows)
 
 
@@ -93,14 +93,13 @@ def decisions_table(results: Results) -> DataTable:
     rows = results.rows(DECISIONS_SQL)
     columns = [
         column("trial", "text"), column("decision", "text"), column("epoch"), column("rung"), column("metric"),
-        column("cut-off"), column("compared with"), column("reason", "text"), column("time (UTC)", "time"),
+        column("cut-off"), column("competitors"), column("reason", "text"), column("time (UTC)", "time"),
     ]  # fmt: skip
     caption = (
-        "Why each trial went on or was stopped, newest first: the metric it was judged by, the cut-off it was held "
-        "against, and how many trials it was compared with."
+        "Why each trial continued or was stopped, newest first: its metric, the cut-off, and the number of competitors."
     )
     values: list[list[object]] = [[*list(row.values())[:-1], stamp(row["decided_at"])] for row in rows]
-    return DataTable("decisions", "Decisions of the scheduler", caption, columns, values, DECISIONS_SQL, ("decisions",))
+    return DataTable("decisions", "Scheduler decisions", caption, columns, values, DECISIONS_SQL, ("decisions",))
 
 
 def failures_table(results: Results) -> DataTable:
@@ -116,7 +115,7 @@ def failures_table(results: Results) -> DataTable:
         cause = (row["stop_reason"], row["error"])
         where = (row["trial"], row["replicate"], STATUS_WORDS[text_of(row, "status")], row["epochs"])
         values.append([*where, describe(row, varying), *cause])
-    caption = "Replicates that failed, and why." if rows else "No replicate failed."
+    caption = "Failed replicates and the reasons." if rows else "No replicate failed."
     return DataTable("failures", "Failures", caption, columns, values, FAILURES_SQL, ("trials",))
 
 

@@ -62,6 +62,6 @@ def cost_lines(counts: Overview) -> list[str]:
         stops = (f"{row['stopped']} of {row['judged']} at rung {row['rung']}" for row in counts.rungs)
         lines.append(f"stopped {', '.join(stops)}")
     if counts.full:
-        spent = f"{counts.trained:,} epochs, {counts.trained / counts.full:.0%} of training all in full"
-        lines.append(f"{spent}; {duration(counts.worked)} in trials")
+        spent = f"{counts.trained:,} epochs, {counts.trained / counts.full:.0%} of the full-training budget"
+        lines.append(f"{spent}; {duration(counts.worked)} of trial time")
     return lines

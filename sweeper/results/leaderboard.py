@@ -1,4 +1,4 @@
-"""Which configurations did best: one line a configuration, replicates as mean ± standard deviation.
+"""The leaderboard: one row per configuration, replicates as mean ± standard deviation.
 
 The command line's summary and the report both read from here, so they cannot disagree.
 """

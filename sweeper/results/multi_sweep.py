@@ -1,4 +1,4 @@
-"""Several sweeps read as one: every table is the union of theirs, with a column `sweep` that says whose row it is.
+"""Several sweeps as one: every table is a union with a column `sweep` that names the source.
 
 A column that only some sweeps have is null in the rows of the others; the view `final` is each replicate's last
 evaluation within its own sweep.
@@ -63,7 +63,7 @@ def load_several(names: Sequence[str | Path], output: str | Path = "results") ->
         if found.name in members:
             raise SweeperError(
                 f"{members[found.name].folder} and {found.folder} have the same name, {found.name!r}",
-                "name each sweep once; give one of two folders of the same name another name",
+                "name each sweep once; rename one of two folders with the same name",
             )
         members[found.name] = found
     return SeveralResults(members)

@@ -42,7 +42,7 @@ class Overview:
         trained: epochs trained, summed over replicates.
         saved: epochs that early-stopped replicates were spared of the maximum.
         full: epochs that all replicates trained to the maximum would take.
-        rungs: `rung judged stopped`, one a rung.
+        rungs: `rung judged stopped`, one per rung.
         limit: the maximum of epochs.
         worked: seconds spent in trials, summed.
         elapsed: seconds from the sweep's start to its last decision; None before one.
@@ -65,7 +65,7 @@ class Overview:
 
     @property
     def in_progress(self) -> bool:
-        """Tell whether trials are still waiting, running or interrupted."""
+        """Return whether trials are still waiting, running or interrupted."""
         return self.count("waiting", "running", "interrupted") > 0
 
 
@@ -110,11 +110,11 @@ def headline(board: Leaderboard, counts: Overview) -> str:
     """Return one sentence: the best configuration, the objective as mean ± standard deviation, n."""
     best = board.best
     if best is None:
-        return "Every trial that was evaluated has failed." if board.rows else "No trial has been evaluated yet."
+        return "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet."
     finished = len(board.finished)
     among = plural(finished, "finished configuration") if finished else plural(len(board.rows), "configuration")
     state = " so far" if counts.in_progress else ""
-    caution = "" if finished else f" None has finished: this one was measured at epoch {best['epochs']}."
+    caution = "" if finished else f" None has finished yet; this one was evaluated at epoch {best['epochs']}."
     return (
         f"Best {board.objective.label} of {among}{state}: {board.value(best)} (mean ± standard deviation, "
         f"n = {plural(int_of(best, 'replicates'), 'replicate')}), by {board.describe(best)}.{caution}"
@@ -136,12 +136,14 @@ def details(board: Leaderboard) -> list[str]:
         measured.append(f"ECE after temperature scaling {board.value(best, after)}")
     sentences = []
     if any(measured):
-        sentences.append(f"On test data, not used to choose it ({best['trial']}): {', '.join(filter(None, measured))}.")
+        sentences.append(
+            f"On test data, not used for selection ({best['trial']}): {', '.join(filter(None, measured))}."
+        )
     return [*sentences, *runner_up(board)]
 
 
 def runner_up(board: Leaderboard) -> list[str]:
-    """Return a sentence on the second best: is the difference larger than the replicates' scatter?
+    """Return a sentence on the second best: is the difference larger than the spread of the replicates?
 
     Compared with the root of the summed variances; with few replicates this is a caution, not a test.
     """
@@ -151,12 +153,12 @@ def runner_up(board: Leaderboard) -> list[str]:
     text = f"Runner-up: {board.describe(second)} ({second['trial']}), {board.value(second)}"
     mine, other = float_or_none(best, "judged_sd"), float_or_none(second, "judged_sd")
     if mine is None or other is None:
-        return [f"{text}. One replicate each says nothing about chance."]
+        return [f"{text}. With one replicate each, the uncertainty is unknown."]
     gap = abs(float_of(second, "judged") - float_of(best, "judged"))
     scatter = float((mine**2 + other**2) ** 0.5)
     verdict = (
-        "within the scatter of the replicates: do not take the order for certain"
+        "within the spread of the replicates: the ranking is not statistically reliable"
         if gap <= scatter
-        else ("more than the scatter of the replicates")
+        else "larger than the spread of the replicates"
     )
     return [f"{text}; the difference of {gap:.2g} is {verdict}."]

@@ -27,7 +27,7 @@ LARGE_TABLES = frozenset({"reliability", "predictions", "spectra"})
 
 READ_ATTEMPTS = 8
 """A sweep that is opened in the middle of a query may remove the generation being read, and files that are gone look
-like fewer rows: a query during which the link moved starts anew. Compactions are minutes apart, so one is enough."""
+like fewer rows: a query during which the link moved restarts. Compactions are minutes apart, so one is enough."""
 
 _FINAL = """
 CREATE VIEW final AS
@@ -102,7 +102,7 @@ def read_steadily(
             continue
         if before == look():
             return found
-    raise QueryError("the tables were replaced again and again while they were read", "try again")
+    raise QueryError("the tables kept being replaced while they were read", "try again")
 
 
 def create_final_view(connection: duckdb.DuckDBPyConnection, key: Sequence[str]) -> None:
@@ -142,7 +142,7 @@ def check_reads_only(query: str) -> None:
     except duckdb.Error as error:
         raise QueryError(first_line(error)) from error
     if len(statements) != 1:
-        raise QueryError(f"{len(statements)} SQL statements were given", "give exactly one")
+        raise QueryError(f"{len(statements)} SQL statements were given", "give exactly one statement")
     explained = EXPLAIN.match(query)
     if explained:
         check_reads_only(explained["statement"])
@@ -150,7 +150,7 @@ def check_reads_only(query: str) -> None:
     reading = {duckdb.StatementType.SELECT, duckdb.StatementType.RELATION}
     if statements[0].type not in reading:
         raise QueryError(
-            f"a {statements[0].type.name} statement would do more than read", "use SELECT, DESCRIBE, SHOW or EXPLAIN"
+            f"a {statements[0].type.name} statement is not read-only", "use SELECT, DESCRIBE, SHOW or EXPLAIN"
         )
 
 

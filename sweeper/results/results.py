@@ -153,7 +153,7 @@ def load(name_or_path: str | Path, output: str | Path = "results", *, table: str
     Args:
         name_or_path: its name (a folder of `output`), the path of its results folder, or its address in a store, from
             where it is copied first.
-        output: where sweeps lie.
+        output: where sweeps are.
         table: a table, or the view `final`; the whole sweep if unset.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which trials go on: decisions as pure functions of what reached each rung before, and of a report.
+"""Which trials continue: decisions as pure functions of what reached each rung before, and of a report.
 
 A new scheduler is one new file that registers itself, and one import below. What holds for all of them, the end of a
 trial and values that are no numbers, is in `base`; `audit` recomputes any scheduler's decisions from the journal.

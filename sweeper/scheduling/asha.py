@@ -1,11 +1,11 @@
 """Asynchronous successive halving (ASHA) in its stopping variant.
 
 It works as Ray Tune's AsyncHyperBandScheduler: a trial that reaches a rung is compared once with everything that
-reached the rung before it, and either stops there or goes on at once. It departs from Li et al. 2020
+reached the rung before it, and either stops there or continues at once. It departs from Li et al. 2020
 (arXiv:1810.05934), whose algorithm pauses trials and promotes the best of the paused ones when a worker falls free:
 
 * nothing is ever resumed after a stop, so an early comparison against few competitors is final;
-* the first trial at each rung always goes on, and more than one in `reduction_factor` is promoted
+* the first trial at each rung always continues, and more than one in `reduction_factor` is promoted
   (of 48 trials at rungs 3/9/27, 17.6 reach the second rung on average, not 16, and 9.3 the third, not 5.3);
 * the cut-off is the (1 − 1/reduction_factor) quantile, linearly interpolated, of the *others'* values.
 
@@ -38,7 +38,7 @@ class Halving(Scheduler):
 
     Attributes:
         grace_epochs: the first rung.
-        reduction_factor: from one rung to the next, in epochs; about one trial in as many goes on.
+        reduction_factor: from one rung to the next, in epochs; about one trial in as many continues.
     """
 
     grace_epochs: int = 1
@@ -59,7 +59,7 @@ class Halving(Scheduler):
 
     @property
     def quantile(self) -> float:
-        """The share of competitors whose values must not be better for a trial to go on.
+        """The share of competitors whose values must not be better for a trial to continue.
 
         Ray's scheduler asks numpy for a percentile, and numpy divides by 100 again; the round trip through percent
         moves the share by a bit in its last place, and with it a cut-off that a trial may lie exactly on.
@@ -149,7 +149,7 @@ SCHEDULERS.register(
                 source="Li et al. 2018 (Hyperband), section 2.6: the theory's optimum is e ≈ 2.72",
             ),
         ),
-        "asynchronous successive halving: a trial goes on if it is among the best 1/reduction_factor at its rung",
+        "asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung",
         "Li et al. 2020 (arXiv:1810.05934), the stopping variant of Ray Tune",
         check=grace_before_the_end,
     )

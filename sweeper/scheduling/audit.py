@@ -1,4 +1,4 @@
-"""Decisions on reports as the driver makes them, and every one of them made again: the same for all schedulers."""
+"""Decisions on reports, and their recomputation from the journal, for all schedulers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainables.worker.trial_reports import TrialReport
 def decide_on(state: RungState, report: TrialReport) -> Decision | None:
     """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
 
-    Where replicates diverged, or failed otherwise in processes of their own, the mean is over the others and the reason
+    Where replicates diverged, or failed otherwise in separate processes, the mean is over the others and the reason
     says so: such a configuration competes, but never unmarked.
     """
     decision = decide(state, report.configuration, report.epoch, report.objective)

@@ -99,7 +99,7 @@ class RungState(ABC):
 
     @abstractmethod
     def compare(self, rung: int, configuration: int, metric: float) -> Decision:
-        """Return whether a configuration that reaches a rung before the last goes on or stops. Changes nothing."""
+        """Return whether a configuration that reaches a rung before the last continues or stops. Changes nothing."""
 
     def apply(self, record: Record) -> None:
         """Fold one journal record in: a report that was decided on at a rung."""

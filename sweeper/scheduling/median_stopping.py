@@ -7,7 +7,7 @@ trials' objectives reported up to step s. A trial's running average up to step s
 
 It departs from the paper in this:
 
-* a trial is held against every other one that has reached step s, whether or not it is complete: where all trials
+* a trial is compared with every other one that has reached step s, whether or not it is complete: where all trials
   start at once, nothing would be complete before the first of them ends;
 * a step is a rung. Averages and best values begin at the first rung, `grace_epochs`, and leave out epochs between
   rungs, whose values the journal does not hold;

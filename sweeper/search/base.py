@@ -1,11 +1,11 @@
-"""What a searcher is, in a search space and to the driver, and what it has been told. No Ray, no Optuna, no I/O.
+"""The interface of searchers, and the history that they learn from. No Ray, no Optuna, no I/O.
 
 A `SearchMethod` is what a search space names: it says what it asks of the space, and begins a `Searcher` if it learns.
 What that is told is a fold of the journal, and a suggestion depends on that fold and on its own number alone. So a
 driver that takes a sweep up suggests what its predecessor would have, and an audit can suggest everything again.
 
 It is told of a trial what the scheduler judged: the objective at every rung. A trial that was stopped early stays one
-that was stopped, at its highest rung, and is never held against finished ones as if its value were final; a failed one
+that was stopped, at its highest rung, and is never compared with finished ones as if its value were final; a failed one
 has no value at all.
 """
 
@@ -156,7 +156,7 @@ class SuggestionAudit:
     """What came of suggesting everything again.
 
     Attributes:
-        checked: suggestions that were made again.
+        checked: suggestions that were recomputed.
         differences: one sentence for each fault; after a suggestion that differs, no later one is checked.
         unchecked: how many another version had made, or came after one that differs.
     """
@@ -170,7 +170,7 @@ def audit_suggestions(begin: Callable[[], Searcher], records: Iterable[Record]) 
     """Make every journaled suggestion again from the records before it.
 
     Args:
-        begin: makes a searcher that has been told nothing; asked only if the journal has a suggestion.
+        begin: makes a searcher with an empty history; asked only if the journal has a suggestion.
         records: of the journal, in order.
     """
     searcher: Searcher | None = None

@@ -1,4 +1,4 @@
-"""The searcher `grid`: every member of every domain in turn, so each domain must have a countable few."""
+"""The searcher `grid`: every combination of the domains' members, so every domain must be finite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
         members = [plain(member) for member in node.nodes]
         for index, member in enumerate(members):
             if member in members[:index]:
-                faults.append(Fault(join_path(inner, index), f"{member!r} stands twice", "remove one of the two"))
+                faults.append(Fault(join_path(inner, index), f"{member!r} appears twice", "remove one of the two"))
         nodes = (_enumerated(member, join_path(inner, index), faults) for index, member in enumerate(node.nodes))
         return Members("grid", tuple(nodes))
     return node
@@ -40,7 +40,7 @@ def _enumerated(node: Node, path: str, faults: list[Fault]) -> Node:
 def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     remedy = "write grid or choice with the values to try, or searcher: random"
     if node.kind not in ("randint", "quniform"):
-        faults.append(Fault(path, f"{node.kind} has no members that the searcher grid could take in turn", remedy))
+        faults.append(Fault(path, f"{node.kind} has no finite list of members for the searcher grid", remedy))
         return INVALID
     count = node.steps + 1 if node.kind == "quniform" else int(node.high) - int(node.low) + 1
     if count > MOST_MEMBERS:
@@ -51,4 +51,4 @@ def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     return Members("grid", tuple(Constant(type(node.low)(int(node.low) + k)) for k in range(count)))
 
 
-SEARCHERS.register(Component("grid", GridSearch, summary="takes the members of every domain in turn"))
+SEARCHERS.register(Component("grid", GridSearch, summary="tries every combination of the members of all domains"))

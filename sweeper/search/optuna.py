@@ -4,7 +4,7 @@ Tune's `OptunaSearch` walks the space with a define-by-run function, so a hyperp
 branch that it has taken, and it models γ of focal loss from the trials of focal loss alone: TPE on a tree-shaped space,
 as in Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization, section 4).
 
-A study lives in memory and is made from the journal's fold alone. Each suggestion has random numbers of its own, seeded
+A study lives in memory and is made from the journal's fold alone. Each suggestion has its own random numbers, seeded
 by the sweep's seed and its number, and what is known of running trials is no more than their choices. So a study that
 was told everything as it happened and one that was made afterwards suggest the same, which tests hold it to.
 """
@@ -145,7 +145,7 @@ class _Asked:
 
 
 class SeededTpe(BaseSampler):
-    """TPE with random numbers of its own for each trial, so that a suggestion does not depend on how many went before.
+    """TPE with its own random numbers for each trial, so that a suggestion does not depend on how many went before.
 
     Each hyperparameter is modelled from the trials that have it (Optuna's `multivariate=False`): that needs no joint
     model over branches, which Optuna marks as experimental, and nothing of a running trial beyond what was suggested.

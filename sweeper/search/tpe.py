@@ -41,12 +41,12 @@ class TpeSearch(SearchMethod):
         for key, node in nodes.items():
             _refuse_grids(node, join_path("space", key), faults)
         if not any(map(is_random, nodes.values())) and not any(map(_has_grid, nodes.values())):
-            rule = "optuna has nothing to choose: every value of the space is fixed"
+            rule = "optuna has nothing to search: every value of the space is fixed"
             faults.append(Fault("searcher", rule, "give a domain, e.g. lr: {loguniform: [0.01, 0.3]}"))
         return nodes
 
     def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
-        """Return what chooses, told of nothing yet. Imports Ray and Optuna."""
+        """Return what chooses, with an empty history. Imports Ray and Optuna."""
         from sweeper.search.optuna import OptunaSearcher
 
         return OptunaSearcher(space, metric=metric, mode=mode, seed=seed, startup=self.startup)
@@ -54,7 +54,7 @@ class TpeSearch(SearchMethod):
 
 def _refuse_grids(node: Node, path: str, faults: list[Fault]) -> None:
     if isinstance(node, Members) and node.kind == "grid":
-        rule = "grid takes every member in turn, and the searcher optuna chooses among them"
+        rule = "grid tries every member, but the searcher optuna chooses among them"
         faults.append(Fault(join_path(path, "grid"), rule, "write choice instead of grid, or searcher: grid"))
     below: Mapping[str, Node] = node.nodes if isinstance(node, Fields) else {}
     for key, member in below.items():

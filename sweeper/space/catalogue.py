@@ -26,7 +26,7 @@ KINDS = {
     "schedulers": "schedulers",
     "searchers": "searchers",
 }
-"""What can be listed, and the registry that holds it. Metrics are those beside the ones of every evaluation."""
+"""What can be listed, and the registry that holds it. Metrics are the optional ones."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def spaces_table() -> Table:
 
 
 def components_table(kind: str, registries: Registries | None = None) -> Table:
-    """Return the components of one of `KINDS` as a table for a terminal, a row a hyperparameter."""
+    """Return the components of one of `KINDS` as a table for a terminal, one row per hyperparameter."""
     columns = (kind, "hyperparameter", "valid", "default", "source")
     table = Table(*columns, box=None, pad_edge=False)
     for entry in list_components(kind, registries):

@@ -70,7 +70,7 @@ def _resolve_named(node: Fields, registry: Registry, path: str, faults: list[Fau
             Fault(
                 join_path(path, "name"),
                 rule,
-                "a name is plain text; to try several, use choice, grid or one_of around it",
+                "a name is plain text; to try several, wrap it in choice, grid or one_of",
             )
         )
         return INVALID
@@ -119,7 +119,7 @@ def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fa
     """Return the rules that a hyperparameter's value or any end or member of its domain breaks."""
     if isinstance(node, Fields):
         hint = _misspelled_domain(node) or f"valid: {description.range_text}, or a domain: {', '.join(DOMAINS)}"
-        return [Fault(path, f"{description.name} is a mapping that is no domain", hint)]
+        return [Fault(path, f"{description.name} is a mapping but not a domain", hint)]
     faults: list[Fault] = []
     for place, value in extremes(node):
         rule = "an empty mapping" if isinstance(value, dict) else description.fault(value)
@@ -128,9 +128,9 @@ def _value_faults(node: Node, description: Hyperparameter, path: str) -> list[Fa
             faults.append(Fault(path + place, rule, "" if description.range_text in rule else remedy))
     for place, inner in _nested(node, path):
         if isinstance(inner, Fields):
-            faults.append(Fault(place, f"{description.name} is a mapping that is no domain", _misspelled_domain(inner)))
+            faults.append(Fault(place, f"{description.name} is a mapping but not a domain", _misspelled_domain(inner)))
         elif isinstance(inner, Interval) and description.kind == "integer" and not _draws_integers(inner):
-            rule = f"{description.name} must be a whole number, which {inner.kind} does not draw"
+            rule = f"{description.name} must be a whole number, but {inner.kind} draws real numbers"
             faults.append(Fault(place, rule, "use randint: [low, high]"))
     return faults
 
@@ -193,7 +193,7 @@ def resolve_plain_component(value: Plain, registry: Registry, path: str, faults:
     given: dict[str, Plain] = value if isinstance(value, dict) else {"name": value}
     same = f"the {registry.kind} is the same for the whole sweep"
     if len(given) == 1 and next(iter(given)) in DOMAINS:
-        faults.append(Fault(path, same, "vary what is below space"))
+        faults.append(Fault(path, same, "vary what is under `space`"))
         return {}
     domains = [key for key, option in given.items() if isinstance(option, dict)]
     if domains:
@@ -222,7 +222,7 @@ def resolve_components(value: Plain, registry: Registry, path: str, faults: list
         if found:
             label = column_label(str(found["name"]))
             if label in labels:
-                faults.append(Fault(place, f"{found['name']} is given twice", "columns are named by it"))
+                faults.append(Fault(place, f"{found['name']} is given twice", "columns are named after it"))
             labels.add(label)
     return resolved
 

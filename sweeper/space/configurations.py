@@ -1,6 +1,6 @@
 """Configuration *i* of a search space: a function of (space, seed, *i*) alone.
 
-Every domain draws from a generator of its own, seeded by (seed, *i*, the domain's path in the file), so a key that is
+Every domain draws from its own generator, seeded by (seed, *i*, the domain's path in the file), so a key that is
 added to a space changes no other draw, and any configuration can be drawn again on any machine without those before it.
 Grid points come in turn: configuration *i* has grid point *i* mod (number of grid points).
 """

@@ -64,7 +64,7 @@ def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) 
             elif name in names[:index]:
                 faults.append(Fault(where, f"{name!r} is named twice", "name each split once"))
         if place == "evaluation" and isinstance(given, list) and FITTED_ON not in names:
-            rule = f"splits = {names} leave out {FITTED_ON}, which post-hoc methods are fitted and objectives judged on"
+            rule = f"splits = {names} lack {FITTED_ON}, on which post-hoc methods are fitted and objectives evaluated"
             faults.append(Fault("evaluation.splits", rule, f"add {FITTED_ON}"))
     return faults
 
@@ -79,7 +79,7 @@ def _known_splits(dataset: object, registries: Registries) -> tuple[str, ...] | 
 def _measured_anyway(fault: Fault, registries: Registries) -> Fault:
     """Return the fault of an unknown metric with the remedy for one that every evaluation measures."""
     known = fault.rule.startswith("unknown metric") and fault.rule.split("'")[1] in registries.metrics
-    return replace(fault, remedy="every evaluation measures it: leave it out") if known else fault
+    return replace(fault, remedy="every evaluation measures it already: remove it") if known else fault
 
 
 def _check_curvature(values: dict[str, Any], registries: Registries, faults: list[Fault]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def column_faults(evaluation: dict[str, Any]) -> list[Fault]:
     from sweeper.core.schemas import EVALUATION_KEYS, TRIAL_COLUMNS, evaluation_columns
 
     taken = {*evaluation_columns(()), *(name for name, _ in (*EVALUATION_KEYS, *TRIAL_COLUMNS))}
-    rule = "would fill the column {0}, which every sweep has"
+    rule = "would write to the column {0}, which every sweep has"
     return [
         Fault(join_path("evaluation.metrics", index), f"{label!r} {rule.format(label)}", "give the metric another name")
         for index, label in enumerate(labels)

@@ -152,7 +152,7 @@ class _Builder:
         self.remaining -= 1
         if self.remaining <= 0:
             if self.remaining == 0:
-                rule = f"more than {MAXIMUM_VALUES} values once aliases are written out"
+                rule = f"more than {MAXIMUM_VALUES} values after expanding aliases"
                 self._fault(path, rule, "a search space is a short file", line)
             return None
         if id(node) in self.open:

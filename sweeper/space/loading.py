@@ -201,7 +201,7 @@ def _count_faults(values: dict[str, Plain], space: Fields) -> list[Fault]:
     common = isinstance(replicates, dict) and replicates.get("seeds") == "common"
     if common and isinstance(samples, int) and samples > 1 and not is_random(space):
         rule = f"samples = {samples} would train every grid point {samples} times on the same seeds, which are common"
-        return [Fault("samples", rule, "leave it out, and raise replicates.count")]
+        return [Fault("samples", rule, "remove it, and raise replicates.count")]
     if isinstance(samples, int) and 0 < samples <= MAXIMUM_CONFIGURATIONS < points * samples:
         rule = f"{points} grid points × {samples} samples are more than {MAXIMUM_CONFIGURATIONS} configurations"
         return [Fault("samples", rule, "shorten the grids, or use choice instead of grid")]

@@ -55,7 +55,7 @@ class Header(_Part):
 class Objective(_Part):
     """What the scheduler compares: one metric's mean over the replicates that have not diverged.
 
-    A trial of which some replicates diverged goes on with the others; every decision on it names those left out.
+    A trial of which some replicates diverged continues with the others; every decision on it names those left out.
     """
 
     metric: str = "val_nll"
@@ -112,7 +112,7 @@ class Replicates(_Part):
     """How many seeds each configuration is trained with, and how they share a processor.
 
     `sequential` trains one after the other, `fused` all at once as lanes of one network; `auto` measures both for a
-    few steps and keeps the faster for the sweep. `trials`, for networks that fill a card, gives each replicate a
+    few steps and keeps the faster for the sweep. `trials`, for networks that fill a GPU, gives each replicate a
     process of its own from one rung to the next, with all of `resources`; the scheduler still judges their mean. Lanes
     round otherwise than a network alone, and a measurement may choose differently on another machine; so `sequential`,
     whose numbers repeat everywhere, is the default.
@@ -144,8 +144,8 @@ def _gpu(value: object) -> object:
 class Resources(_Part):
     """What one process of a trial needs.
 
-    `gpu: 0.25` packs four on a card, `gpu: auto` takes, where there is a card, the share that its memory was measured
-    to need. Either way a trial that runs out of a card's memory is tried again on twice its share.
+    `gpu: 0.25` packs four on a GPU, `gpu: auto` takes, where there is a GPU, the share that its memory was measured
+    to need. Either way a trial that runs out of a GPU's memory is tried again on twice its share.
     """
 
     cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
@@ -170,10 +170,10 @@ class Budget(_Part):
     """What a sweep may spend; see `sweeper.execution.controllers.budget` for what happens when it is spent.
 
     Attributes:
-        gpu_hours: hours of whole cards that trials take, as Σ trial's hours · its share of cards.
+        gpu_hours: hours of whole cards that trials take, as Σ trial's hours · its share of GPUs.
         wall_hours: hours that drivers work, pauses between them left out.
         cost: GPU-hours and core-hours at the two prices.
-        gpu_hour_price: of one whole card; `null` takes the environment's `SWEEPER_GPU_HOUR_PRICE`.
+        gpu_hour_price: of one whole GPU; `null` takes the environment's `SWEEPER_GPU_HOUR_PRICE`.
         cpu_hour_price: of one core.
     """
 
@@ -202,7 +202,7 @@ class Notification(_Part):
 class Training(_Part):
     """How training steps are computed, see `trainables.training.acceleration`; evaluations always are in float32.
 
-    The defaults are what every result repeats under. The others are meant for a card's tensor cores. On a CPU with
+    The defaults are what every result repeats under. The others are meant for a GPU's tensor cores. On a CPU with
     bfloat16 instructions they speed up convolutions (resnet8 1.2 to 1.3 times) and slow small matrices down (mlp 0.7
     times), measured on a busy machine, n = 3; `make bench-training` measures them on yours.
     """
@@ -268,7 +268,7 @@ class SweepSpec(_Part):
             data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
         budget: what may be spent; `null` for no limit.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
-        notify: whom to tell of the end, of failures and of a spent budget.
+        notify: who is notified of the end, of failures and of an exhausted budget.
         priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.

@@ -1,4 +1,4 @@
-"""Whom a sweep tells of its end, of failures and of a spent budget: read from the search space or `--notify`, checked.
+"""Notification targets of a search space or of `--notify`: the end, failures and an exhausted budget; checked here.
 
 A webhook's address is often its only secret. So what is written down may name variables of the environment, `${NAME}`,
 and a literal address that could hold a secret is refused: neither `sweep.yaml` nor the manifest can come to hold one.
@@ -23,7 +23,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PLAIN_PART = re.compile(r"[A-Za-z][A-Za-z_.-]{0,19}|v?\d{1,3}|")
 """A part of a path that reads like a word or a version. Tokens are longer, or mix letters and digits."""
 
-_REMEDY = "keep the address, or its secret part, in the environment and write ${NAME}, e.g. webhook: ${SWEEP_WEBHOOK}"
+_REMEDY = "keep the address or its secret part in the environment and write ${NAME}, e.g. webhook: ${SWEEP_WEBHOOK}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def notification_faults(entries: object, place: str = "notify") -> list[Fault]:
         webhook, command = entry.get("webhook"), entry.get("command")
         here = f"{place}[{index}]"
         if (webhook is None) == (command is None):
-            faults.append(Fault(here, "names neither or both of webhook and command", "name one of them"))
+            faults.append(Fault(here, "must have either webhook or command", "name one of them"))
         if isinstance(webhook, str):
             faults += [Fault(f"{here}.webhook", rule, remedy) for rule, remedy in _address_faults(webhook)]
         if isinstance(command, list) and all(isinstance(word, str) for word in command):
@@ -85,7 +85,7 @@ def resolve_targets(notifications: Sequence[Notification], environment: Mapping[
         if notification.command:
             program = notification.command[0]
             if shutil.which(program) is None:
-                faults.append(f"the command {program!r} that is to be told of the sweep is not on this machine")
+                faults.append(f"the command {program!r} of notify is not installed on this machine")
             label = f"command {number} ({program.rpartition('/')[2]})"
             targets.append(Target(label, frozenset(notification.on), command=tuple(notification.command)))
             continue
@@ -96,12 +96,12 @@ def resolve_targets(notifications: Sequence[Notification], environment: Mapping[
             continue
         url = _REFERENCE.sub(lambda match: environment[match[1]], written)
         if not _is_address(url):
-            faults.append(f"the webhook {written} is no http:// or https:// address with the environment's values")
+            faults.append(f"the webhook {written} is not an http:// or https:// address with the environment's values")
             continue
         targets.append(Target(f"webhook {number} ({urlsplit(url).hostname})", frozenset(notification.on), url=url))
     if faults:
         raise SweeperError(
-            "\n  ".join(faults), "set what is missing, or leave it out: --set notify=[] (on a resume, too)"
+            "\n  ".join(faults), "set what is missing, or disable it with --set notify=[] (also on resume)"
         )
     return targets
 
@@ -122,23 +122,28 @@ def _address_faults(written: str) -> list[tuple[str, str]]:
         return []  # what it stands for is looked at when the sweep starts
     literal = _REFERENCE.sub("x", written)
     if not _is_address(literal):
-        return [("is no http:// or https:// address", "write e.g. https://hooks.example.org/${HOOK}")]
+        return [("is not an http:// or https:// address", "write e.g. https://hooks.example.org/${HOOK}")]
     parts = urlsplit(literal)
     secret = "@" in parts.netloc or parts.query or parts.fragment
     if secret or not all(_PLAIN_PART.fullmatch(part) for part in parts.path.split("/")):
-        return [("may hold a secret, and search spaces and commands are written down", _REMEDY)]
+        return [("may contain a secret, and search spaces and commands are stored in plain text", _REMEDY)]
     return []
 
 
 def _command_faults(words: Sequence[str]) -> list[tuple[str, str]]:
     if not words or not words[0]:
-        return [("names no program", "write e.g. command: [notify-send, sweep]")]
+        return [("has no program", "write e.g. command: [notify-send, sweep]")]
     if any(_REFERENCE.search(word) for word in words):
         return [
-            ("runs without a shell: ${…} would stay as it is", "let the program read the environment, which it gets")
+            (
+                "runs without a shell: ${…} would not be expanded",
+                "let the program read the variable from its environment",
+            )
         ]
     if redact_arguments(words) != list(words):
-        return [("holds a secret, and search spaces and commands are written down", "keep it in the environment")]
+        return [
+            ("contains a secret, and search spaces and commands are stored in plain text", "keep it in the environment")
+        ]
     return []
 
 

@@ -95,7 +95,7 @@ def change_faults(changes: Any) -> list[Fault]:
     """Return what is wrong with the shape of `rehearsal`; its values are checked where they are merged."""
     if not isinstance(changes, dict):
         return [Fault("rehearsal", f"{changes!r} is not a mapping", "write keys of the file, e.g. {samples: 6}")]
-    rule = "cannot be changed by a rehearsal"
+    rule = "cannot be changed for a rehearsal"
     return [Fault(f"rehearsal.{key}", f"{key} {rule}", "remove it") for key in FORBIDDEN if key in changes]
 
 

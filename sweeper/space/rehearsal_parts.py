@@ -58,7 +58,7 @@ def rehearsed_architecture(
 
 
 def _differs(architecture: Mapping[str, Any], key: str, defaults: Mapping[str, Any]) -> bool:
-    """Tell whether a hyperparameter is given and not the stand-in's default: two names of one network are one."""
+    """Return whether a hyperparameter is given and not the stand-in's default: two names of one network are one."""
     return key in architecture and architecture[key] != defaults[key]
 
 

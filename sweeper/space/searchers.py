@@ -1,4 +1,4 @@
-"""The part `searcher` of a search space: checked against the space, and ready to be told of the journal."""
+"""The part `searcher` of a search space: checked against the space and turned into a searcher."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def check_searcher(
 
 
 def searcher_for(spec: SweepSpec) -> Searcher:
-    """Return what chooses the configurations of `spec`, whose searcher learns; it has been told nothing yet."""
+    """Return what chooses the configurations of `spec`, whose searcher learns; its history is empty."""
     goal = spec.objective
     return spec.searcher.method.begin(spec.space, metric=goal.metric, mode=goal.mode, seed=spec.seed)

@@ -29,7 +29,7 @@ class SuggestedConfigurations(ByIndex):
         return self._suggested[index]
 
     def known(self, index: int) -> bool:
-        """Tell whether configuration `index` has been suggested."""
+        """Return whether configuration `index` has been suggested."""
         return index in self._suggested
 
 

@@ -21,9 +21,9 @@ MANIFEST_KEY = "extensions"
 
 
 def look_beside(space: Path | None) -> None:
-    """Look for import paths beside a search space file, then in the working directory, then among what is installed.
+    """Look for import paths next to a search space file, then in the working directory, then among what is installed.
 
-    Everything of the user's is imported anew from here on: it may have been edited since the last sweep.
+    Everything of the user's is imported again from here on: it may have been edited since the last sweep.
     """
     beside = [space.resolve().parent] if space is not None and space.resolve().parent != FOLDER else []
     look_in([*dict.fromkeys([*beside, Path.cwd().resolve()])])
@@ -45,7 +45,7 @@ def code_of(spec: SweepSpec) -> ExtensionCode | None:
     try:
         return gathered(own_names(spec))
     except (ExtensionError, OSError) as error:
-        raise SweeperError(f"the code of your own components cannot be taken along: {error}") from error
+        raise SweeperError(f"the code of your own components cannot be shipped: {error}") from error
 
 
 def manifest_part(own: ExtensionCode | None) -> dict[str, object]:

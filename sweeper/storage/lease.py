@@ -1,7 +1,7 @@
-"""One driver a sweep: a lock held for as long as the driver lives, and a record that says who holds it.
+"""One driver per sweep: a lock held while the driver lives, and a record of who holds it.
 
 The lock is the operating system's (`flock`): it falls with the process, however that dies, so a killed driver
-never blocks its resume. The record beside it (host, pid, heartbeat) is what the error names.
+never blocks its resume. The record next to it (host, pid, heartbeat) is what the error names.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Lease:
             driver = _read(descriptor)
             os.close(descriptor)
             raise SweeperError(
-                f"the sweep {self._path.parent.name!r} is being driven already, by process "
+                f"the sweep {self._path.parent.name!r} is already being driven by process "
                 f"{driver.get('pid', '?')} on {driver.get('host', '?')}",
-                f"wait for it, or ask it to end with `sweeper stop {self._path.parent.name}`",
+                f"wait for it, or stop it with `sweeper stop {self._path.parent.name}`",
             )
         self._descriptor = descriptor
         self.beat(force=True)
@@ -65,7 +65,7 @@ class Lease:
 
     def beat(self, *, force: bool = False) -> None:
         """Renew the heartbeat when it is due."""
-        # The clock on the wall may be put back; the heart goes on.
+        # The clock on the wall may be put back; the heart continues.
         now = time.monotonic()
         if self._descriptor is None or (not force and now - self._beaten < HEARTBEAT_SECONDS):
             return

@@ -1,4 +1,4 @@
-"""Which folders are sweeps, which of them began last, and how one is found: the same for every command and function.
+"""Lookup of sweeps by name or path, for every command and function.
 
 A sweep is a folder with its resolved search space, `sweep.yaml`, or with its `tables` alone, as somebody may have
 copied it to read it. Its age is that of its beginning, which its manifest tells; what happens to the folder later
@@ -24,7 +24,7 @@ class UnknownSweepError(SweeperError):
 
 
 def is_sweep(folder: Path) -> bool:
-    """Tell whether a folder holds a sweep: its search space, or its tables alone."""
+    """Return whether a folder holds a sweep: its search space, or its tables alone."""
     paths = SweepPaths(folder)
     return paths.sweep_file.is_file() or paths.tables.is_dir()
 
@@ -47,7 +47,7 @@ def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
         if is_sweep(folder):
             return SweepPaths(folder.resolve())
     names = sweep_names(output)
-    hint = "there are no sweeps there yet; start one with `sweeper run search_spaces/quickstart.yaml`"
+    hint = "there are no sweeps yet; start one with `sweeper run search_spaces/quickstart.yaml`"
     if names:
         hint = f"sweeps there: {', '.join(names[:SHOWN_NAMES])}{nearest(str(name_or_path), names)}"
     raise UnknownSweepError(f"there is no sweep {str(name_or_path)!r} in {output}", hint)

@@ -1,4 +1,4 @@
-"""What a sweep ran on: versions, git commit, seeds, hardware, command; enough to run it again."""
+"""The manifest: versions, git commit, seeds, hardware, command; enough to reproduce the sweep."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def user_name() -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Return this machine's processor, number of cores it may use, memory and graphics cards."""
+    """Return this machine's processor, number of cores it may use, memory and GPUs."""
     import torch
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""What a sweep wrote down about itself, read back: `sweep.yaml` and `manifest.json`, whatever became of the files."""
+"""Reading `sweep.yaml` and `manifest.json`, even if missing or damaged."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def read_specification(path: Path, *, required: bool = False) -> dict[str, Any]:
     """
     if required and not path.exists():
         raise SweeperError(
-            f"the sweep in {path.parent} has no {path.name}: its tables can be read, and nothing more",
-            "restore the file from a backup; the journal can only be continued with the space it was begun with",
+            f"the sweep in {path.parent} has no {path.name}: only its tables can be read",
+            "restore the file from a backup; the journal can only be continued with its original search space",
         )
     return _read(path, yaml.safe_load, (yaml.YAMLError, ValueError, RecursionError))
 
@@ -90,17 +90,17 @@ def _read(path: Path, parse: Callable[[str], Any], faults: tuple[type[Exception]
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise _damaged(path, reason) from error
     if not isinstance(values, dict):
-        raise _damaged(path, "it holds no mapping")
+        raise _damaged(path, "it is not a mapping")
     for place, expected in _SHAPES.get(path.name, {}).items():
         value: Any = values
         for key in place.split("."):
             value = value.get(key) if isinstance(value, dict) else None
         if value is not None and (not isinstance(value, expected) or isinstance(value, bool)):
-            raise _damaged(path, f"its {place} is not what a sweep writes there")
+            raise _damaged(path, f"its {place} is not valid")
     return values
 
 
 def _damaged(path: Path, reason: str) -> SweeperError:
     return SweeperError(
-        f"{path} is damaged: {reason}", "restore it from a backup; a file that is missing altogether is done without"
+        f"{path} is damaged: {reason}", "restore it from a backup, or remove it: results are readable without it"
     )

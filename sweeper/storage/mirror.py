@@ -1,6 +1,6 @@
-"""The store's side of a running sweep: what its driver writes goes there, what its trials put there comes here.
+"""The mirror of a running sweep in a store: uploads the driver's files, downloads the trials' files.
 
-The journal is put at once (`sweeper.storage.store_journal`). Everything else follows in a thread of its own, so that a
+The journal is put at once (`sweeper.storage.store_journal`). Everything else follows in a separate thread, so that a
 slow
 store never holds up a decision: tables and files go up, trials' tables come down, the lease is renewed, and a wish to
 stop that someone put into the store is passed on. What a failing store leaves behind is put at the sweep's end.
@@ -72,10 +72,10 @@ class SharedFolder:
         return {*os.listdir(self._paths.checkpoints)} if self._paths.checkpoints.is_dir() else set()
 
     def set_aside(self, names: Sequence[str]) -> None:
-        """Journal records that were set aside as damaged are set aside here."""
+        """Do nothing: damaged records are quarantined in the folder itself."""
 
     def collect(self) -> None:
-        """Everything is here."""
+        """Do nothing: everything is here."""
 
     def complete(self, *, ended: bool = False) -> None:
         """Everything is there."""
@@ -139,7 +139,7 @@ class Mirror:
             self._requested.add((table, name))
 
     def pending(self, table: str, name: str) -> bool:
-        """Tell whether a file that was asked for is still on its way."""
+        """Return whether a file that was asked for is still on its way."""
         return (table, name) in self._requested
 
     def forget(self, table: str, name: str) -> None:
@@ -159,7 +159,7 @@ class Mirror:
         return {name.split("/")[1] for name in self.store.entries(CHECKPOINTS)}
 
     def set_aside(self, names: Sequence[str]) -> None:
-        """Set journal records aside in the store that were set aside in the folder as damaged."""
+        """Quarantine in the store the journal records that were quarantined in the folder."""
         kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
         self.store.put_all(dict(kept))
         self.store.delete(f"{JOURNAL}/{name}" for name in names)
@@ -201,7 +201,7 @@ class Mirror:
                 if time.monotonic() - self._pushed >= self._pause:
                     self._push()
             except OSError as error:
-                _log.warning("the store will be tried again: %s", error)
+                _log.warning("retrying the store: %s", error)
 
     def _fetch_requested(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Where sweeps lie: in a folder of this machine (or one that all machines share), or in an object store.
+"""The location of sweeps: a local or shared folder, or an object store.
 
 A sweep in a store has a folder here as well: its driver works in one, and whoever reads gets a copy in another. The
 store is the truth; both folders can be removed at any time when no command is using them. The names in the store are
@@ -44,7 +44,7 @@ class Place:
         return self.store.uri if self.store is not None else str(self.folder)
 
     def has(self, name: str) -> bool:
-        """Tell whether the store has a sweep of that name. Raises StoreError when it cannot be asked."""
+        """Return whether the store has a sweep of that name. Raises StoreError when it cannot be asked."""
         return self.store is not None and self.store.exists(f"{name}/sweep.yaml")
 
     def find(self, name: str) -> SweepPaths:
@@ -68,7 +68,7 @@ def place_of(output: str | Path, use: str) -> Place:
 
 
 def split_name(name: str, output: str | Path) -> tuple[str, str]:
-    """Return a sweep's name and where it lies; a name that is a store's address says both."""
+    """Return a sweep's name and where it is; a name that is a store's address says both."""
     if not is_store_address(name):
         return name, str(output)
     address, _, query = name.partition("?")
@@ -86,7 +86,8 @@ def local_copy(name: str, output: str | Path, *, tables: bool = True) -> tuple[s
     place = place_of(output, READING)
     if place.store is None and place.folder.is_absolute() and not place.folder.is_dir() and given == name:
         raise SweeperError(
-            f"there is no folder {place.folder} on this machine", "mount it here, or run the command where it is"
+            f"there is no folder {place.folder} on this machine",
+            "mount it here, or run the command on the machine that has it",
         )
     if place.store is not None:
         fetch(place.store.child(name), place.find(name).root, tables=tables)

@@ -1,4 +1,4 @@
-"""A journal whose records are in a store before any decision on them is acted upon.
+"""A journal whose records are in a store before any decision based on them takes effect.
 
 One record is one object, under the name of its file. Records that are settled together are put at once, so that a
 report costs the driver one round trip however many records it makes.
@@ -19,7 +19,7 @@ TOGETHER = 64
 """Records put at the same time, in no order: a driver that dies meanwhile leaves gaps no further back than this."""
 
 PATIENCE_SECONDS = 120.0
-"""So long a store may be out of reach before the sweep ends: trials wait, nothing is lost."""
+"""Seconds that a store may be out of reach before the sweep ends: trials wait, nothing is lost."""
 
 JOURNAL = "journal"
 
@@ -59,9 +59,9 @@ class StoredJournal(Journal):
             except StoreError as error:
                 if time.monotonic() - began > PATIENCE_SECONDS:
                     raise SweeperError(
-                        f"the journal cannot be written for {PATIENCE_SECONDS:.0f} s: {error.message}",
+                        f"the journal could not be written for {PATIENCE_SECONDS:.0f} s: {error.message}",
                         f"{error.remedy}; then continue with `sweeper resume {self._store.uri}`: every result that "
-                        "was acted upon is kept",
+                        "was used is kept",
                     ) from error
                 self._sleep(2.0)
 

@@ -85,7 +85,7 @@ class StoreLease:
             raise self._taken(mine or b"{}")
 
     def beat(self, *, force: bool = False) -> None:
-        """Show that the driver lives, when it is time to."""
+        """Show that the driver lives, when it is due."""
         now = self._clock()
         if not force and now - self._beaten < BEAT_SECONDS:
             return
@@ -102,7 +102,7 @@ class StoreLease:
     def _taken(self, holder: bytes) -> SweeperError:
         fields = json.loads(holder)
         return SweeperError(
-            f"the sweep {self._name!r} is being driven already, by process {fields.get('pid', '?')} on "
+            f"the sweep {self._name!r} is already being driven by process {fields.get('pid', '?')} on "
             f"{fields.get('host', '?')}",
-            f"wait for it, or ask it to end with `sweeper stop {self._store.uri}`",
+            f"wait for it, or stop it with `sweeper stop {self._store.uri}`",
         )

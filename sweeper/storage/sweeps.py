@@ -73,8 +73,8 @@ def _claim_folder(stem: str, name: str | None, output: Path, taken: Callable[[st
     wanted = name if name is not None else _name_of(stem)
     if not is_sweep_name(wanted):
         raise SweeperError(
-            f"{wanted!r} cannot be a sweep's name",
-            "use 1 to 100 letters, digits, '_', '.' and '-', beginning with a letter or digit",
+            f"{wanted!r} is not a valid sweep name",
+            "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit",
         )
     number = 1
     while True:

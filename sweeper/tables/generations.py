@@ -1,7 +1,7 @@
 """Generations of tables: folders that are built aside and published by renaming one symbolic link.
 
 Readers come through the link `tables` and may list files before a swap and open them after it. So a name that has
-been visible once stays, with the same rows, in every later generation; a swap only mends and completes.
+been visible once stays, with the same rows, in every later generation; a swap only repairs and completes.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Arrivals(Protocol):
         """Ask for a file of a table."""
 
     def pending(self, table: str, name: str) -> bool:
-        """Tell whether a file that was asked for may still arrive."""
+        """Return whether a file that was asked for may still arrive."""
 
     def forget(self, table: str, name: str) -> None:
         """Take back the wish for a file."""
@@ -93,7 +93,7 @@ class LargeTables:
         """Give the unpublished generation `after` every sound file of journaled evaluations that `before` shows.
 
         What `expect` has been told is what is journaled; what is carried is no longer waited for. A merged
-        file is carried whole. Damaged files are set aside with a warning.
+        file is carried whole. Damaged files are quarantined with a warning.
         """
         for table, waiting in self._waiting.items():
             # Merged files first: a single one that is inside a merged one as well must not count twice.
@@ -197,7 +197,7 @@ class LargeTables:
 
     def _warn(self, part: Path, reason: str) -> None:
         kept = self._generations.set_aside(part)
-        _log.warning("%s of %s is damaged and was set aside as %s: %s", part.parent.name, part.stem, kept, reason)
+        _log.warning("quarantined damaged %s of %s as %s: %s", part.parent.name, part.stem, kept, reason)
 
 
 def _first_group(parts: Sequence[Path]) -> list[Path]:

@@ -84,7 +84,7 @@ def writing(paths: SweepPaths) -> Iterator[None]:
             guard.enter_context(file_lock(paths.root / "recalibrations.lock", patience=0))
         except LockHeldError as error:
             raise SweeperError(
-                f"another process is recalibrating the sweep {paths.name!r}", "try again when it is done"
+                f"another process is already recalibrating the sweep {paths.name!r}", "try again when it has finished"
             ) from error
         except OSError as error:
             raise SweeperError(

@@ -1,4 +1,4 @@
-"""The `trials` table: one row a trial and replicate, of all configurations, also those that still wait.
+"""The `trials` table: one row per trial and replicate, of all configurations, also those that still wait.
 
 Where a searcher chooses configurations, the hyperparameters of those that it has not chosen yet are null.
 """
@@ -30,7 +30,7 @@ _STATE_COLUMNS = {
 """Columns that are the same for all replicates of a trial, and where its state keeps them."""
 
 _OWN_COLUMNS = ("status", "error", "epochs", "last_evaluation_epoch", "wall_seconds", "device", "attempt")
-"""Columns in which replicates differ that are trained in processes of their own."""
+"""Columns in which replicates differ that are trained in separate processes."""
 
 
 class TrialsTable:
@@ -97,7 +97,7 @@ class TrialsTable:
         """Return the table as it is in `state`.
 
         A replicate that failed while the others went on is `failed` with its own error. `wall_seconds` is the
-        replicate's share of its trial's, so that sums over rows come out right. Replicates with processes of their own
+        replicate's share of its trial's, so that sums over rows come out right. Replicates with separate processes
         have their own epochs, times and attempts as well.
         """
         self._take_suggestions(state)

@@ -52,7 +52,7 @@ class ParquetSink:
         arrivals: brings the trials' tables here where they put them into a store.
 
     Opening creates the tables, without rows, when there are none, and removes what an earlier driver left
-    unfinished. An existing sweep is taken up by `rebuild`.
+    unfinished. An existing sweep is resumed by `rebuild`.
 
     Raises:
         SweeperError: the folder cannot be written to.
@@ -97,7 +97,7 @@ class ParquetSink:
         if not damaged:
             return []
         names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
-        return [f"damaged files of tables were set aside in {damaged[0].parent.parent}: {names}"]
+        return [f"damaged table files were quarantined in {damaged[0].parent.parent}: {names}"]
 
     def append(self, record: Record) -> None:
         """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""
@@ -203,5 +203,5 @@ class ParquetSink:
             raise SweeperError(
                 f"the tables in {self._paths.tables} cannot be written: {error.strerror or error}",
                 f"free space or make the folder writable, then run `sweeper resume {self._paths.name}`; "
-                "the journal has every result and the tables are made again from it",
+                "the journal has every result and the tables are rebuilt from it",
             ) from error

@@ -1,4 +1,4 @@
-"""How people are told of a configuration: `focal (γ 1.9) · resnet8 · lr 0.12`, the same in every place."""
+"""Readable names of configurations, `focal (γ 1.9) · resnet8 · lr 0.12`, the same everywhere."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LABELS = {
     "alpha": "α", "val": "validation", "hessian_cross_entropy_lambda_max": "cross-entropy λ_max",
     "hessian_cross_entropy_trace": "cross-entropy Tr(H)",
 }  # fmt: skip
-"""How the field writes what the columns spell."""
+"""Column names as the field writes them."""
 
 STATUS_WORDS = {
     "completed": "finished", "early_stopped": "stopped early", "failed": "failed", "running": "running",
     "waiting": "waiting", "interrupted": "interrupted",
 }  # fmt: skip
-"""How a trial's status is told."""
+"""A trial's status in words."""
 
 
 def group(column: str) -> str:
@@ -27,7 +27,7 @@ def group(column: str) -> str:
 
 
 def in_order(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return `config_…` columns as people tell them: the loss, the architecture, the rest; names come first."""
+    """Return `config_…` columns in reading order: the loss, the architecture, the rest; names come first."""
     order = {"loss": 0, "architecture": 1}
     return tuple(sorted(columns, key=lambda name: (order.get(group(name), 2), not name.endswith("_name"))))
 
@@ -35,7 +35,7 @@ def in_order(columns: Iterable[str]) -> tuple[str, ...]:
 def describe(row: Row, columns: Sequence[str]) -> str:
     """Return the values of `config_…` columns in a few words: `focal (γ 1.9) · resnet8 · lr 0.12`.
 
-    Hyperparameters stand in parentheses after the name of the component they belong to, where that name varies too.
+    Hyperparameters follow their component's name in parentheses if that name varies, too.
     """
     parts: list[str] = []
     inside: dict[str, list[str]] = {}

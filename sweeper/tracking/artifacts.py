@@ -1,4 +1,4 @@
-"""What is attached to a sweep's parent run: its tables, its report, the best trial's reliability diagram."""
+"""Artifacts of a sweep's parent run: tables, report, the best trial's reliability diagram."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sweeper.tracking.diagrams import DIAGRAM, SPLIT, Bins, merged, reliability_
 from trainables.worker.trial_tables import write_parquet
 
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
-"""The tables that are attached, a file each; predictions are large and stay in the results folder."""
+"""The attached tables, one file each; predictions are large and stay in the results folder."""
 
 
 def artifacts(paths: SweepPaths, state: SweepState, mode: Mode, folder: Path) -> Iterator[tuple[Path, str | None]]:

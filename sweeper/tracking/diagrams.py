@@ -89,7 +89,7 @@ def merged(rows: Bins) -> Bins:
     """Return bins counted together over replicates: `lower upper n confidence accuracy`, in order.
 
     Args:
-        rows: one a replicate and bin, with `bin` besides.
+        rows: one per replicate and bin, with `bin` besides.
     """
     groups: dict[int, list[Row]] = {}
     for row in rows:

@@ -1,6 +1,6 @@
 """The process that fills MLflow while a sweep runs, seen from the driver: started, waited for, left behind.
 
-It is a process of its own at low priority, which reads the journal: a slow or dead server can hold up nothing
+It is a separate process at low priority, which reads the journal: a slow or dead server can hold up nothing
 but itself, and what it has not logged when the driver leaves, `sweeper sync` logs later.
 """
 
@@ -86,7 +86,7 @@ class MlflowFollower:
         """Give the process `seconds` to log what is left; return a sentence with the remedy if that was not enough."""
         if self._process is None:
             return []
-        remedy = f"fill it in with `sweeper sync {self._paths.name}`"
+        remedy = f"complete it with `sweeper sync {self._paths.name}`"
         with contextlib.suppress(PermissionError):
             # Only root may take a low priority back; then it has the cores to itself by now anyway.
             os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)
@@ -94,5 +94,5 @@ class MlflowFollower:
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            return [f"MLflow is not complete after {seconds:.0f} s: {remedy}"]
-        return [] if code == 0 else [f"MLflow is not complete (see {self._paths.mlflow_log.name}): {remedy}"]
+            return [f"MLflow is incomplete after {seconds:.0f} s: {remedy}"]
+        return [] if code == 0 else [f"MLflow is incomplete (see {self._paths.mlflow_log.name}): {remedy}"]

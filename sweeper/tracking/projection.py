@@ -178,8 +178,8 @@ class Projection:
                 guard.enter_context(file_lock(self.paths.root / "mlflow.lock", patience=patience))
             except LockHeldError as error:
                 raise SweeperError(
-                    f"another process is filling MLflow with the sweep {self.paths.name!r}",
-                    "it logs everything; run `sweeper sync` again when the sweep has ended",
+                    f"another process is writing to MLflow for the sweep {self.paths.name!r}",
+                    "it logs everything; run `sweeper sync` after the sweep has ended",
                 ) from error
             yield
 

@@ -1,6 +1,6 @@
-"""What to ask MLflow of a sweep: filters for its search box, one a question, and what to look at then.
+"""Questions about a sweep for MLflow: a search filter for each, and what to look at.
 
-They stand in the experiment's description and are printed by `sweeper ui`. Knows nothing of MLflow itself.
+The experiment's description shows them and `sweeper ui` prints them. Does not import MLflow.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
     """
     family = next((name for name in losses if name == "focal"), losses[0])
     return [
-        Question("Which configurations give confidences to trust?", FINISHED, "sort by test_ece"),
+        Question("Which configurations are best calibrated?", FINISHED, "sort by test_ece"),
         Question(
-            "Which γ, which loss?",
+            "Which loss and which γ calibrate best?",
             f"{FINISHED} and params.config_loss_name = '{family}'",
             "chart: scatter of test_ece against config_loss_gamma; compare: parallel coordinates of the params",
         ),
         Question(
-            "Which are accurate and calibrated at once?",
+            "Which are both accurate and calibrated?",
             f"{FINISHED} and metrics.test_accuracy > 0.95 and metrics.test_ece < 0.03",
             "chart: scatter of test_accuracy against test_ece",
         ),
@@ -53,20 +53,22 @@ def questions(losses: Sequence[str] = ("focal",), metric: str = "val_nll", rung:
             "chart: scatter of test_ece against hessian_cross_entropy_lambda_max",
         ),
         Question(
-            "How much does temperature scaling mend?",
+            "How much does temperature scaling improve calibration?",
             f"{FINISHED} and metrics.test_posthoc_temperature_ece >= 0",
             "columns test_ece, test_posthoc_temperature_ece; compare three runs",
         ),
-        Question("What was stopped early, and why?", "tags.status = 'early_stopped'", "columns decision, stop_rung"),
-        Question("What did the first rung stop?", f"tags.stop_rung = '{rung}'", f"sort by {metric}"),
-        Question("What failed?", "tags.status = 'failed'", "columns stop_kind, error"),
-        Question("The sweep itself: tables, report, best trial", "tags.configuration = 'sweep'", "its artifacts"),
+        Question(
+            "Which trials stopped early, and why?", "tags.status = 'early_stopped'", "columns decision, stop_rung"
+        ),
+        Question("Which trials stopped at the first rung?", f"tags.stop_rung = '{rung}'", f"sort by {metric}"),
+        Question("Which trials failed?", "tags.status = 'failed'", "columns stop_kind, error"),
+        Question("The sweep itself: tables, report, best trial", "tags.configuration = 'sweep'", "see its artifacts"),
     ]
 
 
 def as_markdown(asked: Sequence[Question]) -> str:
     """Return the questions as the experiment's description shows them."""
-    lines = ["Filters for the search box of the runs:", ""]
+    lines = ["Filters for the search box of this experiment:", ""]
     lines += [f"- {question.words} `{question.filter}` ({question.look})" for question in asked]
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ from sweeper.tracking.points import Point, epoch_points, evaluation_points
 from trainables.worker.trial_reports import Row
 
 GENERATION_TAG = "journal_generation"
-"""The tag that tells runs of a journal some of whose records were set aside from those made before."""
+"""The tag that tells runs of a journal some of whose records were quarantined from those made before."""
 
 SWEEP_RUN = -1
 """The place of the parent run, where a child has its configuration's index."""
@@ -104,7 +104,7 @@ class RunProjection:
 
         Args:
             description: of the sweep.
-            known: place → newest record that the store's run holds already; its points are not made again.
+            known: place → newest record that the store's run holds already; its points are not logged again.
         """
         self.state = SweepState(len(description.configurations))
         self._description, self._known = description, known

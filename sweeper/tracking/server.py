@@ -29,9 +29,9 @@ def serve(tracking_uri: str, port: int) -> int:
     Raises SweeperError when the store is a server already, or the port is taken.
     """
     if tracking_uri.startswith("http"):
-        raise SweeperError(f"{tracking_uri} is a server already", "open it in a browser")
+        raise SweeperError(f"{tracking_uri} is already a server", "open it in a browser")
     if _taken(port):
-        raise SweeperError(f"port {port} of 127.0.0.1 is taken", "choose another with --port")
+        raise SweeperError(f"port {port} of 127.0.0.1 is taken", "choose another port with --port")
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", tracking_uri]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with _ended_by_signals():

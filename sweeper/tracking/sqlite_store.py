@@ -60,7 +60,7 @@ class SqliteStore(ClientStore):
         self._statuses |= {update.place: update.status for update in batch}
 
     def draw(self, files: Mapping[int, tuple[Path, int]]) -> None:
-        """Attach diagrams to trials' runs: copied beside each other, and all their tags in one transaction."""
+        """Attach diagrams to trials' runs: copied next to each other, and all their tags in one transaction."""
         folder = local_folder(self._artifacts)
         if folder is None:
             super().draw(files)

@@ -1,6 +1,6 @@
 """The MLflow projection of the journal: a process that follows a running sweep, and `sync` for any other time.
 
-Nothing here can hold up a sweep: the follower is a process of its own at low priority, the driver waits for it no
+Nothing here can hold up a sweep: the follower is a separate process at low priority, the driver waits for it no
 longer than it chooses to, and what a dead or slow server kept it from writing is written by `sync`.
 """
 
@@ -53,8 +53,8 @@ class SyncReport:
 
     def __str__(self) -> str:
         return (
-            f"{self.sweep}: {self.points} points of {self.runs} runs were written to {self.store} "
-            f"in {self.seconds:.1f} s; MLflow has all there is"
+            f"{self.sweep}: {self.points} points of {self.runs} runs written to {self.store} "
+            f"in {self.seconds:.1f} s; MLflow is complete"
         )
 
 
@@ -77,7 +77,7 @@ def sync(root: Path, uri: str) -> SyncReport:
             except store_errors() as error:
                 if tried == SYNC_TRIES:
                     raise SweeperError(
-                        f"MLflow at {redact(uri)} cannot be filled: {sentence(error)}",
+                        f"cannot write to MLflow at {redact(uri)}: {sentence(error)}",
                         "start the server or correct --tracking-uri, then run `sweeper sync` again; nothing is lost",
                     ) from error
                 time.sleep(2.0 ** (tried - 1))
@@ -158,10 +158,10 @@ class Driver:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the follower: `python -m sweeper.tracking.sync FOLDER --follow [--uri URI] [--parent PID]`."""
-    parser = argparse.ArgumentParser(prog="sweeper.tracking.sync", description="Fill MLflow from a sweep's journal.")
+    parser = argparse.ArgumentParser(prog="sweeper.tracking.sync", description="Write a sweep's journal to MLflow.")
     parser.add_argument("root", type=Path, help="the sweep's results folder")
-    parser.add_argument("--uri", default=None, help="the tracking store; else the environment's MLFLOW_TRACKING_URI")
-    parser.add_argument("--follow", action="store_true", help="go on until the driver has left")
+    parser.add_argument("--uri", default=None, help="the tracking store (default: MLFLOW_TRACKING_URI)")
+    parser.add_argument("--follow", action="store_true", help="run until the driver exits")
     parser.add_argument("--parent", type=int, default=None, help="the driver's process id")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

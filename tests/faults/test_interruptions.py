@@ -77,7 +77,7 @@ def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
         wait_for_records(paths, 1, driving)
         third = sweeper("resume", "s", "--no-mlflow", cwd=tmp_path)
         assert third.returncode == 2 and "Traceback" not in third.stderr
-        assert f"is being driven already, by process {driving.pid} on " in third.stderr, third.stderr
+        assert f"is already being driven by process {driving.pid} on " in third.stderr, third.stderr
         out, err = driving.communicate(timeout=200)
         assert driving.returncode == 0, out + err
     finally:

@@ -149,7 +149,7 @@ def test_one_driver_a_sweep(store: Store) -> None:
         clock.sleep(seconds)
         first.beat()
 
-    with pytest.raises(SweeperError, match="is being driven already, by process"):
+    with pytest.raises(SweeperError, match="is already being driven by process"):
         StoreLease(store, "sweep", clock=clock, sleep=beating).take()
     assert clock.now < 1000 + BEAT_SECONDS + 2, "a living holder is found out by its next beat"
     began = clock.now

@@ -172,8 +172,8 @@ def test_mlflow_holds_the_tree(finished: Finished) -> None:
 
 
 ASKED = {
-    "trust": "status = 'completed'",
-    "Which γ": "status = 'completed' AND config_loss_name = 'focal'",
+    "best calibrated": "status = 'completed'",
+    "which γ": "status = 'completed' AND config_loss_name = 'focal'",
     "accurate and calibrated": "status = 'completed' AND a > 0.95 AND e < 0.03",
     "lower curvature": "status = 'completed' AND h > 0",
     "temperature scaling": "status = 'completed' AND t >= 0",

@@ -8,7 +8,7 @@ import torch
 class CurvatureUnavailable(RuntimeError):  # noqa: N818 -- a state of a measurement, not a fault of the program
     """Curvature could not be measured; the message is one sentence that says why.
 
-    Callers record the sentence beside the evaluation and go on: a missing curvature never fails a trial.
+    Callers record the sentence beside the evaluation and continue: a missing curvature never fails a trial.
     """
 
 

@@ -62,7 +62,7 @@ def lanczos(product: Product, start: Tensor, *, steps: int, tolerance: float, ge
     """Run at most `steps` products from `start` [P]; stop early once both ends have converged.
 
     Converged means ‖Hv − λv‖ ≤ tolerance·|λ| for λ_max and ≤ tolerance·‖H‖ for λ_min. Where the Krylov space
-    is exhausted (an invariant subspace), it goes on from a random direction, so that eigenvectors orthogonal to
+    is exhausted (an invariant subspace), it continues from a random direction, so that eigenvectors orthogonal to
     `start` are not missed. Every new direction is orthogonalised twice against all earlier ones: without that,
     converged eigenvalues come back as copies (Golub & Van Loan, Matrix Computations, §10.3). The basis is kept in
     the type of `start`; the tridiagonal matrix is in double precision.

@@ -25,7 +25,7 @@ def per_sample_trace(
     """Return Tr(H), exact or sketched by the number of classes; None where the network or the loss rules it out.
 
     A loss whose Hessian couples samples (mmce, kde_xe) is ruled out. A sketch takes two directions a sample, and
-    with `precision` goes on until its standard error is at most that times the |trace|, for `max_rounds` at most.
+    with `precision` continues until its standard error is at most that times the |trace|, for `max_rounds` at most.
     """
     surface = operator.surface
     if not surface.affine:

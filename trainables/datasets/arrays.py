@@ -58,7 +58,7 @@ def read_parquet(path: Path) -> dict[str, NDArray[np.generic]]:
         inputs = np.array(table.column("inputs").to_pylist(), np.float32)
         targets = table.column("target").to_numpy()
     except (ValueError, TypeError) as error:
-        raise DataSetUnavailableError(path, f"inputs are no rows of equal length ({error})", PARQUET_REMEDY) from error
+        raise DataSetUnavailableError(path, f"inputs are not rows of equal length ({error})", PARQUET_REMEDY) from error
     arrays = {"inputs": inputs, "targets": targets}
     if "split" in table.column_names:
         arrays["split"] = np.array(table.column("split").to_pylist())
@@ -123,7 +123,7 @@ def _checked(
     if inputs.ndim < 2 or len(inputs) != len(targets) or targets.ndim != 1:
         rule = f"has inputs {inputs.shape} and targets {targets.shape}, not [N, ...] and [N]"
     elif not np.issubdtype(inputs.dtype, np.number) or not np.isfinite(inputs).all():
-        rule = "has inputs that are no finite numbers"
+        rule = "has inputs that are not finite numbers"
     elif not np.issubdtype(targets.dtype, np.integer):
         rule = f"has targets of type {targets.dtype}, not whole numbers"
     elif sorted(set(targets.tolist())) != list(range(int(targets.max()) + 1)):

@@ -52,7 +52,7 @@ def data_folder(folder: str | None = None) -> Path:
 def fetch(source: Source, folder: Path, download: bool) -> Path:
     """Return the checked file of `source` in `folder`, downloading it first where asked.
 
-    A download goes on where an interrupted one stopped, is checked, and only then takes its name. Processes of one
+    A download continues where an interrupted one stopped, is checked, and only then takes its name. Processes of one
     node wait for each other; a file is checked once and remembered by size and time of change.
 
     Raises:
@@ -79,10 +79,10 @@ def _download(source: Source, path: Path) -> None:
         _receive(source.url, part)
     except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
         raise DataSetUnavailableError(
-            source.url, f"the download stopped ({error})", f"run again to go on, or put a copy at {path}"
+            source.url, f"the download stopped ({error})", f"run again to continue, or put a copy at {path}"
         ) from error
     try:
-        _require_checksum(part, source.checksum, "run again to fetch it anew")
+        _require_checksum(part, source.checksum, "run again to download it again")
     except DataSetUnavailableError:
         part.unlink()
         raise

@@ -58,7 +58,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
         raise DataSetUnavailableError(path, f"cannot be unpacked ({error})", REMEDY) from error
     start = 4 + 4 * dimensions
     if content[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]) or len(content) < start:
-        raise DataSetUnavailableError(path, f"is no IDX file of bytes in {dimensions} dimensions", REMEDY)
+        raise DataSetUnavailableError(path, f"is not an IDX file of bytes in {dimensions} dimensions", REMEDY)
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
     if len(content) - start != np.prod(shape):
         raise DataSetUnavailableError(path, f"holds {len(content) - start:,} bytes where {shape} belong", REMEDY)

@@ -71,7 +71,7 @@ def decoded_images(name: str, paths: Sequence[Path], size: int | None) -> NDArra
 
 
 def class_folders(folder: Path) -> list[Path]:
-    """Return the sub-folders of `folder`, one a class, by name.
+    """Return the sub-folders of `folder`, one per class, by name.
 
     Raises:
         DataSetUnavailableError: there are fewer than two.

@@ -28,7 +28,7 @@ from trainables.datasets.errors import DataSetUnavailableError
 from trainables.registry import SPLITS
 
 UNUSED_DAYS = 30
-"""After this long without use a copy is removed when the next one is made. Our choice: a sweep is taken up sooner."""
+"""After this long without use a copy is removed when the next one is made. Our choice: a sweep is resumed sooner."""
 
 _FACTS = "facts.pickle"
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, ImportError, pickle.UnpicklingError)

@@ -1,6 +1,6 @@
 """Which samples are for training, validation and test: seeded, reproducible, and identified by a hash.
 
-Draws come from `numpy.random.RandomState`, whose streams are frozen for good, so a split never changes with a
+Draws come from `numpy.random.RandomState`, whose streams are frozen permanently, so a split never changes with a
 numpy release.
 """
 

@@ -37,7 +37,7 @@ def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Res
 
 
 def sent(inputs: Tensor, rows: Tensor, device: torch.device) -> Tensor:
-    """Return `inputs[rows]`, gathered on the host, on `device`; to a card without waiting for it."""
+    """Return `inputs[rows]`, gathered on the host, on `device`; to a GPU without waiting for it."""
     gathered = inputs.index_select(0, rows)
     if device.type != "cuda":
         return gathered.to(device)

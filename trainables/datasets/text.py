@@ -76,11 +76,13 @@ def read_word_vectors(path: str, words: Sequence[str], vocabulary: int, first_id
             try:
                 vector = np.array(numbers.split(" "), np.float32)
             except ValueError as error:
-                raise DataSetUnavailableError(file, f"line {number} holds no numbers", "fetch the file anew") from error
+                raise DataSetUnavailableError(
+                    file, f"line {number} holds no numbers", "download the file again"
+                ) from error
             dimension = dimension or len(vector)
             if len(vector) != dimension:
                 raise DataSetUnavailableError(
-                    file, f"line {number} has {len(vector)} numbers where {dimension} belong", "fetch the file anew"
+                    file, f"line {number} has {len(vector)} numbers where {dimension} belong", "download the file again"
                 )
             found[ids[word]] = vector
     if not found:

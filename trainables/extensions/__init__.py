@@ -1,7 +1,7 @@
 """Users' own losses, networks, data sets, metrics and post-hoc methods, without a change to this project.
 
 A search space names one by its import path, `{name: "my_losses:Tilted", tilt: {uniform: [0, 2]}}`, where `my_losses.py`
-is beside the file, in the working directory or among the installed packages; or by a plain name that an installed
+is next to the file, in the working directory or among the installed packages; or by a plain name that an installed
 package registers:
 
     [project.entry-points."calibration_sweeper.losses"]     # or architectures, datasets, metrics, posthoc

@@ -154,7 +154,7 @@ def _files(tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
         own = [*_files_below(place)]
         yield from ((file.relative_to(place.parent).as_posix(), file) for file in own)
         if place.parent in installed:
-            continue  # its dependencies are installed beside it
+            continue  # its dependencies are installed next to it
         imported = {name for file in own if file.suffix == ".py" for name in _imports(file)}
         waiting += sorted(name for name in imported - seen if _lies_in(name, place.parent))
 

@@ -27,7 +27,7 @@ def hyperparameters_of(target: Callable[..., object], path: str, leading: Sequen
     try:
         arguments = list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError) as error:
-        raise ExtensionError(f"{path}: its arguments cannot be told ({error}); wrap it in a function") from error
+        raise ExtensionError(f"{path}: its arguments cannot be determined ({error}); wrap it in a function") from error
     first, own = arguments[: len(leading)], arguments[len(leading) :]
     wanted = f"{path}: it is called with ({', '.join([*leading, '…'])})" if leading else f"{path}: its arguments"
     if len(first) < len(leading) or any(a.kind is a.KEYWORD_ONLY or a.kind is a.VAR_KEYWORD for a in first):

@@ -67,7 +67,7 @@ def import_target(path: str) -> object:
     """
     module_name, _, names = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *names.split("."))):
-        raise ExtensionError(f"{path!r} is no import path; write module.file:Name, e.g. my_losses:Tilted")
+        raise ExtensionError(f"{path!r} is not an import path; write module.file:Name, e.g. my_losses:Tilted")
     found: object = _imported(path, module_name)
     for name in names.split("."):
         if not hasattr(found, name):

@@ -92,7 +92,7 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a file's name is that of an unfinished one, of this release or an earlier one."""
+    """Return whether a file's name is that of an unfinished one, of this release or an earlier one."""
     return any(pattern.fullmatch(name) for pattern in _NAMES)
 
 
@@ -115,7 +115,7 @@ def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
 
 
 def _writer_is_alive(name: str) -> bool:
-    """Tell whether the process that a temporary name carries is another one of this machine, and alive."""
+    """Return whether the process that a temporary name carries is another one of this machine, and alive."""
     matches = (pattern.fullmatch(name) for pattern in _NAMES)
     process = next((int(match[1]) for match in matches if match and match[1]), None)
     if process is None or process == os.getpid():

@@ -41,7 +41,7 @@ def lock_open_file(
     Args:
         file: the open file, or its descriptor.
         shared: let others have it too that want it shared.
-        patience: seconds to go on trying while another has it; 0 tries once.
+        patience: seconds to continue trying while another has it; 0 tries once.
         sleep: waits for the next try.
         clock: seconds.
 

@@ -39,7 +39,7 @@ def _read(place: Path) -> str | None:
     try:
         return str(json.loads(place.read_text())["answer"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # missing, or cut off by a full disk: measured anew
+        return None  # missing, or cut off by a full disk: measured again
 
 
 def _write_first(place: Path, text: str) -> None:

@@ -64,5 +64,5 @@ def as_type(number: Number, like: Tensor) -> Tensor:
 
 
 def is_zero(number: Number) -> bool:
-    """Tell whether a plain number is 0; a tensor never counts, for its values may differ between lanes."""
+    """Return whether a plain number is 0; a tensor never counts, for its values may differ between lanes."""
     return not isinstance(number, Tensor) and number == 0

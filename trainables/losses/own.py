@@ -49,7 +49,7 @@ class FunctionLoss(Loss):
         return mean_of(self._function(logits, targets, **self._hyperparameters), targets)
 
     def _has_independent_values(self) -> bool:
-        """Return whether each sample has a value of its own, the same in every batch."""
+        """Return whether each sample has its own value, the same in every batch."""
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn(6, PROBED_CLASSES, generator=generator, dtype=torch.float64)
         targets = torch.tensor([0, 1, 2, 2, 1, 0])

@@ -126,7 +126,7 @@ def survival(points: Tensor, counts: Tensor, nu: Tensor) -> Tensor:
 def quantile(values: Tensor, level: Number) -> Tensor:
     """Return the `level`-quantile of values [N], interpolated linearly between order statistics.
 
-    A plain level needs two selections in O(N); a tensor level, one a lane, needs the values in order.
+    A plain level needs two selections in O(N); a tensor level, one per lane, needs the values in order.
     """
     last = len(values) - 1
     if not isinstance(level, Tensor):

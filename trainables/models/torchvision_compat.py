@@ -1,6 +1,6 @@
-"""Let torchvision be imported beside a PyTorch without CUDA.
+"""Let torchvision be imported with a PyTorch without CUDA.
 
-Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load beside a CPU build
+Package indexes serve torchvision as a CUDA build only. Its compiled operators do not load with a CPU build
 of PyTorch, and `import torchvision` (timm imports it too) then stops at "operator torchvision::nms does not
 exist". No network or data set here calls those detection operators: declaring their signatures is enough.
 """

@@ -14,7 +14,7 @@ LogitsAndTargets = tuple[Floats, Integers]
 
 
 class PosthocUnavailable(UnusablePredictions):
-    """A post-hoc method cannot be fitted or applied; the message says value, rule and remedy. The trial goes on."""
+    """A post-hoc method cannot be fitted or applied; the message says value, rule and remedy. The trial continues."""
 
 
 class Calibrator(ABC):

@@ -1,7 +1,7 @@
 """ECE and NLL of Ψ^γ(softmax(z/T)) over a whole grid of (γ, T): the search behind focal temperature scaling.
 
 A direct double loop maps all N·K probabilities for every cell. Here each temperature is visited once for all γ
-(`focal_masses`), and where temperatures lie dense it is not visited at all: ln mass_γ is an analytic function of
+(`focal_masses`), and where temperatures are dense it is not visited at all: ln mass_γ is an analytic function of
 ln T, so on an octave of T that holds many grid points it is computed at 25 Chebyshev points and interpolated. Its
 Chebyshev coefficients fall geometrically; a sample whose last ones are not below 1e-11 is computed directly
 instead, so that every ln mass, and with it every confidence, is good to about 1e-11.

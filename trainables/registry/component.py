@@ -194,7 +194,7 @@ class Component:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether `value` is a number; a whole one beyond 64 bits fits no column, tensor or float."""
+    """Return whether `value` is a number; a whole one beyond 64 bits fits no column, tensor or float."""
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, float)

@@ -1,4 +1,4 @@
-"""The name that somebody may have meant, for messages about one that there is not."""
+"""Suggestions for misspelled names in error messages."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Registry(Mapping[str, Component]):
             if not (is_import_path(name) or name in self.installed()):
                 raise KeyError(name)
             if self.own is None:
-                raise ExtensionError(f"{name}: this project takes no {self.kind} of your own; name one of its own")
+                raise ExtensionError(f"{name}: your own {self.kind} is not supported; name a built-in one")
             self._own[name] = self.own.component(name, self.installed().get(name, name))
         return self._own[name]
 
@@ -89,15 +89,15 @@ class Registry(Mapping[str, Component]):
         return "" if self.own is None else self.own.group
 
     def is_own(self, name: str) -> bool:
-        """Tell whether a name is a user's own: not one of the project's components."""
+        """Return whether a name is a user's own: not one of the project's components."""
         return name not in self._components
 
     def has_tag(self, name: str, tag: str) -> bool:
-        """Tell whether one of the project's components has a tag of `trainables.registry.component.TAGS`."""
+        """Return whether one of the project's components has a tag of `trainables.registry.component.TAGS`."""
         return name in self._components and tag in self._components[name].tags
 
     def trusts(self, name: str) -> bool:
-        """Tell whether `name` is taken as it is, with its hyperparameters, because it was checked before."""
+        """Return whether `name` is taken as it is, with its hyperparameters, because it was checked before."""
         return self.trusting and self.is_own(name)
 
     def trusted(self) -> Registry:
@@ -132,7 +132,7 @@ class Registry(Mapping[str, Component]):
 
 
 def is_import_path(name: str) -> bool:
-    """Tell whether a name is written as an import path, `module.file:Name`."""
+    """Return whether a name is written as an import path, `module.file:Name`."""
     return ":" in name
 
 

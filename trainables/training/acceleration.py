@@ -23,7 +23,7 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
 AUTO, DEVICE, HOST = "auto", "device", "host"
 
-DEVICE_SHARE = 0.5  # of a process's memory on a card for its data set; the rest is the network's. Our choice
+DEVICE_SHARE = 0.5  # of a process's memory on a GPU for its data set; the rest is the network's. Our choice
 
 
 class CannotCompileError(RuntimeError):
@@ -40,7 +40,7 @@ class TrainingSettings:
             (Kalamkar et al. 2019, arXiv:1905.12322, section 3).
         memory_format: layout of images and convolution weights; `channels_last` is what tensor cores read.
         compile: whether `torch.compile` translates the network's training pass; it takes tens of seconds a network.
-        data: `device` keeps the whole data set beside the network, `host` sends each batch there while the one before
+        data: `device` keeps the whole data set next to the network, `host` sends each batch there while the one before
             trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
     """
 
@@ -122,8 +122,8 @@ def data_place(settings: TrainingSettings, size: int, device: str, share: float)
     Args:
         settings: what is asked for.
         size: of all splits as they are stored.
-        device: `cpu`, where all data are beside the network, or `cuda`.
-        share: of the card's memory that is this process's; 0 for all of it.
+        device: `cpu`, where all data are next to the network, or `cuda`.
+        share: of the GPU's memory that is this process's; 0 for all of it.
     """
     if settings.data != AUTO or device == "cpu":
         return DEVICE if settings.data == AUTO else settings.data

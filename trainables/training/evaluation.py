@@ -1,4 +1,4 @@
-"""One evaluation of one replicate: metrics, post-hoc calibration and curvature, as one record a split.
+"""One evaluation of one replicate: metrics, post-hoc calibration and curvature, as one record per split.
 
 Post-hoc methods are fitted on the validation split and applied to every split; curvature is taken on the validation
 split. What cannot be measured (a post-hoc method that refuses its data, a Hessian that is not finite) leaves

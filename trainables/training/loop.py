@@ -133,7 +133,7 @@ class Replicate:
         return trajectory_row(self.model, self.loss, self.dataset, settings, self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how training goes on: weights, optimiser, loss, random states."""
+        """Return everything that decides how training continues: weights, optimiser, loss, random states."""
         return {
             "epoch": self.epoch,
             "model": self.model.state_dict(),

@@ -165,7 +165,7 @@ def prepare_gradients(parameters: Iterable[nn.Parameter], settings: Mapping[str,
 def replaces_checkpoint(
     settings: Mapping[str, Any], epoch: int, max_epochs: int, value: float, best: float | None
 ) -> bool:
-    """Tell whether the state after `epoch` completed epochs becomes the one that is evaluated at the end.
+    """Return whether the state after `epoch` completed epochs becomes the one that is evaluated at the end.
 
     `last` takes every epoch. The `best_…` rules take strict improvements among the epochs after
     `checkpoint_after`; an epoch before it never counts, and so never blocks a later one.

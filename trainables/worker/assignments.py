@@ -1,4 +1,4 @@
-"""What a trial process does, whatever carries it: trains the configurations of an assignment one after the other."""
+"""The work of a trial process under any executor: trains the configurations of an assignment in turn."""
 
 from __future__ import annotations
 

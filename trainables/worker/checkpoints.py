@@ -22,7 +22,7 @@ def checkpoint_file(folder: Path, epoch: int) -> Path:
 
 
 def replicate_folder(folder: Path, replicate: int) -> Path:
-    """Return the folder, below the trial's, of a replicate that is trained in a process of its own."""
+    """Return the folder, below the trial's, of a replicate that is trained in a separate process."""
     return folder / f"r{replicate}"
 
 
@@ -43,7 +43,7 @@ def write_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path
 
 
 def load_newest_checkpoint(folder: Path, map_location: str = "cpu") -> dict[str, Any] | None:
-    """Return the newest checkpoint that is sound, or `None`. A damaged one is set aside as `.damaged`.
+    """Return the newest checkpoint that is sound, or `None`. A damaged one is quarantined as `.damaged`.
 
     Nothing but tensors and plain values is ever loaded (`weights_only=True`). Running out of memory is no damage:
     it is raised, and the checkpoint stays.

@@ -87,6 +87,6 @@ def _exit_code(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    # Ctrl-C is for the driver, which ends its processes in good order.
+    # Ctrl-C is for the driver, which ends its processes cleanly.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(socket.socket(fileno=int(sys.argv[1])))

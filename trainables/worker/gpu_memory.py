@@ -1,4 +1,4 @@
-"""How much of a card a configuration takes at its peak: measured on a few steps of training and one evaluation."""
+"""How much of a GPU a configuration takes at its peak: measured on a few steps of training and one evaluation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AssignmentFields = tuple[int, str, Mapping[str, object], Sequence[int]]
 
 
 class MeasuredMemory(TypedDict):
-    """Bytes that a configuration takes of a card, bytes that the card has, and the card's name."""
+    """Bytes that a configuration takes of a GPU, bytes that the GPU has, and the GPU's name."""
 
     used_bytes: int
     total_bytes: int
@@ -32,7 +32,7 @@ class MeasuredMemory(TypedDict):
 
 
 class CardProbe:
-    """Measures assignments one after the other, in a process that has a card to itself."""
+    """Measures assignments one after the other, in a process that has a GPU to itself."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         """Load the data set. `settings` are `TrialSettings` as plain values."""
@@ -41,7 +41,7 @@ class CardProbe:
         self._dataset = self._settings.load_dataset()
 
     def measure(self, assignment: AssignmentFields) -> MeasuredMemory:
-        """Return what an assignment takes; all of the card where that does not suffice.
+        """Return what an assignment takes; all of the GPU where that does not suffice.
 
         What is used is all that is not free: the process's own CUDA context counts, and so would somebody else's
         processes, beside which less is to be had.
@@ -58,7 +58,7 @@ class CardProbe:
 def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> TrialReport:
     """Train a few steps, evaluate all of the validation and test data as a sweep does, keep nothing; return the report.
 
-    On a card torch's allocator holds on to the most that was needed at once.
+    On a GPU torch's allocator holds on to the most that was needed at once.
     """
     batch_size = assignment.values["optimizer"]["batch_size"]
     train = dataset.train

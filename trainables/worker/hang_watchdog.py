@@ -1,8 +1,8 @@
 """Ends a trial whose process has stopped working without ending: a data loader's deadlock, a storage that hangs.
 
 Life is told by the processor time of the main thread, which trains: a thread that waits for something that never
-comes uses none, one that trains, evaluates or feeds a card always does, and nothing has to be told that it works. What
-hangs while it computes (an endless loop, a card that never answers a thread that spins) looks alive; no watch can tell
+comes uses none, one that trains, evaluates or feeds a GPU always does, and nothing has to be told that it works. What
+hangs while it computes (an endless loop, a GPU that never answers a thread that spins) looks alive; no watch can tell
 that from a long epoch, so it is ended once it has gone far beyond `trial_timeout`.
 """
 
@@ -43,7 +43,7 @@ class TrialHungError(Exception):
 
 
 class Watchdog:
-    """Watches the main thread while it is inside `watching`, from a thread of its own."""
+    """Watches the main thread while it is inside `watching`, from a separate thread."""
 
     def __init__(self, silence_seconds: float | None, timeout_seconds: float | None = None) -> None:
         """Set the limits.

@@ -1,7 +1,7 @@
 """A trial process of a sweep on this machine without Ray: takes assignments, sends reports, one after the other.
 
 It talks to the driver's process through one connection: first the settings come, then for each assignment the reports
-of one step after another go, each of which waits for the driver's word whether to go on. All words are plain values.
+of one step after another go, each of which waits for the driver's word whether to continue. All words are plain values.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Entry:
 
 
 def is_store_address(text: str | os.PathLike[str]) -> bool:
-    """Tell whether `text` is the address of a store, and not a folder."""
+    """Return whether `text` is the address of a store, and not a folder."""
     return str(text).partition("://")[0] in SCHEMES and "://" in str(text)
 
 
@@ -128,7 +128,7 @@ class Store:
         self._each(lambda name: self.download(name, targets[name]), targets)
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is an object of that name. Raises StoreError."""
+        """Return whether there is an object of that name. Raises StoreError."""
         with self._errors():
             return bool(self._files.get_file_info(self._path(name)).type == fs.FileType.File)
 

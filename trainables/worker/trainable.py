@@ -26,7 +26,7 @@ processes that is 500 small requests a second to the head's control store."""
 
 
 class NodeLeavingError(RuntimeError):
-    """This process's node is about to be taken away; its trial has a checkpoint and goes on elsewhere."""
+    """This process's node is about to be taken away; its trial has a checkpoint and continues elsewhere."""
 
 
 class LeavingNode:
@@ -45,7 +45,7 @@ class LeavingNode:
 
 
 class TuneConfig(TypedDict):
-    """What Tune hands to a trial: its assignment as JSON text, and its share of a card where it has one."""
+    """What Tune hands to a trial: its assignment as JSON text, and its share of a GPU where it has one."""
 
     assignment: str
     gpu: NotRequired[float | None]
@@ -55,7 +55,7 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
     """Trains the configurations of its assignment one after the other; a step ends with a report.
 
     `config` holds `assignment`, JSON text: a list of `[configuration, trial, values, seeds]`. It is text so that
-    Tune has nothing in it to copy, flatten or look into. `gpu`, where it is given, is the share of a card that is this
+    Tune has nothing in it to copy, flatten or look into. `gpu`, where it is given, is the share of a GPU that is this
     process's; a process is reused only for the same share.
     """
 

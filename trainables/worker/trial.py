@@ -203,7 +203,7 @@ class Trial:
                 self.replicates[number].load_state_dict(saved)
         report = TrialReport.from_dict(state["report"])
         self._errors = dict(report.replicate_errors)
-        # Another packing rounds otherwise: a trial goes on as it began, so that it ends as if never interrupted.
+        # Another packing rounds otherwise: a trial continues as it began, so that it ends as if never interrupted.
         self._packing = report.packing
         self._wall_seconds = self._seconds_before = state["wall_seconds"]
         self._repeat = report

@@ -1,7 +1,7 @@
 """Where a trial's process leaves its files: in folders that the driver sees too, or, by way of scratch, in a store.
 
 With a store, a file is written on the trial's own machine and then put as one object under its final name; the local
-copy is removed. A trial that goes on elsewhere fetches its checkpoints from there.
+copy is removed. A trial that continues elsewhere fetches its checkpoints from there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file, re
 from trainables.worker.object_store import Store
 
 CHECKPOINTS, INCOMING = "checkpoints", "incoming"
-"""Where the files lie in a sweep's store; the driver looks there for them."""
+"""Where the files are in a sweep's store; the driver looks there for them."""
 
 
 @cache
@@ -24,7 +24,7 @@ def store_at(uri: str) -> Store:
 
 
 class TrialFiles:
-    """The files of one trial, or of one replicate that is trained in a process of its own."""
+    """The files of one trial, or of one replicate that is trained in a separate process."""
 
     def __init__(self, place: Path, *, tables: Path | None, checkpoints: Path | None, store: str | None = None) -> None:
         """Prepare for a trial.

@@ -1,4 +1,4 @@
-"""What a process is set to before it trains: threads, the user's own code, and how much of a card it may take."""
+"""Setup of a process before training: threads, the user's own code, and how much of a GPU it may take."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from trainables.extensions.code import take_up
 from trainables.worker.trial_settings import TrialSettings
 
 CONTEXT_BYTES = 512 * 2**20
-"""What a process takes of a card beside torch's allocator: CUDA's context and its libraries' handles. Our allowance;
-what it is on a card shows there as `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
+"""What a process takes of a GPU beside torch's allocator: CUDA's context and its libraries' handles. Our allowance;
+what it is on a GPU shows there as `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
 
 
 def prepare_process(settings: TrialSettings) -> None:
     """Give this process the trial's threads and the user's own code; what a reused one may have changed is set again.
 
-    Shares of a card isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
-    on what torch allocates, so what CUDA takes beside it comes off the share.
+    Shares of a GPU isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
+    on what torch allocates, so what CUDA takes next to it comes off the share.
     """
     if settings.extensions is not None:
         take_up(settings.extensions)
@@ -29,7 +29,7 @@ def prepare_process(settings: TrialSettings) -> None:
 
 
 def memory_cap(share: float, total_bytes: int) -> float:
-    """Return the fraction of a card's memory that torch may allocate in a process whose share of the card is `share`.
+    """Return the fraction of a GPU's memory that torch may allocate in a process whose share of the GPU is `share`.
 
     0 and whole cards know no cap. A share so small that CUDA's context would be most of it keeps half for torch.
     """

@@ -1,4 +1,4 @@
-"""What a trial's process reports, and the value that is judged of it."""
+"""Reports of a trial's process, and the objective value in them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class TrialReport:
         epoch: completed epochs.
         objective: the judged value at that epoch, mean over the sound replicates; not a number when the trial failed,
             `None` where it was not measured.
-        failure: why the trial cannot go on, one sentence.
+        failure: why the trial cannot continue, one sentence.
         failure_kind: the same in a word: `non_finite`, `timed_out` or a kind of the driver's failures.
         device: `cpu` or `cuda`.
         packing: how the replicates shared the process; `None` in reports of before packings were named.
         wall_seconds: time spent in the trial so far.
-        epochs: rows of `epochs`, a row a replicate and epoch.
+        epochs: rows of `epochs`, one row per replicate and epoch.
         evaluations: rows of `evaluations`; none between rungs.
         replicate_errors: replicates that failed while others went on, and why.
         replicate_kinds: the kinds of those failures that are not `non_finite`.

@@ -1,4 +1,4 @@
-"""What a trial is given: the settings that all trials of a sweep share, and its own assignment."""
+"""Inputs of a trial: the settings shared by all trials of a sweep, and its own assignment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TrialSettings:
         batch_seconds: short configurations that no scheduler can stop are reported together for this long.
         threads: torch's threads in this process.
         device: `cpu` or `cuda`.
-        gpu: the share of a card that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
+        gpu: the share of a GPU that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
         packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own.
         training: how training steps are computed.
         choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
@@ -92,7 +92,7 @@ class TrialSettings:
 class Assignment:
     """One configuration to train: its index, name, values and the seed of each replicate.
 
-    Where replicates are trained in processes of their own, `replicate` is the number of the one whose seed this is.
+    Where replicates are trained in separate processes, `replicate` is the number of the one whose seed this is.
     """
 
     configuration: int

@@ -1,6 +1,6 @@
 """The large tables that a trial's own process writes: `predictions`, `reliability` and, where asked for, `spectra`.
 
-A trial writes one file a table and evaluation, named after (trial, replicate, epoch), so writing an evaluation
+A trial writes one file per table and evaluation, named after (trial, replicate, epoch), so writing an evaluation
 twice leaves one file. A file is written under a temporary name and renamed: under its final name it is whole.
 """
 
@@ -30,7 +30,7 @@ RELIABILITY_SCHEMA = pa.schema(
         ("accuracy", pa.float64()),
     ]
 )
-"""One row a confidence bin; `confidence` and `accuracy` are null where the bin is empty."""
+"""One row per confidence bin; `confidence` and `accuracy` are null where the bin is empty."""
 
 SPECTRA_SCHEMA = pa.schema(
     [
@@ -44,12 +44,12 @@ SPECTRA_SCHEMA = pa.schema(
         ("weight", pa.float64()),
     ]
 )
-"""The spectral density of a Hessian, one row a point of its even grid; `loss` is `cross_entropy` or `training`,
+"""The spectral density of a Hessian, one row per point of its even grid; `loss` is `cross_entropy` or `training`,
 `samples` how many validation samples it is taken over, `weight` the share of eigenvalues nearest to this point."""
 
 
 def predictions_schema(classes: int) -> pa.Schema:
-    """Return the schema of `predictions`, one row a sample, for `classes` classes (`logits` float32 [classes])."""
+    """Return the schema of `predictions`, one row per sample, for `classes` classes (`logits` float32 [classes])."""
     return pa.schema(
         [
             ("trial", pa.string()),
@@ -112,7 +112,7 @@ def write_reliability(
         trial: the trial's name.
         replicate: the replicate, counted from 0.
         epoch: completed epochs.
-        rows: a row a bin and split, with `split bin lower upper n confidence accuracy`.
+        rows: one row per bin and split, with `split bin lower upper n confidence accuracy`.
 
     Returns:
         The file's path.
@@ -128,7 +128,7 @@ def write_spectra(folder: Path, trial: str, replicate: int, epoch: int, rows: It
         trial: the trial's name.
         replicate: the replicate, counted from 0.
         epoch: completed epochs.
-        rows: a row a point and loss, with `loss samples eigenvalue density weight`; none where it was unavailable.
+        rows: one row per point and loss, with `loss samples eigenvalue density weight`; none where it was unavailable.
 
     Returns:
         The file's path.

@@ -1,4 +1,4 @@
-"""Two sweeps side by side, and how that looks in a terminal. Reads tables.
+"""Comparison of two sweeps and its view in a terminal. Reads tables.
 
 Imports `results`, `several` and `statistics`.
 """

@@ -1,7 +1,7 @@
-"""Two sweeps side by side: what differs in what was asked and what ran it, and in what came out.
+"""Comparison of two sweeps: settings, environment and paired results.
 
 Outcomes are compared pair by pair: the same configuration (by hash), on the same seeds where both sweeps have them,
-and only where it ran to the end in both, so that a trial that was stopped early never stands beside one that was not.
+and only where it ran to the end in both, so that a trial that was stopped early never stands next to one that was not.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _best(results: Results) -> str:
     if not board.finished:
         return ""
     row = board.finished[0]
-    chosen = f"the best of {len(board.finished)} finished"
+    chosen = f"best of {len(board.finished)} finished"
     return f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}, {chosen}"
 
 

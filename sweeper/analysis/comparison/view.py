@@ -1,4 +1,4 @@
-"""A comparison of two sweeps in a terminal: what differs, then what came out, on one screen."""
+"""The view of a comparison in a terminal: differences in settings, then in results, on one screen."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from sweeper.analysis.statistics.paired import p_text
 from sweeper.text.labels import label, plural
 
 SHOWN = 12
-"""Differing values listed: more is a different question, and the files say the rest."""
+"""Differing values listed at most; the files have the rest."""
 
 SIGNIFICANT = 0.05
-"""Corrected p below which a difference is put in words; Fisher's customary line."""
+"""Corrected p below which a difference is reported in a sentence; Fisher's conventional level."""
 
 
 def view(comparison: Comparison) -> RenderableType:
-    """Return the comparison as a screen of text."""
+    """Return the comparison as text for a terminal."""
     first, second = comparison.names
     parts: list[RenderableType] = [Text(f"{first} and {second}", style="bold")]
-    parts += _differing("asked", comparison.asked) + _differing("ran on", comparison.ran_on)
+    parts += _differing("settings", comparison.asked) + _differing("environment", comparison.ran_on)
     parts += [Text(), Text(count_sentence(comparison))]
     if comparison.metrics:
         parts += [_table(comparison)]
         parts += [Text(verdict(comparison, entry)) for entry in comparison.metrics if entry.difference.p < SIGNIFICANT]
     best = [f"best of {name}: {text}" for name, text in zip(comparison.names, comparison.best, strict=True) if text]
     parts += [Text(), *map(Text, best)] if best else []
-    parts += [Text(f"{label(name)} is not compared: {why}", style="dim") for name, why in comparison.left_out.items()]
+    parts += [Text(f"{label(name)} not compared: {why}", style="dim") for name, why in comparison.left_out.items()]
     return Group(*parts)
 
 
@@ -39,12 +39,12 @@ def count_sentence(comparison: Comparison) -> str:
     first, second = comparison.names
     sentence = (
         f"{plural(comparison.shared, 'configuration')} in both, {comparison.only[0]} only in {first}, "
-        f"{comparison.only[1]} only in {second}; {comparison.finished} ran to the end in both"
+        f"{comparison.only[1]} only in {second}; {comparison.finished} finished in both"
     )
     if not comparison.metrics:
-        return sentence + ": nothing can be paired"
-    seeds = "on equal seeds" if comparison.equal_seeds else "on different seeds"
-    return f"{sentence} and are paired by {comparison.unit}, {seeds}"
+        return sentence + "; no pairs to compare"
+    seeds = "with equal seeds" if comparison.equal_seeds else "with different seeds"
+    return f"{sentence}, paired by {comparison.unit} {seeds}"
 
 
 def verdict(comparison: Comparison, entry: MetricComparison) -> str:
@@ -55,7 +55,7 @@ def verdict(comparison: Comparison, entry: MetricComparison) -> str:
 
 def _differing(title: str, found: Sequence[Difference]) -> list[RenderableType]:
     if not found:
-        return [Text(f"{title}: the same", style="dim")]
+        return [Text(f"{title}: identical", style="dim")]
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, a, b in found[:SHOWN]:
         table.add_row(f"  {key}", _shown(a), "→", _shown(b))

@@ -1,4 +1,4 @@
-"""Papers' tables and figures, filled in from sweeps' rows or from formulas, the published numbers beside them.
+"""Papers' tables and figures, filled in from sweeps or formulas, next to the published numbers.
 
 Imports `results` and `statistics`.
 """

@@ -32,7 +32,7 @@ class MapFigure:
     """What a figure shows.
 
     Attributes:
-        rows: one a point, the same columns in each.
+        rows: one per point, the same columns in each.
         remarks: sentences: fitted lines and what the papers print.
         curves: label → (x, y) columns' values, for the picture.
         axes: names of the picture's axes.
@@ -93,7 +93,7 @@ def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
             worst = max(fit.max_error for fit in fits)
             printed = _printed("properness-fig2" if count == 2 else "properness-fig6", classes=str(count))
             remarks.append(
-                f"{count} classes: 1/T = {slope:.3f} gamma + {intercept:.3f}, differences up to {worst:.4f}; printed: "
+                f"{count} classes: 1/T = {slope:.3f} gamma + {intercept:.3f}, largest error {worst:.4f}; published: "
                 f"{printed['slope']} gamma + {printed['intercept']}, {printed['max_error']}"
             )
     return MapFigure(rows, remarks, curves, ("gamma", "1/T of the closest temperature scaling"))
@@ -113,8 +113,8 @@ def _bounds(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
     for label in ("theory", "measured"):
         printed = _printed("properness-fig3", bounds=label)
         low, high = printed["temperature_lower"], printed["temperature_upper"]
-        remarks.append(f"printed at gamma 4, {label}: T from {low} to {high}")
-    return MapFigure(rows, remarks, curves, ("gamma", "T between which the binary map lies"))
+        remarks.append(f"published at gamma 4, {label}: T from {low} to {high}")
+    return MapFigure(rows, remarks, curves, ("gamma", "bounds of T for the binary map"))
 
 
 def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
@@ -137,7 +137,7 @@ def _confidence(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
         never = f"{count} classes: focal loss's minimiser is never over-confident"
         remarks.append(never if last is None else f"{never} above gamma {last:.4g}")
     printed = _printed("posterior-fig2", classes="5")["largest_overconfident_gamma"]
-    remarks.append(f"printed: 5 classes are the fewest, with {printed}")
+    remarks.append(f"published: over-confidence needs at least 5 classes, with gamma up to {printed}")
     return MapFigure(rows, remarks, curves, ("true probability of the top class", "confidence of the focal minimiser"))
 
 

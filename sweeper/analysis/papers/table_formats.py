@@ -40,8 +40,8 @@ def caption(table: PaperTable) -> str:
     """Return in a sentence what the table holds."""
     sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(table.sweeps)}"
     if table.rehearsals:
-        sentence += f"; left out, because they are rehearsals: {', '.join(table.rehearsals)}"
-    return sentence + ". Ours: mean ± standard deviation (n) over replicates that ran to the end."
+        sentence += f"; rehearsals left out: {', '.join(table.rehearsals)}"
+    return sentence + ". Ours: mean ± standard deviation (n) over finished replicates."
 
 
 def _names(names: Sequence[str]) -> str:
@@ -58,7 +58,7 @@ def _grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
         cells = [by_place.get((key, column)) for column in columns]
         rows.append([*key, "paper", *(cell.published.printed if cell else MISSING for cell in cells)])
         rows.append(["", "", "", "ours", *(_ours(cell) for cell in cells)])
-    return ["data, network", "measured", "after", "", *columns], rows
+    return ["data, network", "metric", "calibration", "", *columns], rows
 
 
 def _row_key(number: PublishedNumber) -> tuple[str, str, str]:
@@ -96,7 +96,7 @@ def scale_in_print(number: PublishedNumber) -> float:
 
 
 def printed_as_error(number: PublishedNumber) -> bool:
-    """Tell whether the paper prints an accuracy's complement, in per cent."""
+    """Return whether the paper prints an accuracy's complement, in per cent."""
     try:
         return number.metric == "accuracy" and abs(float(number.printed) / 100 - (1 - number.value)) < 1e-6
     except ValueError:

@@ -1,4 +1,4 @@
-"""A paper's table filled in from whatever sweeps hold its rows, the published numbers beside ours.
+"""A paper's table filled in from the sweeps that have its rows, next to the published numbers.
 
 A cell takes the configurations that agree with it in data set, architecture, loss and every printed option, that ran
 to the end, and of these the best by the sweep's own objective on validation data, as papers select. Rehearsals never
@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A published table with ours beside it.
+    """A published table with ours next to it.
 
     Attributes:
         name: e.g. `mukhoti-1`.
@@ -137,7 +137,7 @@ class _Finished:
         return [1 - value for value in values] if number.metric == "error" else values
 
     def _measured_at_evaluation(self, number: PublishedNumber) -> bool:
-        """Tell whether the sweep's evaluations fit this method with the options in print."""
+        """Return whether the sweep's evaluations fit this method with the options in print."""
         methods = self.results.specification.get("evaluation", {}).get("posthoc", [])
         return any(given["name"] == number.posthoc and _method_agrees(given, number) for given in methods)
 
@@ -166,7 +166,7 @@ def _method_agrees(given: Mapping[str, object], number: PublishedNumber) -> bool
 
 
 def _agrees(row: Row, number: PublishedNumber) -> bool:
-    """Tell whether a configuration is the one of a published number."""
+    """Return whether a configuration is the one of a published number."""
     names = {part: row.get(f"config_{part}_name") for part in ("loss", "architecture")}
     if names != {"loss": number.loss, "architecture": number.architecture}:
         return False
@@ -178,7 +178,7 @@ def _agrees(row: Row, number: PublishedNumber) -> bool:
 
 
 def _options_agree(part: str, given: Mapping[str, object], number: PublishedNumber) -> bool:
-    """Tell whether a component's hyperparameters are those in print; one that was not set has its default."""
+    """Return whether a component's hyperparameters are those in print; one that was not set has its default."""
     component = REGISTRIES[part][str(given["name"])]
     defaults = {parameter.name: parameter.default for parameter in component.hyperparameters}
     return all(

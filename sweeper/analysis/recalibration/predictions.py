@@ -1,4 +1,4 @@
-"""The stored predictions of a sweep, one evaluation at a time: never more of them in memory than that and one batch."""
+"""The stored predictions of a sweep, read one evaluation at a time with bounded memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PredictionFiles:
         if not self.rows:
             raise SweeperError(
                 f"the sweep {paths.name!r} has no predictions to recalibrate",
-                "they are written at a trial's first rung: let a trial reach it, or restore the table `predictions`",
+                "they are written at the first rung: wait until a trial reaches it, or restore the table `predictions`",
             )
 
     def evaluations(self) -> Iterator[StoredPredictions]:
@@ -78,8 +78,8 @@ class PredictionFiles:
                     yield _joined(current, gathered)
                 if key in seen:
                     raise SweeperError(
-                        f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are in two places",
-                        f"put the table in order with `sweeper resume {self._paths.name}`",
+                        f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are stored twice",
+                        f"repair the table with `sweeper resume {self._paths.name}`",
                     )
                 seen.add(key)
                 current, gathered = key, {}
@@ -107,13 +107,13 @@ class PredictionFiles:
                     raise self._damaged(name, error) from error
             except (OSError, pa.ArrowInvalid) as error:
                 raise self._damaged(name, error) from error
-        raise SweeperError("the tables were replaced again and again while they were read", "try again")
+        raise SweeperError("the tables kept being replaced while they were read", "try again")
 
     def _damaged(self, name: str, error: Exception) -> SweeperError:
         reason = str(error).splitlines()[0]
         return SweeperError(
             f"the predictions in {Path('tables/predictions') / name} cannot be read: {reason}",
-            f"`sweeper resume {self._paths.name}` sets damaged files aside; recalibrate again after it",
+            f"`sweeper resume {self._paths.name}` quarantines damaged files; recalibrate afterwards",
         )
 
 

@@ -1,4 +1,4 @@
-"""Asking a new question of a trained sweep: post-hoc calibration and its metrics from stored predictions.
+"""Recalibrating a trained sweep: post-hoc methods and their metrics from stored predictions.
 
 Each evaluation's logits are read once, a method is fitted on the validation split and applied to both splits, and one
 row an evaluation, split and request goes into the table `recalibrations`. Nothing is trained, and nothing but that
@@ -127,7 +127,7 @@ def recalibrate_sweep(
 
     Args:
         name: of a sweep on this machine, or its folder.
-        output: where it lies.
+        output: where it is.
         methods: names of post-hoc methods.
         options: `key=value` or `method.key=value`.
         bins: of the calibration errors; the sweep's where none are given.
@@ -138,7 +138,9 @@ def recalibrate_sweep(
     """
     sweep = open_sweep(name, output)
     if not methods and not bins:
-        raise SweeperError("nothing to recalibrate with was named", "give --method temperature, or --bins 10, or both")
+        raise SweeperError(
+            "no post-hoc method and no number of bins was given", "give --method temperature, or --bins 10, or both"
+        )
     take_up_kept(sweep.paths)
     requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
     with showing(sweep.name) as progress:
@@ -148,7 +150,7 @@ def recalibrate_sweep(
 def measure(
     predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, object]
 ) -> list[list[dict[str, Value]]]:
-    """Return, for each request, the rows of one evaluation: one a split.
+    """Return, for each request, the rows of one evaluation: one per split.
 
     A method is fitted once for all of its numbers of bins, which stand next to each other. What cannot be fitted or
     measured leaves its reason in `unavailable`.

@@ -1,4 +1,4 @@
-"""What to recalibrate with: a post-hoc method with options, and the bins of the errors measured after it."""
+"""A request for recalibration: a post-hoc method with options, and the number of bins."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def _assign(text: str, chosen: Mapping[str, Component], values: dict[str, dict[s
     place, equals, written = text.partition("=")
     owner, dot, key = place.strip().rpartition(".")
     if not equals or not key:
-        return [f"--option {text!r} is not of the form key=value or method.key=value"]
+        return [f"--option {text!r} must be key=value or method.key=value"]
     if dot and owner not in chosen:
         near = did_you_mean(owner, tuple(chosen))
         return [f"--option {text!r} is for {owner!r}, which is not among the methods{near}"]
     try:
         value = yaml.safe_load(written)
     except yaml.YAMLError:
-        return [f"--option {text!r}: {written!r} is no YAML value; put it in quotes"]
+        return [f"--option {text!r}: {written!r} is not a YAML value; quote it"]
     takers = [owner] if dot else [name for name, component in chosen.items() if component.hyperparameter(key)]
     if not takers:
         known = tuple(dict.fromkeys(h.name for component in chosen.values() for h in component.hyperparameters))

@@ -1,4 +1,4 @@
-"""Loss families of one sweep against a reference family: differences with intervals, corrected for being many. No I/O.
+"""Loss families of a sweep against a reference: differences, intervals, multiplicity-corrected p-values. No I/O.
 
 What is compared are configurations that finished, each the mean of its replicates. Where the sweep ran families at the
 same other settings (a grid), they are paired by those settings: in each, a family stands with the configuration that
@@ -115,7 +115,7 @@ def compare_families(
 
 
 def finite(value: Value) -> TypeGuard[float]:
-    """Tell whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 

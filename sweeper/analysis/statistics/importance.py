@@ -2,7 +2,7 @@
 
 A conditional space has branches: γ exists for focal losses only, and a γ of focal is not a γ of inverse focal. So each
 branch is analysed by itself: all trials over what all of them have, and the trials of each component's name over that
-component's own hyperparameters beside the common ones.
+component's own hyperparameters next to the common ones.
 
 In a branch a random forest learns the rank of the objective from the hyperparameters. A hyperparameter's importance is
 half the drop of R² on held-out trials when its values are shuffled (Breiman 2001, Random Forests, §10): shuffling adds
@@ -41,7 +41,7 @@ class Importance:
 
     Attributes:
         column: its `config_…` column.
-        shares: of the variance of ranks on held-out trials, one a fold; noise about 0 may be negative.
+        shares: of the variance of ranks on held-out trials, one per fold; noise about 0 may be negative.
     """
 
     column: str
@@ -79,7 +79,7 @@ def importances(rows: Rows, columns: Sequence[str], objective: str, *, seed: int
     """Return the branches with enough trials, all trials first.
 
     Args:
-        rows: one a trial, with `columns` and `objective`; rows without a finite objective are left out.
+        rows: one per trial, with `columns` and `objective`; rows without a finite objective are left out.
         columns: `config_…` columns that vary.
         objective: column of what is to be explained.
         seed: of folds, forests and shuffles.
@@ -94,7 +94,7 @@ def importances(rows: Rows, columns: Sequence[str], objective: str, *, seed: int
 
 
 def branches(rows: Rows, columns: Sequence[str]) -> list[tuple[str, Rows]]:
-    """Return all rows, and those of each component's name that has hyperparameters of its own."""
+    """Return all rows, and those of each component's name that has its own hyperparameters."""
     parts: list[tuple[str, Rows]] = [("all", rows)]
     for owner in (column for column in columns if column.endswith("_name")):
         prefix = owner.removesuffix("name")
@@ -107,7 +107,7 @@ def branches(rows: Rows, columns: Sequence[str]) -> list[tuple[str, Rows]]:
 
 
 def explains(rows: Rows, column: str) -> bool:
-    """Tell whether every row has the hyperparameter and it takes more than one value among them."""
+    """Return whether every row has the hyperparameter and it takes more than one value among them."""
     values = {row.get(column) for row in rows}
     return None not in values and len(values) > 1
 

@@ -1,4 +1,4 @@
-"""Differences between things measured on the same seeds: mean, interval, permutation test, Holm's correction. No I/O.
+"""Paired differences on equal seeds: mean, interval, permutation test, Holm's correction. No I/O.
 
 Two configurations trained from the same seeds share their data order and initialisation, so that the seed's own luck
 falls out of the difference. Everything takes plain sequences of finite numbers, paired by position.

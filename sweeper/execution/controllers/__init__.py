@@ -1,1 +1,1 @@
-"""What steers a running sweep: its budget, the cluster's capacity, other sweeps beside it, shares of a card."""
+"""Controllers of a running sweep: its budget, the cluster's capacity, other sweeps next to it, shares of a GPU."""

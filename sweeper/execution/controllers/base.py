@@ -1,4 +1,4 @@
-"""What steers a running sweep: asked by the driver on every turn, a controller answers with a directive.
+"""Controllers of a running sweep: asked by the driver on every turn, a controller answers with a directive.
 
 A controller looks at the budget, at the cluster, at other sweeps or at the lease, and says what should follow; only the
 driver acts. Projections (tables, MLflow, Prometheus, notifications) take records and say nothing.
@@ -30,7 +30,7 @@ class Directive:
 
     Attributes:
         stop: why the sweep should end at once.
-        wind_down: why no trial should start any more; those that run go on to their next rung.
+        wind_down: why no trial should start any more; those that run continue to their next rung.
         slots: how many trials run at once; `None` where that has not changed.
         yields_to: the sweep that goes first: while it is named no trial starts.
         alone: no other sweep shares the cluster.
@@ -47,7 +47,7 @@ class Controller(Protocol):
     """Something that steers."""
 
     def tick(self, situation: Situation) -> Directive:
-        """Return what should follow now. Called on every turn: look at what is slow to ask only when it is time to."""
+        """Return what should follow now. Called on every turn: look at what is slow to ask only when it is due."""
 
 
 def combined(directives: Iterable[Directive]) -> Directive:

@@ -1,6 +1,6 @@
-"""What a sweep may spend, what it has spent, and when that is enough.
+"""The budget of a sweep: limits, spending so far, and when to stop.
 
-A budget that is reached ends a sweep gently: no trial starts any more, running ones go on to their next rung, where
+A budget that is reached ends a sweep gently: no trial starts any more, running ones continue to their next rung, where
 they are evaluated like any other, and the sweep ends as stopped, with the reason. So what is spent can exceed the
 budget by what the running trials take to their next rung. A resume with a larger budget takes them up there.
 """
@@ -74,14 +74,14 @@ class BudgetWatch:
         self._trial_hour_price = self._gpus * (price or 0.0) + self._cpus * (budget.cpu_hour_price or 0.0)
         if budget.cost is not None and not self._trial_hour_price:
             raise SweeperError(
-                f"budget.cost = {budget.cost:g}, and nothing says what a trial's hour costs",
+                f"budget.cost = {budget.cost:g}, but no price per hour is set",
                 "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
             )
         self._tell, self._looked = tell, 0.0
         self._reached: str | None = None
 
     def tick(self, situation: Situation) -> Directive:
-        """Look whether the budget is reached, when it is time to."""
+        """Look whether the budget is reached, when it is due."""
         now = self._clock()
         if self._reached is None and situation.closing is None and now - self._looked >= LOOK_SECONDS:
             self._looked = now

@@ -119,7 +119,7 @@ class CapacityWatch:
         self._stop: str | None = None
 
     def tick(self, situation: Situation) -> Directive:
-        """Look at the cluster when it is time to; ask for what has changed since, and tell the user."""
+        """Look at the cluster when it is due; ask for what has changed since, and tell the user."""
         now = self._clock()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now

@@ -1,6 +1,6 @@
-"""How large a share of a card each configuration's process gets: decided from measured memory, raised when it runs out.
+"""How large a share of a GPU each configuration's process gets: decided from measured memory, raised when it runs out.
 
-Shares of a card isolate nothing by themselves. A process's allocator is capped at its share
+Shares of a GPU isolate nothing by themselves. A process's allocator is capped at its share
 (`trainables.worker.trial_process`), so a trial that needs more runs out alone, and is tried again on twice as much.
 """
 
@@ -22,7 +22,7 @@ MARGIN = 1.2
 """What a process gets beyond its measured peak, for fragments and batches that need more. Our choice."""
 
 MOST_PROCESSES = 16
-"""On one card at most: beyond that their kernels wait for each other, and each needs a core to feed it. Our choice."""
+"""On one GPU at most: beyond that their kernels wait for each other, and each needs a core to feed it. Our choice."""
 
 LOOKED_AT = 2000
 """Configurations that are looked at for what is to be measured; later ones of a kind unseen get the largest share."""
@@ -30,11 +30,11 @@ LOOKED_AT = 2000
 
 @dataclass(frozen=True)
 class CardMemory:
-    """What a configuration's process took of a card that it had to itself.
+    """What a configuration's process took of a GPU that it had to itself.
 
     Attributes:
         used_bytes: at its peak, CUDA's own context and libraries included.
-        total_bytes: of the card.
+        total_bytes: of the GPU.
         card: its name.
     """
 
@@ -44,7 +44,7 @@ class CardMemory:
 
 
 def share_for(memory: CardMemory) -> float:
-    """Return the smallest 1/n of a card that holds a process with some margin; the whole card where half is too little.
+    """Return the smallest 1/n of a GPU that holds a process with some margin; the whole GPU where half is too little.
 
     Shares are rounded down to Ray's resolution of 1/10,000, so that n of them always fit.
     """
@@ -87,8 +87,8 @@ class CardShares:
             configurations: of the sweep.
             examples: looked at instead of them, where a searcher has not chosen them yet.
             facts: see `memory_key`.
-            folder: keeps what was measured, a file a kind.
-            probe: trains one of those that are looked at for a few steps on a card of its own; `None` where that could
+            folder: keeps what was measured, one file per kind.
+            probe: trains one of those that are looked at for a few steps on its own GPU; `None` where that could
                 not be done.
         """
         self._configurations, self._facts, self._folder = configurations, facts, folder
@@ -100,7 +100,7 @@ class CardShares:
                 self._shares[key] = self._share(key, index, probe)
 
     def __call__(self, configuration: int) -> float:
-        """Return a configuration's share of a card."""
+        """Return a configuration's share of a GPU."""
         return self._shares.get(memory_key(self._configurations[configuration], self._facts), self.largest)
 
     @property

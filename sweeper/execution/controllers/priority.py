@@ -52,7 +52,7 @@ class Peers:
         self._now = Directive()
 
     def tick(self, situation: Situation) -> Directive:
-        """Speak and listen, when it is time to; ask to yield while a sweep of higher priority has trials waiting."""
+        """Speak and listen, when it is due; ask to yield while a sweep of higher priority has trials waiting."""
         now = self._clock()
         if now - self._spoken < TELL_SECONDS:
             return self._now

@@ -1,4 +1,4 @@
-"""What share of a card the trials of a sweep take: as its space says, or measured on a card before they start."""
+"""What share of a GPU the trials of a sweep take: as its space says, or measured on a GPU before they start."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Probe = Callable[[Sequence[Any]], dict[str, Any] | None]
 
 
 def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] | None:
-    """Return configuration → share of a card, or `None` where trials take whole cards or none.
+    """Return configuration → share of a GPU, or `None` where trials take whole cards or none.
 
     Args:
         sweep: that runs.
         gpu: what a trial takes unless it is measured; 0 for none.
-        probe: measures an assignment on a card, see `sweeper.execution.ray.card_probe`; asked only for `gpu: auto`.
+        probe: measures an assignment on a GPU, see `sweeper.execution.ray.card_probe`; asked only for `gpu: auto`.
     """
     spec = sweep.spec
     if spec.resources.gpu != "auto" or not gpu:

@@ -1,4 +1,4 @@
-"""Of the trials that have ended, the best one's checkpoint is kept; the others' are removed."""
+"""Keep the checkpoint of the best ended trial; remove those of the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BestCheckpoint:
 
         Args:
             keeper: removes checkpoints.
-            state: of the sweep, which goes on changing.
+            state: of the sweep, which continues changing.
             schedule: says what is better.
         """
         self._keeper, self._state, self._schedule = keeper, state, schedule

@@ -37,7 +37,7 @@ from trainables.worker.trial_reports import NON_FINITE, TrialReport
 STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
 
 TakenOver: TypeAlias = tuple[TrialReport, Reused]
-"""A report of another sweep, and where it was taken over from."""
+"""A report of another sweep, and where it was reused from."""
 
 BATCH_LIMIT = 8
 """The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
@@ -88,14 +88,14 @@ class Driver:
             rungs: the same fold, as the scheduler needs it.
             sinks: take every record after it was journaled.
             keeper: removes checkpoints; by default in the sweep's folder.
-            shares: the share of a card that a configuration needs; `None` where trials take none, or whole cards.
+            shares: the share of a GPU that a configuration needs; `None` where trials take none, or whole cards.
             max_concurrent: assignments outstanding at once; `None` for no limit.
             common_seeds: replicate r has the same seed in every configuration.
             searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
                 the space. It is asked when a trial could start at once, so that it knows as much as can be known.
             controllers: are asked on every turn what should follow.
             folds: of the journal that others keep, up to date before sinks and controllers look.
-            retries: how often a trial may fail in a way that counts before it has failed for good.
+            retries: how often a trial may fail in a way that counts before it has failed permanently.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
                 assignment only where no trial can be stopped before its last epoch: the only rung is the last.
@@ -126,11 +126,11 @@ class Driver:
                 trial.reopen()
 
     def ask_to_stop(self, reason: str) -> None:
-        """Let the sweep end at the next turn, in good order, for this reason or an earlier one."""
+        """Let the sweep end at the next turn, cleanly, for this reason or an earlier one."""
         self.stop_requested = self.stop_requested or reason
 
     def resize(self, slots: int) -> None:
-        """Take note of how many trials run at once from now on: a cluster's nodes come and go."""
+        """Record how many trials run at once from now on: a cluster's nodes come and go."""
         self._slots = max(1, slots)
 
     def begin(
@@ -194,14 +194,14 @@ class Driver:
         return alike and self._alone.isdisjoint((first, second))
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
-        """Return the share of a card for an assignment: what was measured, or more after memory ran out."""
+        """Return the share of a GPU for an assignment: what was measured, or more after memory ran out."""
         if self._shares is None:
             return None
         return max(self.state.trials[index].share or self._shares(index) for index in assignment)
 
     @property
     def closing(self) -> str | None:
-        """Why no trial starts any more: the sweep was asked to stop, or its budget is spent."""
+        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
         return self.stop_requested or self.winding_down
 
     @property
@@ -240,7 +240,7 @@ class Driver:
         ]
 
     def on_started(self, assignment: Sequence[int]) -> None:
-        """Take note that an assignment's process has begun; it is recorded when the first report takes its time."""
+        """Note that an assignment's process has begun; it is recorded when the first report takes its time."""
         self._given_out.begin(assignment)
         self._starting.update(dict.fromkeys(assignment, self._clock()))
 
@@ -311,7 +311,7 @@ class Driver:
             self.resize(asked.slots)
 
     def should_stop(self) -> bool:
-        """Tell whether the sweep was asked to stop: by its marker, or by a signal through `stop_requested`."""
+        """Return whether the sweep was asked to stop: by its marker, or by a signal through `stop_requested`."""
         now = self._clock()
         if self.stop_requested is None and now - self._polled >= POLL_SECONDS:
             self._polled = now
@@ -341,7 +341,7 @@ class Driver:
             self.flush()
 
     def _skips_epochs(self, report: TrialReport) -> bool:
-        """Tell whether epochs are missing between the journal and a report, as where records were lost since."""
+        """Return whether epochs are missing between the journal and a report, as where records were lost since."""
         trial = self.state.trials[report.configuration]
         first = min((row["epoch"] for row in report.epochs), default=0)
         return trial.status not in ENDED and first > trial.epochs + 1

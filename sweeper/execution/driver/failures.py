@@ -1,4 +1,4 @@
-"""What went wrong with a trial, as a kind and one sentence: a taxonomy of endings, decided on text alone."""
+"""The kind and reason of a trial's failure, classified from the text of the exception."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEMORY_KILLS = ("memory monitor", "low on memory")
 _STORAGE_ERRORS = ("no space left on device", "read-only file system", "disk quota exceeded")
 
 _CARD_MEMORY = ("cuda out of memory", "outofmemoryerror: cuda", "cuda error: out of memory", "status_alloc_failed")
-"""What torch's allocator, CUDA itself, and cuBLAS or cuDNN say when a card's memory runs out."""
+"""What torch's allocator, CUDA itself, and cuBLAS or cuDNN say when a GPU's memory runs out."""
 
 
 @dataclass(frozen=True)

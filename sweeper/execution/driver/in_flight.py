@@ -1,4 +1,4 @@
-"""The assignments that a driver has given out: to processes that run, or ahead of processes that are to come."""
+"""Assignments in flight: given to running processes, or reserved for processes that will start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GivenOut:
         self._begun: set[tuple[int, ...]] = set()
 
     def __contains__(self, assignment: Sequence[int]) -> bool:
-        """Tell whether an assignment is given out and not over."""
+        """Return whether an assignment is given out and not over."""
         return tuple(assignment) in self._all
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class GivenOut:
         self._all.add(tuple(assignment))
 
     def begin(self, assignment: Sequence[int]) -> None:
-        """Take note that a process has begun with an assignment."""
+        """Record that a process has begun with an assignment."""
         self._begun.add(tuple(assignment))
 
     def retire(self, assignment: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The next try of a trial that ran out of its share of a card's memory: on a larger share."""
+"""The next try of a trial that ran out of its share of a GPU's memory: on a larger share."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from sweeper.execution.driver.failures import GPU_OUT_OF_MEMORY, Failure
 
 
 def larger_share(share: float) -> float | None:
-    """Return the share on which to try again what ran out of memory: twice as much; `None` after a whole card."""
+    """Return the share on which to try again what ran out of memory: twice as much; `None` after a whole GPU."""
     return min(1.0, 2 * share) if share < 1 else None
 
 
 def on_a_larger_share(failure: Failure, share: float | None) -> tuple[Failure, float | None]:
-    """Return a failure as it is to be journaled, and the share for the next try where the card's memory ran out.
+    """Return a failure as it is to be journaled, and the share for the next try where the GPU's memory ran out.
 
-    A try on too small a share does not count against a trial's retries; one on a whole card does.
+    A try on too small a share does not count against a trial's retries; one on a whole GPU does.
     """
     larger = larger_share(share) if share is not None and failure.kind == GPU_OUT_OF_MEMORY else None
     if larger is None:

@@ -1,4 +1,4 @@
-"""The one way by which what a driver learns enters a sweep: a journal record, then all that follows from it."""
+"""The recorder: the only way into the journal, which then updates state and sinks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Sink(Protocol):
         """Take one record in."""
 
     def flush_if_due(self) -> None:
-        """Make what was taken in visible, when it is time to."""
+        """Make what was taken in visible, when it is due."""
 
 
 class Fold(Protocol):

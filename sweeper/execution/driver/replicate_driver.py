@@ -1,12 +1,12 @@
-"""The driver of a sweep whose replicates are trained in processes of their own: `packing: trials`.
+"""The driver of a sweep whose replicates are trained in separate processes: `packing: trials`.
 
 An assignment is one replicate on its way to its configuration's next rung. There its process reports and is free for
-others; nothing waits in memory, the replicate goes on from its checkpoint. When the last of a configuration's
+others; nothing waits in memory, the replicate continues from its checkpoint. When the last of a configuration's
 replicates has reported, their reports are merged into one, which the scheduler judges as it judges any other, and on
 `continue` all of them go to the head of the queue.
 
 Every replicate's report becomes a `replicate` record before anything follows from it, so a driver that takes over finds
-each of them, merges what its predecessor did not live to merge, and goes on as that one would have.
+each of them, merges what its predecessor did not live to merge, and continues as that one would have.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ReplicateDriver(Driver):
         return [[configuration, trial_name(configuration), self.configurations[configuration], seeds, number]]
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
-        """Return the share of a card for a replicate: what was measured, or more after memory ran out."""
+        """Return the share of a GPU for a replicate: what was measured, or more after memory ran out."""
         configuration, number = assignment
         if self._shares is None:
             return None
@@ -107,7 +107,7 @@ class ReplicateDriver(Driver):
         return over or exhausted
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
-        """Journal a process's death; put its replicate back in the queue, or go on without it."""
+        """Journal a process's death; put its replicate back in the queue, or continue without it."""
         configuration, number = assignment
         if assignment not in self._given_out:
             return
@@ -143,7 +143,7 @@ class ReplicateDriver(Driver):
         return self.state.trials[configuration].replicates.get(number, ReplicateState())
 
     def _rests(self, configuration: int, number: int) -> bool:
-        """Tell whether a replicate has nothing to do: it has failed, or stands at a rung that is not judged yet."""
+        """Return whether a replicate has nothing to do: it has failed, or stands at a rung that is not judged yet."""
         trial, replicate = self.state.trials[configuration], self._state_of(configuration, number)
         return replicate.status == FAILED or self._is_open_rung(trial.epochs, replicate.epochs)
 
@@ -153,7 +153,7 @@ class ReplicateDriver(Driver):
     def _on_replicate(self, configuration: int, number: int, report: TrialReport) -> None:
         trial, replicate = self.state.trials[configuration], self._state_of(configuration, number)
         if trial.status in ENDED or report.epoch <= replicate.epochs:
-            # A replicate that goes on from its checkpoint repeats its last report; the journal has it.
+            # A replicate that continues from its checkpoint repeats its last report; the journal has it.
             return
         pauses = self._is_open_rung(trial.epochs, report.epoch)
         report = replace(
@@ -167,7 +167,7 @@ class ReplicateDriver(Driver):
         self._settle(configuration)
 
     def _settle(self, configuration: int) -> None:
-        """Judge a configuration as far as all its replicates have come; let them go on from a rung."""
+        """Judge a configuration as far as all its replicates have come; let them continue from a rung."""
         trial = self.state.trials[configuration]
         report = merged_report(trial, self._replicates, self.schedule.metric, TRIALS)
         if report is not None:

@@ -1,4 +1,4 @@
-"""Replicates that report from processes of their own, put together as one report of their configuration. Pure.
+"""Replicates that report from separate processes, put together as one report of their configuration. Pure.
 
 The report is the one that a process with all the replicates would have sent at the same epoch: the same rows in the
 same order, the same mean, the same sentences on replicates that are left out. So everything behind it (scheduler,

@@ -1,4 +1,4 @@
-"""The driver's assignments carried out by forked processes of this machine: one loop, no threads.
+"""The local executor: runs assignments in forked processes on this machine. One loop, no threads.
 
 The loop asks the driver for assignments, passes it reports and deaths, and ends when nothing is left or a stop is asked
 for, as `sweeper.execution.ray.executor` has Ray Tune do. Ctrl-C and SIGTERM end it after the turn it is in, so nothing
@@ -92,7 +92,7 @@ class _Loop:
         return bool(self._busy) or not self._driver.exhausted
 
     def end(self) -> None:
-        """End all processes; what they had in hand goes on from its checkpoints."""
+        """End all processes; what they had in hand continues from its checkpoints."""
         for process in (*self._busy.values(), *self._idle):
             process.kill()
             self._server.exit_code(process)

@@ -103,7 +103,7 @@ class ForkServer:
         if len(data) < ANSWER.size:
             raise ForkServerGone(
                 "the process that forks trial processes has ended",
-                "was it killed, or memory exhausted? what the sweep has is kept, and `sweeper resume` goes on",
+                "check whether it was killed or memory ran out; results are kept, continue with `sweeper resume`",
             )
         return int(ANSWER.unpack(data)[0])
 

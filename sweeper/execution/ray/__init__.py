@@ -1,1 +1,1 @@
-"""Ray: where it runs, what carries trials out, and what the cluster looks like."""
+"""Ray: sessions, the executor, and the view of the cluster."""

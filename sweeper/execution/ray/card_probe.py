@@ -1,4 +1,4 @@
-"""Measuring how much of a card a configuration takes, in a process of Ray's that has one to itself.
+"""Measuring how much of a GPU a configuration takes, in a process of Ray's that has one to itself.
 
 Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
 """
@@ -15,16 +15,16 @@ from ray.exceptions import GetTimeoutError, RayError
 from trainables.worker.gpu_memory import CardProbe
 
 PROBE_PATIENCE_SECONDS = 120.0
-"""How long a card for measuring may take to come, and a measurement: some steps and one evaluation take seconds."""
+"""How long a GPU for measuring may take to come, and a measurement: some steps and one evaluation take seconds."""
 
 
 @contextmanager
 def card_probe(
     settings: Mapping[str, Any], cpus: float, measurer: type = CardProbe
 ) -> Iterator[Callable[[Sequence[Any]], dict[str, Any] | None]]:
-    """Give what measures an assignment's memory in a process that has a card to itself; it ends with this.
+    """Give what measures an assignment's memory in a process that has a GPU to itself; it ends with this.
 
-    What is given returns `None` where no card could be had within `PROBE_PATIENCE_SECONDS`, or the measurement failed:
+    What is given returns `None` where no GPU could be had within `PROBE_PATIENCE_SECONDS`, or the measurement failed:
     whatever is the matter, trials will meet it themselves and tell.
 
     Args:

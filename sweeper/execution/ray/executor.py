@@ -1,7 +1,7 @@
 """Ray Tune as a stateless executor: it starts processes, carries reports, and asks the driver what to do.
 
 Tune keeps nothing that matters. Its searcher hands out the driver's assignments, its scheduler passes reports
-to the driver, its stopper asks whether to go on; `Tuner.restore` is never used. Tune pickles these objects when
+to the driver, its stopper asks whether to continue; `Tuner.restore` is never used. Tune pickles these objects when
 a Tuner is made, so they hold a token, and find the driver by it in this process.
 
 Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
@@ -61,7 +61,7 @@ def execute(
     Args:
         driver: decides.
         settings: `trainables.worker.trial_settings.TrialSettings` as plain values, the same for all trials.
-        resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a card goes before `gpu`.
+        resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a GPU goes before `gpu`.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
         trainable: what runs in the trials' processes.
     """
@@ -193,7 +193,7 @@ class AskedToStop(Stopper):
         return False
 
     def stop_all(self) -> bool:
-        """Tell whether to end the sweep now; Tune asks on every turn of its loop, which is also when sinks flush."""
+        """Return whether to end the sweep now; Tune asks on every turn of its loop, which is also when sinks flush."""
         with _driver(self._token) as driver:
             driver.flush()
             return driver.should_stop()
@@ -215,7 +215,7 @@ def _assignment(trial: Any) -> list[int]:
 
 
 def _failure_of(trial: Any) -> Failure:
-    """Return why the trial's process ended, from the exception that Tune has just written beside the trial."""
+    """Return why the trial's process ended, from the exception that Tune has just written next to the trial."""
     if trial.pickled_error_file is None:
         return classify("Error", Path(trial.error_file).read_text() if trial.error_file else "")
     error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())

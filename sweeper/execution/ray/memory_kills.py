@@ -1,4 +1,4 @@
-"""What Ray's memory monitor kills: for Tune, too, a dead process like others.
+"""Make Tune treat a process killed by Ray's memory monitor like any dead process.
 
 Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
 """
@@ -33,7 +33,7 @@ class _ActorManager(RayActorManager):
 
 @contextmanager
 def memory_kills_end_trials() -> Iterator[None]:
-    """Let Tune go on after Ray's memory monitor has killed a trial's process."""
+    """Let Tune continue after Ray's memory monitor has killed a trial's process."""
     tune_controller.RayActorManager = _ActorManager
     try:
         yield

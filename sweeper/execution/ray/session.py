@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting one on this machine, and leaving it; what can go wrong there, said in words.
+"""Join or start a Ray cluster, leave it, and report errors in plain words.
 
 Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
 """
@@ -102,14 +102,14 @@ def _answers(address: str) -> None:
 
 def _unavailable(address: str | None, error: Exception) -> RayUnavailable:
     said = next(iter(str(error).splitlines()), "") or type(error).__name__
-    after = "; what the sweep has is kept, and `sweeper resume` with its name goes on"
+    after = "; results are kept, continue with `sweeper resume NAME`"
     if address is None:
         return RayUnavailable(
             f"Ray could not be started on this machine: {said}",
-            f"is the machine very busy, or its memory or disk full? `sweeper doctor` looks{after}",
+            f"check with `sweeper doctor` whether the machine is overloaded or out of memory or disk space{after}",
         )
     return RayUnavailable(
         f"no Ray cluster could be joined at {address}: {said}",
-        "give the address and port that `ray start --head` printed (6379 unless told otherwise), "
-        f"or leave --address out for a cluster of this machine's own{after}",
+        "give the address and port that `ray start --head` printed (port 6379 by default), "
+        f"or omit --address to start a cluster on this machine{after}",
     )

@@ -1,4 +1,4 @@
-"""What Ray says of the cluster that this process is connected to.
+"""Ray's view of the cluster that this process is connected to.
 
 Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
 """

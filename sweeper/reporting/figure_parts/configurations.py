@@ -1,4 +1,4 @@
-"""What the scatter figures draw: one row a configuration, replicates averaged, curvature and validation metrics."""
+"""What the scatter figures draw: one row per configuration, replicates averaged, curvature and validation metrics."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def sample_size_remark(rows: Rows, left_out: int) -> str:
     """Return the sentence that says on how many samples the Hessian was taken, and what was left out for it."""
     text = f"Hessian on {int(float_of(rows[0], 'samples'))} validation samples."
     if left_out:
-        text += f" {left_out} measured on another number of samples are left out: such values are not comparable."
+        text += f" {left_out} measured on a different number of samples are left out; their values are not comparable."
     return text
 
 
 def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
     """Return Spearman's correlation of two columns in words, one sentence an architecture.
 
-    Of finished trials; where others were evaluated too, of all of them beside it.
+    Of finished trials; where others were evaluated too, of all of them next to it.
     """
     sentences: list[str] = []
     for architecture in sorted({str(row["architecture"]) for row in rows}):
@@ -85,7 +85,7 @@ def rank_correlations(rows: Rows, x: str, y: str) -> list[str]:
         finished = [row for row in mine if row["status"] == FINISHED]
         text = f"{architecture}: finished {correlated(finished, x, y)}"
         if len(finished) < len(mine):
-            text += f"; with those not finished {correlated(mine, x, y)}"
+            text += f"; including unfinished {correlated(mine, x, y)}"
         sentences.append(f"{text}.")
     return sentences
 
@@ -97,15 +97,15 @@ def correlated(rows: Rows, x: str, y: str) -> str:
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:
         return found.text()
-    return f"n = {len(pairs)}, too few for ρ" if len(pairs) < MINIMUM_PAIRS else f"n = {len(pairs)}, all alike"
+    return f"n = {len(pairs)}, too few for ρ" if len(pairs) < MINIMUM_PAIRS else f"n = {len(pairs)}, all values equal"
 
 
 GAMMA_CONDITION = "(config_loss_gamma IS NOT NULL OR config_loss_name = 'cross_entropy')"
-GAMMA_REMARK = "Squares at γ = 0: cross-entropy, which every focal-type loss is there; not part of ρ."
+GAMMA_REMARK = "Squares: cross-entropy (focal loss at γ = 0); not part of ρ."
 
 
 def only_gamma_varies(results: Results) -> bool:
-    """Tell whether trials differ in loss, γ and architecture alone, so that a line through them means something."""
+    """Return whether trials differ in loss, γ and architecture alone, so that a line through them means something."""
     return set(varying_columns(results)) <= {"config_loss_name", "config_loss_gamma", "config_architecture_name"}
 
 

@@ -1,4 +1,4 @@
-"""What a figure of the report is, and how all of them look.
+"""The structure and the style of the report's figures.
 
 Colours are written as CSS variables (`var(--series-1)`); the page resolves them when it draws, so one figure serves
 light, dark and print.
@@ -136,7 +136,9 @@ def thinned(rows: Sequence[AnyRow]) -> tuple[list[AnyRow], list[str]]:
         return list(rows), []
     left_out = set(others) - {others[at * (len(others) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)}
     shown = [row for at, row in enumerate(rows) if at not in left_out]
-    return shown, [f"Of {len(others):,} not finished {MOST_POINTS:,} are drawn, evenly; numbers are of all."]
+    return shown, [
+        f"Evenly thinned: {MOST_POINTS:,} of {len(others):,} unfinished points are drawn; statistics use all."
+    ]
 
 
 def tagged(status: str, group: str = "") -> dict[str, str]:

@@ -48,7 +48,7 @@ class Posthoc:
 
     Attributes:
         sql: the query.
-        rows: one a replicate, split, method, options and bins: `trial replicate split method options bins
+        rows: one per replicate, split, method, options and bins: `trial replicate split method options bins
             temperature gamma unavailable parameters` and METRICS; of the configurations in `names` only.
         names: trial → configuration in words, in the order of the trials.
         left_out: finished or evaluated configurations that are not shown.

@@ -20,7 +20,7 @@ def configuration_traces(
     """Return one trace an architecture and status: mean against mean, with standard deviations.
 
     Args:
-        rows: one a configuration, with `trial status epoch architecture replicates` and the columns x and y.
+        rows: one per configuration, with `trial status epoch architecture replicates` and the columns x and y.
         x: column of the abscissa.
         y: column of the ordinate; `<y>_sd` gives its error bar.
         architectures: all categories, in the order of their colours.

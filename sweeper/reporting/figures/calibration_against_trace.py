@@ -49,8 +49,8 @@ def draw(results: Results) -> Figure | None:
         key="calibration-against-trace",
         title="Calibration error against Tr(H)",
         caption=(
-            f"Validation ECE against the trace of the validation Hessian, log–log, of {counted(rows)}, means of their "
-            "replicates. Lines: cubic in log Tr(H), least squares, finished trials only, one an architecture. "
+            f"Validation ECE against the trace of the validation Hessian, log–log: {counted(rows)}, means over "
+            "replicates. Lines: least-squares cubic in log Tr(H) for each architecture, finished trials only. "
             f"{sample_size_remark(rows, left_out)}"
         ),
         sql=[sql],
@@ -69,7 +69,7 @@ def panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     points, few = thinned(shown)
     traces = configuration_traces(points, column, "ece", architectures)
     if len(shown) < len(rows):
-        remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on this scale.")
+        remarks.append(f"{len(rows) - len(shown)} with Tr(H) ≤ 0 cannot be drawn on a log scale.")
     x = log_axis("Tr(H)", (float_or_none(row, column) for row in shown))
     y = log_axis("validation ECE", (float_or_none(row, "ece") for row in shown))
     drawn = plot([*traces, *fits], x, y)
@@ -84,7 +84,7 @@ def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[
         mine = [row for row in rows if str(row["architecture"]) == architecture and row["status"] == FINISHED]
         fit = log_log_fit(floats(mine, column), floats(mine, "ece"))
         if fit is None:
-            remarks.append(f"{architecture}: too few finished for a cubic (n = {len(mine)}).")
+            remarks.append(f"{architecture}: too few finished trials for a cubic fit (n = {len(mine)}).")
             continue
         remarks.append(f"{architecture}: cubic R² = {fit.r_squared:.2f}, n = {fit.n}.")
         x, y = fit.curve()

@@ -37,7 +37,7 @@ SCALE = [[0, "var(--ramp-1)"], [0.5, "var(--ramp-2)"], [1, "var(--ramp-3)"]]
 
 
 def draw(results: Results) -> Figure | None:
-    """Return one map a network and metric: cells where the sweep ran a grid, points where it drew at random."""
+    """Return one map per network and metric: cells where the sweep ran a grid, points where it drew at random."""
     columns = {*results.columns("trials"), *results.columns("evaluations")}
     if not {"config_loss_coverage", "config_loss_nu", *METRICS} <= columns:
         return None
@@ -47,9 +47,9 @@ def draw(results: Results) -> Figure | None:
         return None
     grid = is_grid(rows)
     scores = [name for name in categories(rows, "score") if name != "None"]
-    among = f" Scores: {', '.join(scores)}; the hover text says which." if len(scores) > 1 else ""
+    among = f" Scores: {', '.join(scores)}; hover to see which." if len(scores) > 1 else ""
     how = (
-        "Each cell: mean over the finished configurations at that coverage and ν, whatever else varies."
+        "Each cell: mean over the finished configurations at that coverage and ν; other settings may vary."
         if grid
         else "Each point: one configuration, mean over its replicates."
     )
@@ -58,7 +58,7 @@ def draw(results: Results) -> Figure | None:
         title="Selective risk over coverage and ν",
         caption=(
             f"Calibration error and accuracy on validation data of {counted(rows)} over coverage κ (share of samples "
-            f"treated as low in confidence) and smoothing ν. {how} Darker is better.{among}"
+            f"treated as low-confidence) and smoothing ν. {how} Darker is better.{among}"
         ),
         sql=[sql],
         tables=["evaluations", "trials"],
@@ -72,7 +72,7 @@ def draw(results: Results) -> Figure | None:
 
 
 def is_grid(rows: Rows) -> bool:
-    """Tell whether every pair of a coverage and a ν that occur was run to the end, at two values of each or more."""
+    """Return whether every pair of a coverage and a ν that occur was run to the end, at two values of each or more."""
     finished = [row for row in rows if row["status"] == FINISHED]
     pairs = {(row["coverage"], row["nu"]) for row in finished}
     sides = [len({pair[at] for pair in pairs}) for at in (0, 1)]
@@ -91,7 +91,7 @@ def remarks(rows: Rows, metric: str) -> list[str]:
     """Return where the best finished configuration lies, with its deviation."""
     finished = [row for row in rows if row["status"] == FINISHED]
     if not finished:
-        return ["None has finished."]
+        return ["No configuration has finished."]
     best = (min if metric == "ece" else max)(finished, key=lambda row: float_of(row, metric))
     deviation = best[f"{metric}_sd"]
     around = "" if deviation is None else f" ± {number(deviation)}"

@@ -1,4 +1,4 @@
-"""λ_max of the validation Hessian against γ: curvature paper, figure 2, with the cross-entropy Hessian beside it."""
+"""λ_max of the validation Hessian against γ: curvature paper, figure 2, with the cross-entropy Hessian next to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = {"training": "the training loss’s Hessian", "cross_entropy": "cross-en
 
 
 def draw(results: Results) -> Figure | None:
-    """Return λ_max against γ, one panel a focal-type loss family and Hessian; None without γ or curvature."""
+    """Return λ_max against γ, one panel per focal-type loss family and Hessian; None without γ or curvature."""
     hessians = measured_hessians(results)
     if "config_loss_gamma" not in results.columns("trials") or not hessians:
         return None
@@ -48,9 +48,9 @@ def draw(results: Results) -> Figure | None:
         title="λ_max against γ",
         caption=(
             "Largest eigenvalue of the validation Hessian against γ: mean ± standard deviation over the replicates of "
-            f"{counted(rows)}, with Spearman’s rank correlation ρ. The training loss’s Hessian shrinks with γ partly "
-            f"by the loss’s own scale; cross-entropy’s is comparable across γ. {sample_size_remark(rows, left_out)}"
-            + (f" {GAMMA_REMARK}" if zero else "")
+            f"{counted(rows)}, with Spearman’s rank correlation ρ. The training loss’s Hessian shrinks with γ in part "
+            "because the loss itself does; cross-entropy’s is comparable across γ. "
+            f"{sample_size_remark(rows, left_out)}" + (f" {GAMMA_REMARK}" if zero else "")
         ),
         sql=[sql],
         tables=["evaluations", "trials"],
@@ -75,7 +75,7 @@ def panel(rows: Rows, zero: Rows, family: str, loss: str, architectures: Sequenc
     y = log_axis("λ<sub>max</sub>", (float_or_none(row, column) for row in (*shown, *plain)))
     remarks = rank_correlations(shown, "gamma", column)
     if len(shown) < len(mine):
-        remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on this scale.")
+        remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on a log scale.")
     remarks += [*few, *(f"At γ = 0: {remark}" for remark in fewer)]
     return Panel(f"{family}: {HESSIANS[loss]}", remarks, plot(traces, gamma_axis(shown), y))
 

@@ -22,7 +22,7 @@ ABSENT = "ECE against γ: no loss of this sweep has a γ."
 
 
 def draw(results: Results) -> Figure | None:
-    """Return validation ECE against γ, one panel a loss family; None where no loss has a γ."""
+    """Return validation ECE against γ, one panel per loss family; None where no loss has a γ."""
     if "config_loss_gamma" not in results.columns("trials"):
         return None
     sql, rows = configuration_rows(results, f"{GAMMA_CONDITION} AND ece IS NOT NULL")

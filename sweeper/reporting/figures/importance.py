@@ -20,7 +20,7 @@ ABSENT = (
 
 
 def draw(results: Results) -> Figure | None:
-    """Return one panel a branch of the space; None where no branch has enough trials."""
+    """Return one panel per branch of the space; None where no branch has enough trials."""
     goal, varying = objective(results), varying_columns(results)
     if len(varying) < 2 or goal.metric not in results.columns("epochs"):
         return None
@@ -29,15 +29,15 @@ def draw(results: Results) -> Figure | None:
     found = importances(results.rows(sql), varying, "objective")
     if not found:
         return None
-    when = "at their last epoch" if epoch is None else f"at epoch {epoch}, the first rung, early-stopped ones too"
+    when = "at their last epoch" if epoch is None else f"at epoch {epoch}, the first rung, including early-stopped ones"
     return Figure(
         key="importance",
         title="Which hyperparameters matter",
         caption=(
-            f"Share of the variance in the order of trials by {goal.label} that goes with each hyperparameter, its "
-            f"interactions counted in: half the drop of a random forest’s R² on held-out trials when its values are "
-            f"shuffled (bars: standard deviation over {FOLDS} folds). Trials are compared {when}; a hyperparameter "
-            "only among the trials that have it, so a branch of the space is a panel of its own." + chosen(results)
+            f"Share of the variance in the rank of trials by {goal.label} attributed to each hyperparameter, "
+            f"with interactions: half the drop of a random forest’s R² on held-out trials when its values are "
+            f"shuffled (bars: standard deviation over {FOLDS} folds). Trials are compared {when}. A hyperparameter "
+            "is compared among trials that have it, so each branch of the space has its own panel." + chosen(results)
         ),
         sql=[sql],
         tables=["epochs", "trials"],
@@ -51,8 +51,8 @@ def chosen(results: Results) -> str:
     if not searcher(results):
         return ""
     return (
-        " A searcher chose these configurations: what it settled on early varies little among them, and so seems to "
-        "matter little."
+        " A searcher chose these configurations: a hyperparameter that it fixed early varies little and so seems "
+        "unimportant."
     )
 
 
@@ -67,7 +67,7 @@ def common_epoch(results: Results) -> int | None:
 
 
 def values_sql(goal: Goal, varying: Sequence[str], epoch: int | None) -> str:
-    """Return the query of one row a trial: its hyperparameters and the objective at the epoch of comparison."""
+    """Return the query of one row per trial: its hyperparameters and the objective at the epoch of comparison."""
     at = "status = 'completed' AND epoch = epochs_trained" if epoch is None else f"epoch = {epoch}"
     columns = ", ".join(f"any_value({name}) AS {name}" for name in varying)
     return (
@@ -94,9 +94,9 @@ def panel(branch: Branch) -> Panel:
     heading = "all configurations" if branch.name == "all" else f"{branch.name} only"
     learned = f"R² on held-out trials {branch.r_squared:.2f}, n = {plural(branch.n, 'configuration')}."
     if branch.r_squared <= 0:
-        learned += " The forest explains nothing here: the bars mean nothing."
+        learned += " The forest explains nothing here: ignore the bars."
     if branch.n == MOST_TRIALS:
-        learned += " Drawn at random from more."
+        learned += " A random sample of all trials."
     return Panel(
         heading, [learned], plot([bars], axis("share of the variance"), axis("", type="category"), bargap=0.35)
     )
@@ -109,7 +109,7 @@ def findings(branches: Sequence[Branch], goal: Goal) -> list[str]:
         first = branch.importances[0]
         if branch.name == "all" and branch.r_squared > 0:
             sentences.append(
-                f"What matters most to {goal.label} over all configurations: {short(first.column)}, with "
-                f"{first.mean:.0%} ± {first.deviation:.0%} of the variance in their order (n = {branch.n})."
+                f"Most important for {goal.label} over all configurations: {short(first.column)}, with "
+                f"{first.mean:.0%} ± {first.deviation:.0%} of the variance in rank (n = {branch.n})."
             )
     return sentences

@@ -1,4 +1,4 @@
-"""Learning curves with the rungs drawn: what the scheduler saw when it decided."""
+"""Learning curves with the rungs at which the scheduler decided."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sweeper.text.cells import Row, Rows, Value, float_or_none, int_of
 from sweeper.text.labels import label as word
 from sweeper.text.labels import plural
 
-ABSENT = "Learning curves: no epoch has been reported."
+ABSENT = "Learning curves: no trial has reported an epoch."
 
 CURVES = 120
 """Curves drawn a status at most: more only cover each other, and each costs drawing time."""
@@ -61,7 +61,7 @@ def draw(results: Results) -> Figure | None:
     return Figure(
         key="learning-curves",
         title="Learning curves",
-        caption=f"Means over the replicates of {counted(trials, 'trial')}, by epoch. Faint: not finished."
+        caption=f"Means over the replicates of {counted(trials, 'trial')}, by epoch. Faint: unfinished."
         f"{drawn_rungs}{remark}",
         sql=[sql, rungs_sql],
         tables=["epochs", "trials", "decisions"],
@@ -71,7 +71,7 @@ def draw(results: Results) -> Figure | None:
 
 
 def curves_sql(results: Results, metrics: Sequence[str]) -> str:
-    """Return the query of one row a trial and epoch."""
+    """Return the query of one row per trial and epoch."""
     loss = "config_loss_name" if "config_loss_name" in results.columns("trials") else "'all'"
     means = ", ".join(f"avg({name}) AS {name}" for name in metrics)
     return (
@@ -94,7 +94,7 @@ class Curve:
 
 
 def gather(rows: Rows) -> list[Curve]:
-    """Return one curve a trial."""
+    """Return one curve per trial."""
     curves: dict[Value, Curve] = {}
     for row in rows:
         trial = {key: row[key] for key in ("trial", "loss", "status")}
@@ -155,7 +155,7 @@ def panel(curves: Sequence[Curve], metric: str, losses: Sequence[str], rungs: Se
     remarks: list[str] = []
     if cut:
         limits = {"range": [math.log10(min(shown)) - 0.05, math.log10(max(shown)) + 0.05]}
-        remarks = [f"Values above {max(shown):.3g} are beyond the axis: double-click to see them."]
+        remarks = [f"Values above {max(shown):.3g} are cut off: double-click to see them."]
     height = log_axis(label, shown, **limits)
     drawn = plot(traces, axis("epoch", rangemode="tozero"), height, shapes=lines, annotations=notes)
     return Panel(label, remarks, drawn)

@@ -1,4 +1,4 @@
-"""Each loss family against cross-entropy on test data, with intervals and p-values corrected for being many."""
+"""Each loss family against cross-entropy on test data, with intervals and multiplicity-corrected p-values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.text.cells import float_or_none, int_of, text_of
 from sweeper.text.labels import label, plural
 
-ABSENT = "Loss families compared: fewer than two families with two finished configurations or replicates each."
+ABSENT = "Loss families compared: fewer than two families have two finished configurations or replicates."
 
 METRICS = ("test_ece", "test_nll", "test_accuracy")
 
@@ -34,7 +34,7 @@ REPLICATES_SQL = (
 
 
 def draw(results: Results) -> Figure | None:
-    """Return the differences from the reference family, one panel a metric; None where nothing can be compared."""
+    """Return the differences from the reference family, one panel per metric; None where nothing can be compared."""
     board = leaderboard(results)
     reference = reference_of(board.finished)
     if reference is None:
@@ -56,8 +56,8 @@ def draw(results: Results) -> Figure | None:
         title="Loss families compared",
         caption=(
             f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only. "
-            f"{how(tested, board, searched=bool(searcher(results)))} p: permutation tests, corrected over the families "
-            "of a panel by Holm’s method."
+            f"{how(tested, board, searched=bool(searcher(results)))} p: permutation tests, Holm-corrected "
+            "over the families of a panel."
         ),
         sql=[board.sql, REPLICATES_SQL],
         tables=["evaluations", "trials"],
@@ -66,25 +66,27 @@ def draw(results: Results) -> Figure | None:
 
 
 def how(tested: set[str], board: Leaderboard, *, searched: bool = False) -> str:
-    """Return how the configurations were set against each other."""
+    """Return how the configurations were compared."""
     best = f"best configuration by {board.objective.label}"
     parts = []
     if SETTINGS in tested:
         parts.append(
-            f"Paired by equal other settings, means over replicates: in each, a family stands with its {best}."
+            f"Paired by equal other settings, means over replicates; each family is represented by its {best}."
         )
     if CONFIGURATIONS in tested:
-        parts.append("Where other settings differ, not paired: means over replicates of all a family’s configurations.")
+        parts.append("Unpaired where other settings differ: means over replicates of all configurations of a family.")
         if any(row["status"] == "early_stopped" for row in board.rows):
-            parts.append("Early stopping kept the best of each: these are survivors, not samples of their family.")
+            parts.append("Early stopping kept the best of each family, so these are not random samples of it.")
         if searched:
-            parts.append("A searcher took more of what did well: these are choices, not samples of their family.")
+            parts.append(
+                "A searcher preferred configurations that did well, so these are not random samples of a family."
+            )
     if SEEDS in tested:
-        parts.append(f"Where a side has one configuration: replicates of each side’s {best}, paired by equal seeds.")
+        parts.append(f"Families with one configuration: replicates of each side’s {best}, paired by seed.")
     if REPLICATES in tested:
         parts.append(
-            f"Where a side has one configuration: replicates of each side’s {best}, which counts the chance of seeds, "
-            "not that of the choice; seeds differ, so they are not paired."
+            f"Families with one configuration: replicates of each side’s {best}, which covers the variance of seeds, "
+            "not of the selection; unpaired, because seeds differ."
         )
     return " ".join(parts)
 

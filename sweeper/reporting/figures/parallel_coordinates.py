@@ -37,7 +37,7 @@ def draw(results: Results) -> Figure | None:
         return None
     shown = thinned(rows, board.objective.mode)
     left_out = (
-        f" Drawn are {len(shown):,}: the best {BEST_LINES}, and the others thinned evenly by rank."
+        f" {len(shown):,} are drawn: the best {BEST_LINES}, and the others thinned evenly by rank."
         if len(shown) < len(rows)
         else ""
     )
@@ -45,8 +45,8 @@ def draw(results: Results) -> Figure | None:
         key="parallel-coordinates",
         title="Hyperparameters and outcome",
         caption=(
-            f"One line a configuration, {counted(rows)}; only hyperparameters that vary. At “none” are those a "
-            f"configuration does not have. Colour by rank of {board.objective.label}: the best stand out. Drag along "
+            f"One line per configuration, {counted(rows)}; only hyperparameters that vary. “none”: the "
+            f"configuration does not have it. Colour: rank by {board.objective.label}, the best stand out. Drag along "
             f"an axis to select.{left_out}"
         ),
         sql=[board.sql],
@@ -72,7 +72,7 @@ def lines(board: Leaderboard, rows: Rows) -> go.Figure:
     axes += [dimension(title(column), [row[column] for row in rows]) for column in board.varying]
     outcomes = {"judged": goal.label, "test_accuracy": "test accuracy", "test_ece": "test ECE"}
     axes += [dimension(text, [row[name] for row in rows]) for name, text in outcomes.items() if name in rows[0]]
-    # Ranks colour evenly where one bad configuration would otherwise take the whole scale.
+    # Ranks spread the colours evenly; by value, one bad configuration would take the whole scale.
     ordered = sorted(rows, key=lambda row: float_of(row, "judged"), reverse=goal.mode == "max")
     place = {id(row): at for at, row in enumerate(ordered)}
     drawn = plot([], {}, {}, margin={"l": 96, "r": 44, "t": 50, "b": 24})

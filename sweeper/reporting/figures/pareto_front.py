@@ -1,4 +1,4 @@
-"""The trade-off of accuracy, calibration error and curvature, and what nothing beats in all three."""
+"""The trade-off of accuracy, calibration error and curvature, with its Pareto front."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def draw(results: Results) -> Figure | None:
         caption=(
             f"{counted(rows)}, means over replicates on validation data; nearer the origin is better. Ringed: on the "
             f"Pareto front of {', '.join(LABELS[goal] for goal in goals)}, taken together: no finished configuration "
-            "is as good in all and better in one. Means of few replicates: one near the front may as well be on it."
+            "is as good in all and better in one. With few replicates, membership of the front is uncertain."
             f"{hessian}"
         ),
         sql=[sql],

@@ -15,13 +15,13 @@ from sweeper.results import Results
 from sweeper.text.cells import int_of, text_of
 from sweeper.text.labels import plural
 
-ABSENT = "T against the focal map’s γ: no focal temperature scaling was measured; `sweeper recalibrate` adds it."
+ABSENT = "T against the focal map’s γ: no focal temperature scaling was measured; add it with `sweeper recalibrate`."
 
 METHOD = "focal_temperature"
 MOST_LINES = 8
 """As many as the palette has colours."""
 
-REMARKS = ("Where many T have the same objective, the smallest is taken, so points of few samples scatter.",)
+REMARKS = ("If several T have the same objective, the smallest is chosen, so T is noisy with few samples.",)
 
 Fits = Sequence[Mapping[str, float]]
 
@@ -43,7 +43,7 @@ def draw(results: Results) -> Figure | None:
         key="posthoc-temperature",
         title="Focal temperature scaling: T against γ",
         caption=(
-            "For each γ of the focal map (not the loss’s) the temperature with the least objective on validation "
+            "For each γ of the focal map (not of the loss), the temperature with the lowest objective on validation "
             f"data: mean ± standard deviation over replicates, {plural(len(shown), 'configuration')}"
             + (f" of {len(measured.names)}" if len(shown) < len(measured.names) else "")
             + ". Lines: T = T₀ + (T₁ − T₀)·γ through the best T at γ = 0 and 1, which the line search follows."

@@ -47,7 +47,7 @@ def draw(results: Results) -> Figure | None:
         title="Reliability diagrams",
         caption=(
             "Accuracy against confidence on test data in equal-width bins; a perfectly calibrated network lies on the "
-            "diagonal, below it is over-confident. Shaded: the share of the samples in each bin."
+            "diagonal; points below it are over-confident. Shaded: the share of samples in each bin."
         ),
         sql=queries,
         tables=["reliability", "predictions", "evaluations"],
@@ -103,7 +103,7 @@ def after_temperature(results: Results, sql: str, bins: int) -> tuple[Rows, list
     ece = spread([evaluate_probabilities(*part, bins)["ece"] for part in parts])
     values = ", ".join(f"{value:.3g}" for value in each.values())
     return reliability_bins(probabilities, targets, bins), [
-        f"T = {values}, fitted on validation data, one a replicate.",
+        f"T = {values}, fitted on validation data, one per replicate.",
         f"ECE {ece.text()}, {plural(ece.n, 'replicate')} pooled in the diagram.",
     ]
 

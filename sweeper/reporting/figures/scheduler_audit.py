@@ -1,4 +1,4 @@
-"""What the scheduler stopped, against which cut-off, how much that saved, and whether rungs foretold the end."""
+"""What the scheduler stopped, against which cut-off, how much that saved, and how well rungs predicted the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sweeper.text.labels import number, plural
 
 ABSENT = "Scheduler audit: no trial was compared with others at a rung."
 
-VERDICTS = {"continue": "went on", "stop": "stopped"}
+VERDICTS = {"continue": "continued", "stop": "stopped"}
 
 JUDGED_SQL = (
     "SELECT rung, trial, decisions.kind AS verdict, metric, cutoff, competitors, decided_at, status\n"
@@ -54,7 +54,7 @@ FINAL_SQL = (
 
 
 def draw(results: Results) -> Figure | None:
-    """Return the metric against its cut-off, one panel a rung; None where nothing was compared."""
+    """Return the metric against its cut-off, one panel per rung; None where nothing was compared."""
     goal = objective(results)
     rows = results.rows(JUDGED_SQL)
     if not any(row["cutoff"] is not None for row in rows):
@@ -73,9 +73,9 @@ def draw(results: Results) -> Figure | None:
         key="scheduler-audit",
         title="What the scheduler stopped",
         caption=(
-            f"The {goal.label} of each trial when it reached a rung, in order of arrival, and the cut-off it was held "
-            f"against (line): {plural(len(rows), 'comparison')}, {stopped} stopped. The cut-off moves, because later "
-            f"trials are compared with more.{rule(results)} {total(list(saved.values()), results, limit)}"
+            f"The {goal.label} of each trial when it reached a rung, in order of arrival, and the cut-off it was "
+            f"compared with (line): {plural(len(rows), 'comparison')}, {stopped} stopped. The cut-off moves because "
+            f"later trials have more competitors.{rule(results)} {total(list(saved.values()), results, limit)}"
         ),
         sql=queries,
         tables=["decisions", "trials", "epochs"],
@@ -87,7 +87,7 @@ def draw(results: Results) -> Figure | None:
 def rule(results: Results) -> str:
     """Return what the scheduler does, with a space before it; nothing where this version does not know it."""
     name = results.specification.get("scheduler", {}).get("name")
-    return f" By {name}, {SCHEDULERS[name].summary}." if name in SCHEDULERS else ""
+    return f" Rule of {name}: {SCHEDULERS[name].summary}." if name in SCHEDULERS else ""
 
 
 def total(saved: Rows, results: Results, limit: int) -> str:
@@ -98,8 +98,8 @@ def total(saved: Rows, results: Results, limit: int) -> str:
     epochs = sum(int_of(part, "epochs") for part in saved)
     seconds = sum(float_or_none(part, "seconds") or 0.0 for part in saved)
     return (
-        f"Early stopping saved {epochs:,} of the {full:,} epochs of training all in full ({epochs / full:.0%}), about "
-        f"{duration(seconds)} in trials at each one’s own pace."
+        f"Early stopping saved {epochs:,} of {full:,} epochs ({epochs / full:.0%} of the full-training budget), about "
+        f"{duration(seconds)} of trial time at each trial’s own speed."
     )
 
 
@@ -147,16 +147,16 @@ def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[s
     pairs = [(float_of(row, "metric"), final[text_of(row, "trial")]) for row in rows if row["trial"] in final]
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:
-        only = " Those stopped have no end to compare with." if stopped else ""
-        sentences.append(f"Order here against order at the end, of the finished: {found.text()}.{only}")
+        only = " Stopped trials have no final value." if stopped else ""
+        sentences.append(f"Rank at this rung against final rank, finished trials: {found.text()}.{only}")
     return sentences
 
 
 def hover(row: Row, words: str) -> str:
     """Return what a point says of itself."""
     against = (
-        "nothing to compare with"
+        "no competitors"
         if row["cutoff"] is None
-        else f"cut-off {number(row['cutoff'])} of {row['competitors']}"
+        else f"cut-off {number(row['cutoff'])} of {row['competitors']} competitors"
     )
     return f"<b>{row['trial']}</b> {words}<br>metric {number(row['metric'])}, {against}"

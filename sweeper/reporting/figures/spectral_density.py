@@ -1,4 +1,4 @@
-"""Spectral densities of the best run's Hessians beside those of the best cross-entropy run."""
+"""Spectral densities of the Hessians of the best run and of the best cross-entropy run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sweeper.results.leaderboard import leaderboard
 from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, plural
 
-ABSENT = "Spectral densities: none was measured; evaluation.curvature.spectrum: true asks for them."
+ABSENT = "Spectral densities: none was measured; set evaluation.curvature.spectrum: true."
 
 LOWEST = 1e-8
 """Densities below this share of a panel's highest are drawn as this: the tails of the Gaussians say nothing there."""
@@ -44,9 +44,9 @@ def draw(results: Results) -> Figure | None:
         key="spectral-density",
         title="Spectral density of the Hessian",
         caption=(
-            "Estimated density of the eigenvalues of the validation Hessian at the last evaluation, one line a "
+            "Estimated density of the eigenvalues of the validation Hessian at the last evaluation, one line per "
             f"replicate, n = {' or '.join(map(str, sizes))} validation samples. Stochastic Lanczos quadrature, each "
-            f"node a Gaussian 1 % of the range wide; below {LOWEST:g} of the highest, lines run along the edge."
+            f"node drawn as a Gaussian 1 % of the range wide; cut off below {LOWEST:g} of the peak."
         ),
         sql=queries,
         tables=["spectra"],
@@ -104,7 +104,7 @@ def summary(rows: Rows, replicates: int) -> str:
     low, high = min(eigenvalue for eigenvalue, _ in nodes), max(eigenvalue for eigenvalue, _ in nodes)
     near = sum(weight for eigenvalue, weight in nodes if abs(eigenvalue) <= BULK * (high - low)) / replicates
     return (
-        f"λ from {low:.3g} to {high:.3g}, {near:.1%} of the eigenvalues within {BULK:.0%} of that range from 0 "
+        f"λ from {low:.3g} to {high:.3g}, {near:.1%} of the eigenvalues within {BULK:.0%} of that range around 0 "
         f"({plural(replicates, 'replicate')})."
     ).replace("-", "−")
 

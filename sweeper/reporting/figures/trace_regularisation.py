@@ -60,7 +60,7 @@ def draw(results: Results) -> Figure | None:
         caption=(
             "Validation ECE and trace of the validation cross-entropy Hessian against τ, the weight of the trace "
             f"penalty: mean ± standard deviation over the replicates of {counted([*penalised, *plain])}. Squares at "
-            "τ = 0: plain cross-entropy, not part of ρ. Other hyperparameters may vary along with τ. "
+            "τ = 0: plain cross-entropy, not part of ρ. Other hyperparameters may vary as well. "
             + (sample_size_remark(curved, left_out) if curved else "No Hessian was measured.")
         ),
         sql=[sql],
@@ -81,7 +81,7 @@ def panel(penalised: Rows, plain: Rows, column: str, heading: str, architectures
     remarks = rank_correlations(drawn, "tau", column)
     missing = len(penalised) + len(plain) - len(drawn) - len(squares)
     if missing:
-        remarks.append(f"{missing} without a positive value cannot be drawn on this scale.")
+        remarks.append(f"{missing} without a positive value cannot be drawn on a log scale.")
     shown = [*drawn, *squares]
     kept = [(at, text) for at, text in log_ticks(floats(shown, "tau")) if at > 1.5 * zero]
     x = axis("τ", type="log", tickvals=[zero, *(at for at, _ in kept)], ticktext=["0", *(text for _, text in kept)])

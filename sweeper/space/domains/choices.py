@@ -93,7 +93,7 @@ def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:
 
 
 def choices_of(node: Node, value: object, path: str = "") -> dict[str, Choice] | None:
-    """Return the choices that lead to `value`, `None` where it lies outside of the space; grids are not chosen from.
+    """Return the choices that lead to `value`, `None` where it is outside of the space; grids are not chosen from.
 
     Args:
         node: the parsed space or a part of it.
@@ -146,7 +146,7 @@ def _choice(node: Interval, value: object) -> Choice | None:
 
 
 def _same(constant: Plain, value: object) -> bool:
-    """Tell whether two plain values are one: `3` and `3.0` are, `1` and `true` are not."""
+    """Return whether two plain values are one: `3` and `3.0` are, `1` and `true` are not."""
     if isinstance(constant, list) and isinstance(value, Sequence) and not isinstance(value, str):
         return len(constant) == len(value) and all(map(_same, constant, value))
     return isinstance(constant, bool) == isinstance(value, bool) and bool(constant == value)

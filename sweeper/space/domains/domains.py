@@ -2,7 +2,7 @@
 
     choice: [a, b]            one of the members, equally likely
     grid: [a, b]              every member in turn
-    one_of: [{…}, {…}]        one of the branches, each a mapping with domains of its own
+    one_of: [{…}, {…}]        one of the branches, each a mapping with its own domains
     uniform: [low, high]      a real number, evenly
     loguniform: [low, high]   a real number, its logarithm evenly; 0 < low
     quniform: [low, high, step]   low, low + step, … high, each equally likely
@@ -87,7 +87,7 @@ def parse(value: Plain, path: str, faults: list[Fault]) -> Node:
             return Fields({key: parse(member, join_path(path, key), faults) for key, member in value.items()})
         if len(value) > 1:
             others = ", ".join(key for key in value if key != named[0])
-            rule = f"{named[0]} stands beside {others}: a domain is its mapping's only key"
+            rule = f"{named[0]} is next to {others}: a domain must be the only key of its mapping"
             faults.append(Fault(path, rule, f"write {{{named[0]}: […]}} alone"))
             return INVALID
         kind = named[0]
@@ -127,7 +127,7 @@ def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
             continue
         nodes.append(parse(member, place, faults))
         if kind != "grid" and grid_size(nodes[-1]) != 1:
-            faults.append(Fault(place, f"a grid inside {kind}", "use grid here instead: it takes each member in turn"))
+            faults.append(Fault(place, f"a grid inside {kind}", "use grid here instead: it tries every member"))
     if kind == "grid":
         faults += _repeats(value, path)
     return Members(kind, tuple(nodes))
@@ -135,7 +135,7 @@ def _members(kind: str, value: Plain, path: str, faults: list[Fault]) -> Node:
 
 def _repeats(members: Sequence[Plain], path: str) -> list[Fault]:
     return [
-        Fault(join_path(path, index), f"{member!r} stands twice", "remove one of the two")
+        Fault(join_path(path, index), f"{member!r} appears twice", "remove one of the two")
         for index, member in enumerate(members)
         if member in members[:index]
     ]
@@ -206,7 +206,7 @@ def _step_fault(low: float, high: float, step: float) -> str | None:
     if width / size > 1_000_000:
         return f"step = {step} divides the interval into more than a million values; use uniform"
     if width % size != 0:
-        return f"step = {step} does not lead from {low} to {high} in whole steps"
+        return f"step = {step} does not divide the interval from {low} to {high} evenly"
     return None
 
 
@@ -220,7 +220,7 @@ def grid_size(node: Node) -> int:
 
 
 def is_random(node: Node) -> bool:
-    """Tell whether anything under `node` is drawn at random."""
+    """Return whether anything under `node` is drawn at random."""
     if isinstance(node, Fields):
         return any(is_random(member) for member in node.nodes.values())
     if isinstance(node, Members):

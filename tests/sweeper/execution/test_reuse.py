@@ -116,7 +116,7 @@ def test_other_code_other_data_and_sweeps_that_do_not_exist_are_refused(
     with pytest.raises(SweeperError, match=r"there is no sweep 'frist'.*\n.*'first'"):
         choose_sources(spec, facts, inline.output, every=False, named=["frist"])
     monkeypatch.setattr("sweeper.execution.reuse.code_version", lambda: "other")
-    with pytest.raises(SweeperError, match="its code, or a package under it, was another"):
+    with pytest.raises(SweeperError, match="its code or package versions differ"):
         choose_sources(spec, facts, inline.output, every=False, named=["first"])
 
 

@@ -116,5 +116,5 @@ def test_on_a_terminal_a_table_with_rungs_counts_and_the_best():
     progress.stage("running")
     console.print(progress._render())
     text = stream.getvalue()
-    for part in ("rung 3", "rung 9", "rung 27", "passed", "stopped", "1 failed", "configuration 0", "val_nll 0.3000"):
+    for part in ("rung 3", "rung 9", "rung 27", "promoted", "stopped", "1 failed", "configuration 0", "val_nll 0.3000"):
         assert part in text, part

@@ -49,7 +49,7 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
     imported, planned, ran, frame, status, recalibrated, last = [cell.outputs for cell in _run(tmp_path, CELLS).cells]
     assert _text(imported) == "False\n"
-    assert "epochs in all" in _pages(planned)[0] and _pages(planned)[0].startswith("<pre")
+    assert "total epochs" in _pages(planned)[0] and _pages(planned)[0].startswith("<pre")
     progress, summary = _pages(ran)
     assert "<b>done</b>" in progress
     assert re.search(r"\d completed", progress) and "rung 1" in progress and "best val_nll" in progress

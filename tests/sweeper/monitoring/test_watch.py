@@ -62,8 +62,8 @@ def test_what_is_new_in_the_journal_is_seen_at_the_next_look(driven):
         assert "best so far val_nll 0.2500 (c00001)" in seen.line
         assert "1.0 epochs/s" in seen.line, "4 epochs since the driver began 4 s ago"
         panel = _text(seen.panel)
-        assert [line.split() for line in panel.splitlines() if line.strip().startswith("on the way")] == [
-            ["on", "the", "way", "0", "0", "1"]
+        assert [line.split() for line in panel.splitlines() if line.strip().startswith("running")] == [
+            ["running", "0", "0", "1"]
         ]
         assert ("rung 9" in panel and "focal (γ" in panel) or "cross_entropy" in panel
 

@@ -49,7 +49,7 @@ def test_a_webhook_that_is_busy_is_tried_again():
 @pytest.mark.parametrize(("code", "tries"), [(500, 3), (429, 3), (404, 1), (302, 1)])
 def test_an_answer_that_is_an_error_is_told(code, tries):
     with receiver(code) as server:
-        assert deliver(_webhook(f"{server.url}/s3cr3t"), MESSAGE) == f"it answered {code}"
+        assert deliver(_webhook(f"{server.url}/s3cr3t"), MESSAGE) == f"it returned HTTP {code}"
     assert [path for path, _ in server.messages] == ["/s3cr3t"] * tries, "and no redirect is followed"
 
 
@@ -76,7 +76,7 @@ def test_a_command_reads_the_message_from_its_standard_input_and_has_the_environ
 
 def test_a_command_that_fails_is_told_and_what_it_prints_goes_nowhere(capfd):
     text = "import sys; print('s3cr3t'); print('s3cr3t', file=sys.stderr); sys.exit(3)"
-    assert deliver(_program(text), MESSAGE) == "it ended with status 3"
+    assert deliver(_program(text), MESSAGE) == "it exited with status 3"
     assert deliver(Target("command 1", EVENTS, command=("/no/such/program",)), MESSAGE) == "No such file or directory"
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
@@ -87,7 +87,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path):
     text = (
         f"import subprocess, time; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w').write(str(p.pid))"
     )
-    assert deliver(_program(f"{text}; time.sleep(60)"), MESSAGE) == "it took longer than 0.5 s and was ended"
+    assert deliver(_program(f"{text}; time.sleep(60)"), MESSAGE) == "it ran longer than 0.5 s and was killed"
     deadline = time.monotonic() + 5
     while _alive(int(child.read_text())) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -152,7 +152,7 @@ def test_one_that_hangs_holds_up_neither_the_sweep_nor_another(tmp_path, caplog)
     assert time.monotonic() - began < 0.5
     with caplog.at_level(logging.WARNING, "sweeper.notifications.notifier"):
         notes = told.notifier.wait(0.5)
-    assert notes == ["webhook 1 was not told of the failure: it did not come through in time"]
+    assert notes == ["webhook 1 did not receive the notification of failure: not delivered in time"]
     assert notes[0] in caplog.text
     assert [message["event"] for label, message in told.sent if label == "webhook 2"] == ["failure", "end"]
     release.set()
@@ -168,8 +168,8 @@ def test_what_a_target_missed_is_noted_and_nothing_a_delivery_raises_stops_a_swe
     told.play(Script().attempt(1).failed(0, final=True))
     told.notifier.ended("finished")
     assert told.notifier.wait() == [
-        "webhook 1 was not told of the failure: it answered 500",
-        "webhook 1 was not told of the end: ValueError",
+        "webhook 1 did not receive the notification of failure: it answered 500",
+        "webhook 1 did not receive the notification of end: ValueError",
     ]
     assert told.notifier.wait() == [], "a note is given once"
 

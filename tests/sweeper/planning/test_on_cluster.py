@@ -1,4 +1,4 @@
-"""What a sweep asks of a cluster: read from the files that ship, reckoned as by hand, refused in words."""
+"""What a sweep asks of a cluster: read from the files that ship, computed as by hand, refused in words."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_machine_of_the_files_has_a_price_and_every_card_a_speed() -> None
     assert "examples" in prices.source
 
 
-def test_nodes_and_price_as_reckoned_by_hand() -> None:
+def test_nodes_and_price_as_computed_by_hand() -> None:
     cluster = _cluster(NodeGroup("gpu", 8, 1, 16, "big", True))
     there = plan_on_cluster(_planned(40), GPU_TRIAL, cluster, PRICES)
     assert [(n.nodes, n.trials_each) for n in there.nodes] == [(10, 4)]  # four quarters of a card on each
@@ -84,7 +84,7 @@ def test_nodes_hold_all_trials_or_all_that_may_be_started() -> None:
         try:
             asked = nodes_asked(trial, trials, _cluster(*groups, most=most))
         except SweeperError as error:
-            assert "no worker of the cluster holds a trial" in error.message
+            assert "no worker node of the cluster fits a trial" in error.message
             continue
         room = sum(a.nodes * a.trials_each for a in asked)
         assert sum(a.nodes for a in asked) <= most
@@ -112,8 +112,8 @@ def test_what_is_not_known_is_said() -> None:
     there = plan_on_cluster(_planned(4, None), GPU_TRIAL, _cluster(NodeGroup("gpu", 8, 1, 2, "mine", None)), PRICES)
     assert there.hours is there.price is None
     assert there.notes == (
-        "no hours: the data set's size is not known without its files",
-        "no price: mine is not in the price table; name your own with --prices",
+        "no hours: the data set's size is unknown without its files",
+        "no price: mine is not in the price table; give your own with --prices",
     )
 
 
@@ -123,7 +123,7 @@ def test_what_is_not_known_is_said() -> None:
         ("a: 1", "neither a Ray launcher file"),
         ("available_node_types: {}\nhead_node_type: head", "'head' is missing"),
         ("kind: RayCluster\nspec: {}", "'workerGroupSpecs' is missing"),
-        ("kind: RayCluster\nspec: [", "is no YAML"),
+        ("kind: RayCluster\nspec: [", "is not valid YAML"),
     ],
 )
 def test_a_file_that_is_no_cluster_is_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_a_reader_sees():
     for words in (
         "9 × 2 replicates, 2 at a time",
         "reached by 9 trials",
-        "the end, epoch 9",
+        "end, epoch 9",
         "estimated time",
         "measured here",
     ):
@@ -155,11 +155,11 @@ def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("resources", "said"),
     [
-        ({"cpu": 1, "gpu": 0}, "1 core, no card"),
-        ({"cpu": 2, "gpu": 1}, "2 cores and 1 card"),
-        ({"gpu": 0.25}, "1 core and 0.25 of a card, 4 to a card; twice as much after running out of its memory"),
-        ({"gpu": 1 / 3}, "1 core and 0.333333 of a card, 3 to a card; twice as much after running out of its memory"),
-        ({}, "1 core; of a card, where there is one, what its memory is measured to need before the first trial"),
+        ({"cpu": 1, "gpu": 0}, "1 core, no GPU"),
+        ({"cpu": 2, "gpu": 1}, "2 cores and 1 GPU"),
+        ({"gpu": 0.25}, "1 core and 0.25 of a GPU (4 processes per GPU); doubled after running out of GPU memory"),
+        ({"gpu": 1 / 3}, "1 core and 0.333333 of a GPU (3 processes per GPU); doubled after running out of GPU memory"),
+        ({}, "1 core; on a GPU, the share that a measurement before the first trial finds"),
     ],
 )
 def test_the_plan_says_what_a_process_takes(resources, said):
@@ -174,7 +174,7 @@ def test_replicates_apart_take_places_of_their_own():
     assert (plan(together, costs, workers=16).workers, plan(apart, costs, workers=16).workers) == (4, 16)
     assert plan(apart, costs, workers=5).reaching == plan(together, costs, workers=1).reaching
     assert "16 replicates at a time" in _shown(plan(apart, costs, workers=16))
-    assert "trials: a process trains one replicate" in _shown(plan(apart, costs, workers=16))
+    assert "trials: each replicate has its own process" in _shown(plan(apart, costs, workers=16))
 
 
 def _shown(found):
@@ -188,5 +188,5 @@ def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
     planned = plan(searched_spec(20, searcher=searcher))
     assert planned.trials == 20
     (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
-    assert words.startswith("optuna, told of quickstart: 5 trials at random, then from what was observed")
+    assert words.startswith("optuna, warm start from quickstart: 5 trials at random, then from what was observed")
     assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)

@@ -94,7 +94,7 @@ def test_every_figure_has_the_rows_that_its_sql_gives_from_the_parquet_files(tex
     checked = 0
     for part in re.findall(r"<section .*?</section>", text, re.DOTALL):
         key = re.search(r'id="([a-z-]+)"', part)
-        code = re.search(r"<summary>SQL of these data</summary><pre>(.*?)</pre>", part, re.DOTALL)
+        code = re.search(r"<summary>SQL behind the data</summary><pre>(.*?)</pre>", part, re.DOTALL)
         if not key or not code or "recalibrations" in code[1]:
             continue
         held = re.findall(r'<a (?:id="|href="#)(data-[^"]+)"', part)
@@ -205,7 +205,9 @@ def test_the_audit_has_every_comparison_and_what_was_saved(halved: Page, quickst
     stopped = trials[trials.status == "early_stopped"]
     saved, full = int((27 - stopped.epochs).sum()), 27 * len(trials)
     section = halved.sections["scheduler-audit"]
-    assert f"Early stopping saved {saved:,} of the {full:,} epochs of training all in full" in section
+    assert (
+        f"Early stopping saved {saved:,} of {full:,} epochs ({saved / full:.0%} of the full-training budget)" in section
+    )
     for panel, rung in enumerate((3, 9)):
         judged = decisions[(decisions.rung == rung) & decisions.kind.isin(["stop", "continue"])]
         traces = halved.data[f"scheduler-audit-{panel}"]["data"]
@@ -244,7 +246,7 @@ def test_families_are_paired_by_settings_on_test_data(page: Page, losses_folder:
         assert difference == pytest.approx(expected)
         assert f"n = {len(shared)} pairs" in page.sections["loss-families"]
     said = page.sections["loss-families"]
-    assert "Paired by equal other settings" in said and "paired by equal seeds" not in said
+    assert "Paired by equal other settings" in said and "paired by seed" not in said
 
 
 def test_time_in_trials_is_the_sum_over_replicates(halved: Page, quickstart_folder: Path) -> None:
@@ -275,5 +277,5 @@ def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_e
     others = [row["trial"] for row in shown if row["status"] != "completed"]
     assert finished == list(range(0, 5000, 5)) and len(others) == MOST_POINTS
     assert others[0] == 1 and others[-1] == 4999 and max(np.diff(others)) <= 6
-    assert remarks == ["Of 4,000 not finished 1,000 are drawn, evenly; numbers are of all."]
+    assert remarks == ["Evenly thinned: 1,000 of 4,000 unfinished points are drawn; statistics use all."]
     assert thinned(rows[:1000]) == (rows[:1000], [])

@@ -111,7 +111,7 @@ def test_every_part_is_there(page: Page) -> None:
     for key in ["summary", *figures, "trials", "decisions", "failures", "manifest"]:
         assert page.sections[key].strip(), key
     for key in figures:
-        assert "SQL of these data" in page.sections[key] and "SELECT" in page.sections[key]
+        assert "SQL behind the data" in page.sections[key] and "SELECT" in page.sections[key]
         assert re.search(r"\d", page.sections[key]) and f"{key}-0" in page.data
 
 
@@ -135,7 +135,7 @@ def test_the_counts_are_those_of_the_tables(page: Page, quickstart_folder: Path)
     trained = sum(row["epochs"] for row in trials)
     saved = sum(27 - row["epochs"] for row in trials if row["status"] == "early_stopped")
     counts = page.sections[""]
-    assert f"{trained:,} of the 2,592 of training all in full; early stopping saved {saved:,}" in counts
+    assert f"{trained:,} of 2,592 epochs (full-training budget); early stopping saved {saved:,}" in counts
     decisions = rows_of(quickstart_folder, "decisions")
     for rung in (3, 9):
         kinds = [row["kind"] for row in decisions if row["rung"] == rung]
@@ -192,7 +192,7 @@ def test_another_hessian_sample_size_is_left_out_and_said(quickstart_folder: Pat
     sizes = pc.if_else(pc.equal(table["trial"], "c00000"), 64, table["hessian_training_samples"])
     pq.write_table(table.set_column(at, table.schema[at].name, sizes), folder / "tables" / "evaluations" / "a.parquet")
     mixed = Page(write_report(folder).read_text("utf-8"))
-    assert "1 measured on another number of samples are left out" in mixed.sections["calibration-against-trace"]
+    assert "1 measured on a different number of samples are left out" in mixed.sections["calibration-against-trace"]
     for trace in mixed.data["calibration-against-trace-0"]["data"]:
         assert not any("c00000" in label for label in trace.get("text", []))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sweeper.reporting.summary import best_trials_sql, summary
+from sweeper.reporting.summary import best_trials_sql, summary, with_headings
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, varying_columns
 from sweeper.text.labels import describe
@@ -97,8 +97,10 @@ def test_the_query_behind_results_lists_every_evaluated_configuration(quickstart
     results = Results(quickstart_folder)
     table = results.sql(best_trials_sql(results))
     assert table["trial"].to_pylist() == [row["trial"] for row in leaderboard(results).rows]
+    names = with_headings(table, results).column_names
+    assert names[4:6] == ["val_nll (objective)", "std"] and table.column_names[4:6] == ["judged", "judged_sd"]
 
 
 def test_the_summary_says_how_replicates_shared_processes(quickstart_folder: Path) -> None:
     trials = {row["trial"] for row in rows_of(quickstart_folder, "trials") if row["packing"] is not None}
-    assert f"replicates trained sequential in {len(trials)} trials" in printed(quickstart_folder, 160)
+    assert f"replicates ran sequentially in {len(trials)} trials" in printed(quickstart_folder, 160)

@@ -63,7 +63,7 @@ def test_faults_are_named(output: Path, tmp_path: Path) -> None:
         load_several(["first", "third"], output)
     with pytest.raises(SweeperError, match="same name"):
         load_several(["first", write_sweep(tmp_path / "first", configurations=2, failures=0, samples=60)], output)
-    with pytest.raises(QueryError, match="more than read"):
+    with pytest.raises(QueryError, match="not read-only"):
         load_several(NAMES, output).sql("DROP VIEW trials")
     with pytest.raises(QueryError):
         load_several(NAMES, output).sql("SELECT nothing FROM trials")

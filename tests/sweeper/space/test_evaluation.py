@@ -49,7 +49,7 @@ def test_unknown_repeated_and_missing_splits_are_named_when_a_file_is_read() -> 
     assert "evaluation.splits[1]" in found and "no split 'tset'" in found and "did you mean 'test'?" in found
     assert "evaluation.splits[2]" in found and "'val' is named twice" in found
     assert "evaluation.trajectory.splits[0]" in found and "did you mean 'train'?" in found
-    assert "leave out val" in _faults(splits=["test"])
+    assert "lack val" in _faults(splits=["test"])
 
 
 def test_the_default_is_not_written_out_and_a_missing_key_is_the_default() -> None:

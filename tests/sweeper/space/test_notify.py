@@ -59,7 +59,7 @@ SECRETS = [
 @pytest.mark.parametrize("address", SECRETS)
 def test_an_address_that_may_hold_a_secret_is_refused_and_never_repeated(address):
     for message in (_faults([{"webhook": address}]), _faults(address)):
-        assert "may hold a secret" in message and "${NAME}" in message and "s3cr3t" not in message.lower()
+        assert "may contain a secret" in message and "${NAME}" in message and "s3cr3t" not in message.lower()
     with pytest.raises(SweeperError) as caught:
         option_notifications([address])
     assert "s3cr3t" not in str(caught.value).lower()
@@ -81,12 +81,12 @@ def test_every_fault_is_told_at_once_without_its_value():
     )
     assert "s3cr3t" not in message
     for part in (
-        "notify[0].webhook: is no http:// or https:// address",
-        "notify[1].command: holds a secret",
+        "notify[0].webhook: is not an http:// or https:// address",
+        "notify[1].command: contains a secret",
         "notify[2].command: runs without a shell",
-        "notify[3].command: names no program",
-        "notify[4]: names neither or both",
-        "notify[5]: names neither or both",
+        "notify[3].command: has no program",
+        "notify[4]: must have either webhook or command",
+        "notify[5]: must have either webhook or command",
         "notify[6].webhook",
         "notify[7].on[0]",
         "notify[8].webhok: unknown key",
@@ -103,7 +103,7 @@ def test_the_environment_gives_addresses_and_what_is_missing_is_told_before_anyt
     with pytest.raises(SweeperError) as caught:
         resolve_targets(wanted, {"OTHER": "not an address: s3cr3t"})
     message = str(caught.value)
-    for part in ("needs HOOK in the driver's environment", "'no-such-program-here'", "${OTHER} is no http"):
+    for part in ("needs HOOK in the driver's environment", "'no-such-program-here'", "${OTHER} is not an http"):
         assert part in message
     assert "s3cr3t" not in message
 

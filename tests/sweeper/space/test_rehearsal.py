@@ -238,5 +238,5 @@ def test_a_rehearsals_trials_are_not_taken_over_by_the_real_thing(tmp_path: Path
     )
     twin = build_spec({**real.resolved(), "rehearsed": ["nothing had to be made smaller"]})
     create_sweep(twin, "twin", "twin-rehearsal", tmp_path, build_manifest(twin, {}))
-    with pytest.raises(SweeperError, match="one of the two is a rehearsal"):
+    with pytest.raises(SweeperError, match="only one of the two is a rehearsal"):
         choose_sources(real, {}, tmp_path, every=False, named=["twin-rehearsal"])

@@ -43,13 +43,13 @@ def test_grid_names_each_domain_without_members():
     places = ("loss.one_of[1].gamma.uniform", "loss.one_of[2].nu.loguniform", "optimizer.lr.loguniform")
     assert found.keys() == {f"space.{place}" for place in (*places, "optimizer.momentum.uniform")}
     rule, remedy = found["space.optimizer.lr.loguniform"]
-    assert rule == "loguniform has no members that the searcher grid could take in turn"
+    assert rule == "loguniform has no finite list of members for the searcher grid"
     assert remedy == "write grid or choice with the values to try, or searcher: random"
 
 
 def test_grid_refuses_members_that_stand_twice_and_steps_too_fine():
     space = {**FINITE, "optimizer": {"name": "sgd", "lr": {"choice": [0.1, 0.1]}}}
-    assert _faults("grid", space)["space.optimizer.lr.choice[1]"][0] == "0.1 stands twice"
+    assert _faults("grid", space)["space.optimizer.lr.choice[1]"][0] == "0.1 appears twice"
     space = {**FINITE, "optimizer": {"name": "sgd", "lr": {"quniform": [0.0001, 2, 0.0001]}}}
     rule, _ = _faults("grid", space)["space.optimizer.lr.quniform"]
     assert rule == "quniform has 20,000 members, more than a grid's 10,000"
@@ -68,7 +68,7 @@ def test_optuna_refuses_grids_wherever_they_stand():
 
 def test_optuna_needs_something_to_choose_and_a_number_of_samples():
     rule, _ = _faults("optuna", MINIMAL["space"])["searcher"]
-    assert rule == "optuna has nothing to choose: every value of the space is fixed"
+    assert rule == "optuna has nothing to search: every value of the space is fixed"
     assert "samples" in _faults("optuna", SPACE)
 
 

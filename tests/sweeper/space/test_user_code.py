@@ -121,7 +121,7 @@ def test_every_name_that_cannot_be_used_is_told_with_its_line_at_once(folder):
     said = _faults(lambda: load_spec(_space(folder, space={"loss": {"one_of": losses}}, evaluation=evaluation)))
     for words in ("8 faults, nothing was started", "bad has no 'Lair'", "did you mean 'Liar'?", "the type of b is not",
                   "takes no hyperparameter 'aa'", "a = 'x' must be a number", "there is no module 'nowhere'",
-                  "every evaluation measures it: leave it out", "bad:mapping is given twice",
+                  "every evaluation measures it already: remove it", "bad:mapping is given twice",
                   "bad has no 'none'"):  # fmt: skip
         assert words in said, said
     assert said.count("line ") == 8
@@ -130,7 +130,7 @@ def test_every_name_that_cannot_be_used_is_told_with_its_line_at_once(folder):
 def test_a_metric_may_not_fill_anothers_column_and_may_be_the_objective(folder):
     (folder / "fine.py").write_text("def seed(p, t): return 0.0\ndef gap(p, t): return 0.5\n")
     said = _faults(lambda: load_spec(_space(folder, evaluation={"metrics": ["fine:seed"]})))
-    assert "'seed' would fill the column seed" in said
+    assert "'seed' would write to the column seed" in said
     spec = load_spec(
         _space(folder, evaluation={"metrics": ["fine:gap"], "posthoc": "temperature"}, objective={"metric": "val_gap"})
     )
@@ -227,10 +227,8 @@ def test_a_loss_that_lanes_would_train_wrongly_trains_one_after_the_other(folder
     dataset = prepare_dataset(spec)
     notes = lane_notes(spec, dataset)
     assert len(notes) == 2, notes
-    assert notes[0].startswith(
-        "lanes:looks on mlp is trained one replicate after the other, not as lanes: it cannot be"
-    )
-    assert notes[1].startswith("lanes:Counts on mlp is trained one") and " alone " in notes[1]
+    assert notes[0].startswith("lanes:looks on mlp trains replicates one after another, not as lanes: it cannot be")
+    assert notes[1].startswith("lanes:Counts on mlp trains replicates one") and " alone " in notes[1]
     found = {}
     for values in configurations(spec):
 
@@ -249,7 +247,7 @@ def test_a_network_that_lanes_cannot_share_trains_one_after_the_other(folder):
     spec = load_spec(_space(folder, space=space, samples=1, replicates={"count": 2, "packing": "auto"}))
     notes = lane_notes(spec, prepare_dataset(spec))
     assert len(notes) == 1
-    assert notes[0].startswith("cross_entropy on lanes:Asks is trained one replicate after the other, not as lanes: it")
+    assert notes[0].startswith("cross_entropy on lanes:Asks trains replicates one after another, not as lanes: it")
 
 
 def test_a_loss_of_ones_own_goes_on_from_a_checkpoint_as_if_never_interrupted(folder):
@@ -300,7 +298,7 @@ def test_a_sweep_is_opened_without_its_code_and_taken_up_with_its_own_copy(folde
 def test_another_sweeps_trials_are_taken_over_only_where_the_code_is_the_same(folder):
     (folder / "mine.py").write_text("def loss(logits, targets): return logits.sum(1)\n")
     spec, code, facts, _ = _begun(folder, "first")
-    with pytest.raises(SweeperError, match="its code, or a package under it, was another"):  # it has no attempt yet
+    with pytest.raises(SweeperError, match="its code or package versions differ"):  # it has no attempt yet
         choose_sources(spec, facts, folder / "results", code.digest, every=False, named=["first"])
     (folder / "mine.py").write_text("def loss(logits, targets): return 2 * logits.sum(1)\n")
     changed = code_of(load_spec(_space(folder, space={"loss": "mine:loss"}, samples=1)))
@@ -352,7 +350,7 @@ def test_what_a_package_adds_is_listed_with_where_it_comes_from_and_checked_by_d
     assert losses["focal"].source != "acme 2.0", "the project's own name is not taken away"
     assert [h.default for h in losses["tempered"].hyperparameters] == ["0.5"]
     assert "worst" in {entry.name for entry in catalogue.list_components("metrics")}
-    (check,) = [check for check in checks() if check.subject == "added by packages"]
+    (check,) = [check for check in checks() if check.subject == "components of packages"]
     assert not check.ok and "loss lost: acme:lost" in check.finding and "hides it" in check.finding
     spec = load_spec(_space(installed, space={"loss": "tempered"}, evaluation={"metrics": "worst"}))
     code = code_of(spec)

@@ -85,7 +85,7 @@ def test_tables_alone_are_a_sweep_to_everyone(tmp_path: Path) -> None:
         done = runner.invoke(app, [*command, *where])
         assert done.exit_code == 0, (command, done.exception)
         assert command[0] != "status" or "tables only" in done.stdout
-    with pytest.raises(SweeperError, match=r"has no sweep\.yaml: its tables can be read"):
+    with pytest.raises(SweeperError, match=r"has no sweep\.yaml: only its tables can be read"):
         Projection(bare, "sqlite:///unused")
 
 
@@ -106,5 +106,5 @@ def test_one_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
     for find in (find_sweep, results.load):
         with pytest.raises(UnknownSweepError, match=r"no sweep 'smal'(.|\n)*sweeps there: small; did you mean 'small'"):
             find("smal", tmp_path)
-        with pytest.raises(UnknownSweepError, match="no sweeps there yet; start one with `sweeper run"):
+        with pytest.raises(UnknownSweepError, match="there are no sweeps yet; start one with `sweeper run"):
             find("any", tmp_path / "empty")

@@ -21,16 +21,16 @@ def test_what_is_sound_is_read_and_what_is_missing_is_empty(quickstart_folder: P
     ("name", "content", "reason"),
     [
         ("manifest.json", b"", "Expecting value"),
-        ("manifest.json", b"[1]", "holds no mapping"),
-        ("manifest.json", b'{"created": 5}', "created is not what"),
+        ("manifest.json", b"[1]", "is not a mapping"),
+        ("manifest.json", b'{"created": 5}', "created is not valid"),
         ("manifest.json", b'{"created": "2026-11-21T20:4>:17"}', "Invalid isoformat"),
         ("manifest.json", b"[" * 100_000, "recursion"),
         ("manifest.json", b"\xff\xfe", "decode"),
         ("sweep.yaml", b"a: [", "while parsing"),
         ("sweep.yaml", b"\x00", "special characters"),
-        ("sweep.yaml", b"text", "holds no mapping"),
-        ("sweep.yaml", b"objective: {metric: 3}", "objective.metric is not what"),
-        ("sweep.yaml", b"samples: yes", "samples is not what"),
+        ("sweep.yaml", b"text", "is not a mapping"),
+        ("sweep.yaml", b"objective: {metric: 3}", "objective.metric is not valid"),
+        ("sweep.yaml", b"samples: yes", "samples is not valid"),
     ],
 )
 def test_what_is_damaged_is_refused_in_one_sentence(name: str, content: bytes, reason: str, tmp_path: Path) -> None:

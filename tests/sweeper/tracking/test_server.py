@@ -36,7 +36,7 @@ def test_no_process_of_the_server_outlives_the_command(tmp_path: Path) -> None:
 
 
 def test_a_server_is_not_started_for_a_server_or_on_a_port_that_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(SweeperError, match="is a server already"):
+    with pytest.raises(SweeperError, match="is already a server"):
         serve("http://127.0.0.1:5000", 5001)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

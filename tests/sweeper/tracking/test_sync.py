@@ -204,7 +204,7 @@ def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
         drive(sweep, 10_000)
         notes = follower.wait(0.1)
     assert notes
-    with pytest.raises(SweeperError, match="cannot be filled"), monkeypatch.context() as patch:
+    with pytest.raises(SweeperError, match="cannot write to MLflow"), monkeypatch.context() as patch:
         patch.setattr(projection, "SYNC_TRIES", 1)
         projection.sync(sweep.root, server.uri)
     server.start()
@@ -329,7 +329,7 @@ def test_a_second_writer_and_an_empty_journal_are_refused_with_a_sentence(random
         projection.sync(sweep.root, uri)
     with (
         projection.Projection(sweep.root, uri).alone(0),
-        pytest.raises(SweeperError, match="another process is filling MLflow"),
+        pytest.raises(SweeperError, match="another process is writing to MLflow"),
     ):
         projection.sync(sweep.root, uri)
 

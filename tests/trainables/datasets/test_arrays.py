@@ -56,7 +56,7 @@ def test_constant_inputs_stay_finite(tmp_path):
         (INPUTS, TARGETS * 2, None, "without gaps"),
         (INPUTS, TARGETS - 1, None, "without gaps"),
         (INPUTS, TARGETS / 2, None, "not whole numbers"),
-        (np.where(INPUTS > 8, np.nan, INPUTS), TARGETS, None, "no finite numbers"),
+        (np.where(INPUTS > 8, np.nan, INPUTS), TARGETS, None, "not finite numbers"),
         (INPUTS, TARGETS, np.where(SPLIT == "val", "valid", SPLIT), "use train, val and test"),
         (INPUTS, TARGETS, np.where(SPLIT == "val", "train", SPLIT), "no samples in split val"),
         (INPUTS, np.array([{}] * 100), None, "cannot be read as .npz"),

@@ -70,7 +70,7 @@ def test_a_download_is_checked_and_kept(tmp_path, server):
 def test_an_interrupted_download_goes_on_where_it_stopped(tmp_path, server):
     source = source_of(server.url + "/data")
     server.cut_after = 100_000
-    with pytest.raises(DataSetUnavailableError, match="run again to go on"):
+    with pytest.raises(DataSetUnavailableError, match="run again to continue"):
         fetch(source, tmp_path, download=True)
     assert not (tmp_path / "file.bin").exists()
     server.cut_after = None

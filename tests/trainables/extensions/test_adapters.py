@@ -111,8 +111,8 @@ def test_a_subclass_of_ours_is_not_ours_and_a_component_is_taken_as_it_is(own):
         ("own_losses:number", "is a int; a loss is a subclass of trainables.losses.Loss"),
         ("own_loses:scaled", "there is no module 'own_loses' in "),
         ("own_losses.py:scaled", "there is no module 'own_losses.py'"),
-        ("own_losses:", "is no import path"),
-        ("own losses:scaled", "is no import path"),
+        ("own_losses:", "is not an import path"),
+        ("own losses:scaled", "is not an import path"),
         ("broken:Loss", "broken.py:2: ZeroDivisionError: division by zero"),
         ("missing:Loss", "missing.py:1: ModuleNotFoundError: No module named 'nowhere'"),
         ("untidy:Loss", "untidy.py:1: SyntaxError"),
@@ -133,7 +133,7 @@ def test_what_cannot_be_used_is_one_sentence_with_the_users_line(own, name, said
 def test_an_optimizer_cannot_be_ones_own():
     from trainables.training.recipe import OPTIMIZERS
 
-    assert "takes no optimizer of your own" in (OPTIMIZERS.fault("torch.optim:SGD") or "")
+    assert "your own optimizer is not supported" in (OPTIMIZERS.fault("torch.optim:SGD") or "")
 
 
 def test_a_trusted_registry_imports_nothing(own):

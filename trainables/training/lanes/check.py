@@ -1,4 +1,4 @@
-"""Whether replicates may train as lanes: tried out on a few batches against the same replicates trained alone.
+"""Check that replicates can train as lanes: a few batches, compared with the same replicates trained alone.
 
 For the project's own networks and losses tests show it. A user's own are tried where they train: a loss that looks at
 its values in Python cannot be mapped, one that keeps its state elsewhere than in `state_dict` would be mapped wrongly.

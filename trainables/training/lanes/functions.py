@@ -88,7 +88,7 @@ def _embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None, 
 
 
 def needs_lane_functions(model: nn.Module) -> bool:
-    """Tell whether a network drops anything at random while it trains, or has an embedding with padding."""
+    """Return whether a network drops anything at random while it trains, or has an embedding with padding."""
     return any(
         (isinstance(module, nn.Dropout) and module.p > 0)
         or getattr(module, "drop_prob", 0)  # timm's stochastic depth

@@ -20,7 +20,7 @@ from trainables.losses.selective_risk import SelectiveRisk
 class LaneLosses:
     """One mapped loss for several lanes.
 
-    Each lane keeps a loss of its own, with its state and its hooks; under `torch.func.vmap` a copy computes, and
+    Each lane keeps its own loss, with its state and its hooks; under `torch.func.vmap` a copy computes, and
     takes up a lane's state (γ by bin, counts) as a mapped argument.
     """
 

@@ -91,7 +91,7 @@ def _unpackable(configuration: Mapping[str, Any], training: TrainingSettings) ->
 
 
 def is_own(configuration: Mapping[str, Any]) -> bool:
-    """Tell whether the network or the loss of a configuration is the user's own."""
+    """Return whether the network or the loss of a configuration is the user's own."""
     return ARCHITECTURES.is_own(configuration["architecture"]["name"]) or LOSSES.is_own(configuration["loss"]["name"])
 
 
@@ -107,8 +107,8 @@ def chosen_packing(
 ) -> str:
     """Return `fused`, `sequential` or `trials`: the one asked for, or for `auto` the faster of the first two here.
 
-    `auto` never chooses `trials`, which pays where one network fills a card: a process sees only its own share of
-    the machine, so what replicates would gain from processes of their own cannot be measured in one.
+    `auto` never chooses `trials`, which pays where one network fills a GPU: a process sees only its own share of
+    the machine, so what replicates would gain from separate processes cannot be measured in one.
 
     The answer is kept for each network, loss, optimiser, batch size, number of replicates, shape of the data, device
     and arithmetic: in this process, and in `choices` for all processes of the sweep, where the first one to have
@@ -156,7 +156,7 @@ def chosen_packing(
 def _mappable_here(
     build: Callable[[int, DataSet], Replicate], configuration: Mapping[str, Any], seeds: Sequence[int], dataset: DataSet
 ) -> bool:
-    """Tell whether lanes train what their replicates train alone; tried once a process for each kind of both."""
+    """Return whether lanes train what their replicates train alone; tried once a process for each kind of both."""
     # A number hardly changes whether a loss can be mapped; a text, a flag or a count may.
     parts = [{k: v for k, v in configuration[part].items() if not isinstance(v, float)} for part in configuration]
     key = json.dumps([parts, dataset.input_shape, dataset.classes], sort_keys=True, default=str)

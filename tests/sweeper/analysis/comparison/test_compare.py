@@ -41,12 +41,12 @@ def test_where_nothing_can_be_paired_the_best_of_each_is_told(tmp_path: Path) ->
     first = write_sweep(tmp_path / "first", configurations=12, samples=60)
     second = write_sweep(tmp_path / "second", space="gamma", configurations=4, samples=60, failures=0)
     text = text_of(first, second)
-    assert "nothing can be paired" in text
+    assert "no pairs to compare" in text
     for folder in (first, second):
         board = leaderboard(Results(folder))
         line = next(line for line in text.splitlines() if line.startswith(f"best of {folder.name}: "))
         assert board.value(board.finished[0]) in line and board.finished[0]["trial"] in line
-        assert f"the best of {len(board.finished)} finished" in line
+        assert f", best of {len(board.finished)} finished" in line
 
 
 @pytest.fixture()
@@ -94,7 +94,7 @@ def test_sweeps_without_a_common_configuration(pair: tuple[Path, Path], tmp_path
     other = write_sweep(tmp_path / "other", configurations=4, failures=0, samples=60, seed=5)
     found = compare(Results(pair[0]), Results(other))
     assert (found.shared, found.finished, list(found.metrics)) == (0, 0, [])
-    assert "nothing can be paired" in text_of(pair[0], other)
+    assert "no pairs to compare" in text_of(pair[0], other)
 
 
 def test_differences_of_nested_values() -> None:

@@ -92,7 +92,7 @@ def test_other_data_other_networks_and_rehearsals_fill_nothing(sweep: Results) -
     edit_specification(sweep.folder, dataset={"name": "cifar10"}, rehearsed=["digits stand in for cifar10"])
     rehearsed = paper_table("mukhoti-1", [Results(sweep.folder)])
     assert (rehearsed.filled, list(rehearsed.rehearsals)) == (0, ["cifar"])
-    assert "left out, because they are rehearsals: cifar" in format_paper_table(rehearsed, "markdown")
+    assert "rehearsals left out: cifar" in format_paper_table(rehearsed, "markdown")
 
 
 def test_post_hoc_options_must_be_those_in_print(sweep: Results) -> None:
