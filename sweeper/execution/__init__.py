@@ -1,4 +1,5 @@
-"""Running and resuming a sweep: the driver decides, Ray executes, controllers steer.
+"""Running and resuming a sweep, from its search space to its report.
 
-Imports everything here but `cli` and `remote`; `ray` in `executor` and the files whose names begin with `ray_`.
+`driver` decides what runs next, `controllers` steer, `local` and `ray` carry trials out. Imports everything here but
+`api`, `cli` and `remote`; `ray` in the folder of that name alone.
 """

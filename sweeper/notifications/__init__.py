@@ -1,4 +1,4 @@
 """Notifications to webhooks and commands. A failure here never fails the sweep.
 
-Imports the state of a sweep and its progress; nothing imports it but `running`, `cli` and the check of a space.
+Imports the state of a sweep and its progress.
 """

@@ -1,4 +1,4 @@
-"""Estimates before training: trials, time, GPU-hours, nodes, prices.
+"""Estimates before training: trials, time, GPU-hours, nodes, prices; and what this machine lacks.
 
-Imports `spec`, `search` and `trainables`; neither journal nor tables.
+Imports `space`, `scheduling` and `trainables`; neither journal nor tables.
 """

@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster elsewhere: sent there, asked after, reached through its Jobs API.
+"""Sweeps on a Ray cluster elsewhere, submitted and watched through its Jobs API.
 
-Imports `store` and `spec`; `ray` in `cluster` alone.
+Imports `storage` and `space`; `ray` in `cluster` alone.
 """

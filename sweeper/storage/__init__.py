@@ -1,4 +1,4 @@
-"""The location of a sweep's files without a shared folder: a store's addresses, journal, lease and mirror.
+"""Where a sweep's files are: names, manifests and leases in a folder, and the same in an object store.
 
-Imports `ids`, `journal` and `trainables.worker.object_store`.
+Imports `journal`, `space`, `tables` and `trainables.worker.object_store`.
 """

@@ -1,5 +1,5 @@
 """Parquet tables: projections of the journal, which can be rebuilt from it.
 
-Sinks import journal, state and schemas, and nothing that runs a sweep; `mlflow` only in files that begin with it. A
-sink is what `sweeper.execution.driver.driver.Sink` asks for, and `sweeper.execution.runner` hands it to the driver.
+Imports journal, state and schemas, and nothing that runs a sweep. The writer is a `Sink` of
+`sweeper.execution.driver.recorder`, which `sweeper.execution.assembly` hands to the driver.
 """
