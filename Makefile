@@ -34,7 +34,7 @@ rehearse: $(DEVELOPMENT)
 
 # The full fault suite: twenty random kills each of driver, trial processes, nodes and head; half an hour on two cores.
 test-faults: $(DEVELOPMENT)
-	$(BIN)/python -m pytest tests/faults -s -m "slow or not slow" --timeout 3600
+	TEST_SEED=random $(BIN)/python -m pytest tests/faults -s -m "slow or not slow" --timeout 3600
 
 check: $(DEVELOPMENT)
 	$(BIN)/ruff check .

@@ -78,8 +78,8 @@ def _noting(folder: Path, eat: Callable[[float], None]) -> type:
 
         def step(self) -> dict[str, Any]:
             share = ray.get_runtime_context().get_assigned_resources().get("GPU")
-            assert share == self._settings.gpu, "what Ray reserves is what the process is capped at"
-            trial = self._trial.assignment if self._trial is not None else self._assignments[0]
+            assert share == self._assignments.settings.gpu, "what Ray reserves is what the process is capped at"
+            trial = self._assignments.current
             began = time.time()
             time.sleep(0.3)
             try:

@@ -58,8 +58,10 @@ class LargeTables:
     A file becomes visible only after its evaluation was journaled, and keeps its name and content from then on.
     """
 
-    def __init__(self, generations: Generations, arrivals: Arrivals | None = None) -> None:
-        self._generations, self._arrivals = generations, arrivals
+    def __init__(
+        self, generations: Generations, schemas: Mapping[str, pa.Schema], arrivals: Arrivals | None = None
+    ) -> None:
+        self._generations, self._schemas, self._arrivals = generations, schemas, arrivals
         self._waiting: dict[str, dict[str, int]] = {table: {} for table in LARGE_TABLES}
         self._published = dict.fromkeys(LARGE_TABLES, 0)
 
@@ -190,10 +192,18 @@ class LargeTables:
                     # Reading compares every page with its checksum.
                     pass
                 listed = (file.metadata.metadata or {}).get(MERGED_KEY)
+                self._require_columns(part, file.schema_arrow)
         except (OSError, ValueError) as error:
             self._warn(part, str(error))
             return None
         return set(listed.decode().split()) if listed is not None else {part.name}
+
+    def _require_columns(self, part: Path, found: pa.Schema) -> None:
+        """Raise ValueError for a column that the table lacks: names lie outside of the pages that have checksums."""
+        expected = self._schemas[part.parent.name]
+        for field in found:
+            if expected.get_field_index(field.name) < 0 or expected.field(field.name).type != field.type:
+                raise ValueError(f"its column {field.name!r} ({field.type}) is none of the table's")
 
     def _warn(self, part: Path, reason: str) -> None:
         kept = self._generations.set_aside(part)

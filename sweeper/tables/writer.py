@@ -144,7 +144,7 @@ class ParquetSink:
         self._state = SweepState(self._configurations)
         self._rows = JournalRows()
         self._buffers = {table: PartBuffer(table, self._schemas[table]) for table in SCALAR_TABLES}
-        self._large = LargeTables(self._generations, self._arrivals)
+        self._large = LargeTables(self._generations, self._schemas, self._arrivals)
         self._changed = False
 
     def _open(self) -> None:

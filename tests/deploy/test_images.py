@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import random
 import re
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from tests.deploy.misspelling import fields, misspelt
+from tests.seeds import drawn_seed
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -101,8 +101,7 @@ def test_compose_is_valid() -> None:
 
 
 def test_a_misspelt_field_of_compose_is_noticed() -> None:
-    seed = int(os.environ.get("MISSPELLING_SEED", random.randrange(2**32)))
-    print(f"MISSPELLING_SEED={seed}")
+    seed = drawn_seed()
     rng = random.Random(seed)
     document = yaml.safe_load(COMPOSE.read_text())
     document = {key: value for key, value in document.items() if not key.startswith("x-")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import yaml
 from tests.deploy.kubernetes import OWN_NAMES, crd_folder, faults, pod_templates, reference_faults
 from tests.deploy.kustomize import build
 from tests.deploy.misspelling import fields, misspelt
+from tests.seeds import drawn_seed
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -43,8 +43,7 @@ def test_files_are_valid(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_misspelt_field_is_noticed(path: Path) -> None:
-    seed = int(os.environ.get("MISSPELLING_SEED", random.randrange(2**32)))
-    print(f"MISSPELLING_SEED={seed}")
+    seed = drawn_seed()
     rng = random.Random(seed)
     for resource in _resources(path):
         selector = resource["kind"] == "Service"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.deploy.misspelling import fields, misspelt
+from tests.seeds import drawn_seed
 
 LAUNCHER = Path(__file__).parents[2] / "deploy/ray"
 FILES = sorted(LAUNCHER.glob("*.yaml"))
@@ -94,8 +94,7 @@ def test_files_are_valid(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_misspelt_field_is_noticed(path: Path) -> None:
-    seed = int(os.environ.get("MISSPELLING_SEED", random.randrange(2**32)))
-    print(f"MISSPELLING_SEED={seed}")
+    seed = drawn_seed()
     rng = random.Random(seed)
     document = _load(path)
     # Node types and mounted paths have names of their own; a wrong name of the head's type is told by head_node_type.

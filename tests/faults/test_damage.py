@@ -20,6 +20,7 @@ from sweeper.results import load
 from tests.faults.reference import SMALL, check_survived, undisturbed
 from tests.faults.small_disk import SmallDisk
 from tests.running import command, kill, started, sweeper, wait_for_records, write_space
+from tests.seeds import drawn_seed
 
 CLOCK_AN_HOUR_BACK = """
 import time
@@ -51,7 +52,7 @@ def copy(finished: Path, tmp_path: Path) -> SweepPaths:
 
 @pytest.fixture
 def draw() -> random.Random:
-    seed = random.randrange(2**32)
+    seed = drawn_seed()
     print(f"damage drawn with seed {seed}")
     return random.Random(seed)
 

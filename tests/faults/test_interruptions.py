@@ -13,6 +13,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from tests.polling import Poller
 from tests.running import command, kill, metrics_by_key, reports, started, sweeper, wait_for_records, write_space
+from tests.seeds import drawn_seed
 from tests.sweeper.records import fields
 
 
@@ -25,7 +26,7 @@ def ended_once(paths: SweepPaths, configurations: int) -> None:
 
 def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
-    seed = random.randrange(2**32)
+    seed = drawn_seed()
     print(f"kill moment drawn with seed {seed}")
     draw = random.Random(seed)
     with Poller(paths.tables) as poller:
@@ -64,7 +65,8 @@ def test_interrupt_leaves_a_resumable_sweep(tmp_path: Path) -> None:
 
 def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
     """Both are started at the same moment; the one that comes second, and one that would resume, are told."""
-    words = command("run", write_space(tmp_path), "--name", "s", "--no-mlflow", "--cpus", "1")
+    more = ("--set", "samples=60")  # so many that the third comes while the first still drives
+    words = command("run", write_space(tmp_path), "--name", "s", "--no-mlflow", "--cpus", "1", *more)
     paths = SweepPaths(tmp_path / "results" / "s")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     drivers = [subprocess.Popen(words, cwd=tmp_path, **pipes) for _ in range(2)]
@@ -84,13 +86,13 @@ def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
         for driver in drivers:
             driver.kill()
             driver.wait(30)
-    ended_once(paths, 10)
+    ended_once(paths, 60)
     assert [fields(r)["pid"] for r in read_journal(paths.journal) if r.kind == "attempt"] == [driving.pid]
 
 
 def test_stop_is_obeyed(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
-    with started("run", write_space(tmp_path), "--no-mlflow", cwd=tmp_path) as process:
+    with started("run", write_space(tmp_path), "--no-mlflow", "--set", "samples=400", cwd=tmp_path) as process:
         wait_for_records(paths, 3, process)
         asked = sweeper("stop", "small", cwd=tmp_path)
         assert asked.returncode == 0, asked.stderr

@@ -7,7 +7,6 @@ throughout. The short forms run by default, the full ones, 20 kills each, by `ma
 
 from __future__ import annotations
 
-import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.faults.disturbed import Disturbed, here
 from tests.faults.processes import below, fork_servers, kill_ids, trial_processes, wait_until
 from tests.faults.reference import SMALL
 from tests.running import kill, write_space
+from tests.seeds import drawn_seed
 from tests.sweeper.records import fields
 
 FULL = pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
@@ -33,7 +33,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def seed() -> int:
-    drawn = random.randrange(2**32)
+    drawn = drawn_seed()
     print(f"kill moments drawn with seed {drawn}")
     return drawn
 

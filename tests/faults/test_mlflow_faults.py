@@ -29,6 +29,7 @@ from tests.faults.processes import Moments, below, kill_ids
 from tests.faults.reference import SMALL, check_survived, undisturbed
 from tests.mlflow_stores import Server, expected_points, postgresql, rounded
 from tests.running import kill, started, wait_for_records, write_space
+from tests.seeds import drawn_seed
 
 FULL = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -40,7 +41,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def draw() -> random.Random:
-    seed = random.randrange(2**32)
+    seed = drawn_seed()
     print(f"blows drawn with seed {seed}")
     return random.Random(seed)
 

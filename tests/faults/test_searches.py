@@ -6,7 +6,6 @@ has begun. With one trial at a time a search that was killed chooses what the un
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.faults.disturbed import Disturbed, here
 from tests.faults.reference import SMALL
 from tests.running import kill, write_space
+from tests.seeds import drawn_seed
 
 FULL = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -26,7 +26,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("cpus", "kills"), [("1", 1), *(pytest.param(cpus, 20, marks=FULL) for cpus in "12")])
 def test_a_killed_driver_of_a_search(space: Path, tmp_path: Path, cpus: str, kills: int) -> None:
-    seed = random.randrange(2**32)
+    seed = drawn_seed()
     print(f"kill moments drawn with seed {seed}")
     disturbed = Disturbed(space, tmp_path, seed, "--cpus", cpus)
     disturbed.fatal(kills, kill, here)

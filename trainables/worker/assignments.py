@@ -13,7 +13,11 @@ from trainables.worker.trial_settings import Assignment, TrialSettings
 
 
 class Assignments:
-    """Trains assignments; a step ends with the reports of at least one configuration."""
+    """Trains assignments; a step ends with the reports of at least one configuration.
+
+    Attributes:
+        settings: of all trials of the sweep.
+    """
 
     def __init__(self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False) -> None:
         """Prepare this process and load the data set.
@@ -22,7 +26,7 @@ class Assignments:
             settings: of all trials of the sweep.
             leaving: tells whether the node is about to be taken away, so that a trial reports before its time.
         """
-        self._settings, self._leaving = settings, leaving
+        self.settings, self._leaving = settings, leaving
         self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
         prepare_process(settings)
         with self._watchdog.watching():
@@ -30,10 +34,15 @@ class Assignments:
         self._waiting: list[Assignment] = []
         self._trial: Trial | None = None
 
+    @property
+    def current(self) -> Assignment | None:
+        """The assignment that is trained, or the next one; `None` when there is none."""
+        return self._trial.assignment if self._trial is not None else next(iter(self._waiting), None)
+
     def take(self, assignments: Iterable[Assignment]) -> None:
         """Take up other configurations; what a trial before them changed in this process is set again."""
         self._waiting, self._trial = list(assignments), None
-        prepare_process(self._settings)
+        prepare_process(self.settings)
 
     def step(self) -> tuple[Sequence[TrialReport], bool]:
         """Return the reports of one configuration, of several when they are short; and whether these were the last."""
@@ -44,16 +53,17 @@ class Assignments:
             if not self._trial.finished and not reports[-1].failure:
                 break
             self._trial = None
-            if time.monotonic() - started >= self._settings.batch_seconds or self._leaving():
+            if time.monotonic() - started >= self.settings.batch_seconds or self._leaving():
                 break
         return reports, not self._waiting and self._trial is None
 
     def _advance(self) -> TrialReport:
         """Train up to the next report, of the next configuration where none is begun, under the watchdog's eyes."""
-        assignment = self._waiting[0] if self._trial is None else self._trial.assignment
-        shared = self._settings.checkpoints if self._settings.store is None else None
+        assignment = self.current
+        assert assignment is not None
+        shared = self.settings.checkpoints if self.settings.store is None else None
         folder = assignment.checkpoints(shared) if shared is not None else None
         with self._watchdog.watching(folder):
             if self._trial is None:
-                self._trial = Trial(self._waiting.pop(0), self._settings, self._dataset)
+                self._trial = Trial(self._waiting.pop(0), self.settings, self._dataset)
             return self._trial.advance(leaving=self._leaving)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweeper.core.ids import (
@@ -79,6 +79,7 @@ def test_seeds_differ_and_fit_every_generator():
     assert seed_from("a", 12) != seed_from("a1", 2)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first examples import numpy
 @given(CONFIGURATIONS)
 def test_hash_ignores_the_order_of_keys_alone(configuration):
     def reversed_keys(value):

@@ -25,6 +25,7 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
 from tests.faults.reference import SMALL, decisions_of
 from tests.running import metrics_by_key, reports, write_space
+from tests.seeds import drawn_seed
 from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.records import fields, made_body
 
@@ -131,7 +132,7 @@ def test_a_trial_whose_tables_are_damaged_or_that_ran_other_code_in_between_is_t
     source: tuple[Inline, Sweep], tmp_path: Path
 ) -> None:
     inline, first = source
-    seed = random.randrange(2**32)
+    seed = drawn_seed()
     print(f"damage drawn with seed {seed}")
     draw = random.Random(seed)
     victim = draw.choice(sorted((first.paths.tables / "predictions").glob("c*.parquet")))

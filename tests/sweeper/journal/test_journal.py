@@ -15,6 +15,7 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal.journal import Journal, read_journal, record_names, set_aside_damaged
+from tests.seeds import drawn_seed
 from tests.sweeper.records import fields, made_body, made_record
 
 WRITER = """
@@ -150,7 +151,7 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
 
 def test_killing_the_writer_leaves_whole_records_and_a_sequence_that_goes_on(tmp_path):
     """Kill moments are drawn by progress: after a random number of further records, plus random microseconds."""
-    seed = random.SystemRandom().randrange(2**32)
+    seed = drawn_seed()
     print(f"seed {seed}")
     rng = random.Random(seed)
     acknowledged = -1

@@ -226,7 +226,7 @@ def test_files_that_trials_wrote_straight_into_the_tables_are_carried_over(rando
     assert_equals_journal(sweep, expected)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "renamed"])
 def test_damaged_files_are_repaired_or_set_aside_with_a_warning(
     damage: str, random_sweep: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,7 +240,8 @@ def test_damaged_files_are_repaired_or_set_aside_with_a_warning(
         part = max((sweep.paths.tables / table).iterdir(), key=lambda p: p.stat().st_size)
         data = bytearray(part.read_bytes())
         data[40] ^= 1
-        part.write_bytes({"cut": data[:-20], "flip": data, "empty": b""}[damage])
+        renamed = part.read_bytes().replace(b"replicate", b"replicbte")
+        part.write_bytes({"cut": data[:-20], "flip": data, "empty": b"", "renamed": renamed}[damage])
     sweep.sink().rebuild(read_journal(sweep.paths.journal))
     left = {table: len(rows_of(sweep, table)) for table in TABLES}
     assert left == whole | {"predictions": whole["predictions"] - 14}

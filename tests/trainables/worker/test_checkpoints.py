@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.seeds import drawn_seed
 from trainables.worker import checkpoints
 from trainables.worker.checkpoints import (
     checkpoint_epochs,
@@ -153,7 +154,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
 
 
 def test_killing_the_writer_leaves_whole_checkpoints(tmp_path):
-    seed = random.SystemRandom().randrange(2**32)
+    seed = drawn_seed()
     print(f"seed {seed}")
     rng, epoch = random.Random(seed), 0
     for _ in range(3):

@@ -35,7 +35,7 @@ def free_port() -> int:
     [
         (["--address", "127.0.0.1:%d"], {}, "no Ray cluster could be joined at 127.0.0.1:"),
         # A socket's path has to fit into 107 bytes.
-        ([], {"RAY_TMPDIR": "/tmp/none/" + 100 * "x"}, "Ray could not be started on this machine: "),
+        (["--executor", "ray"], {"RAY_TMPDIR": "/tmp/none/" + 100 * "x"}, "Ray could not be started on this machine: "),
     ],
     ids=["nobody answers", "nowhere to start"],
 )
