@@ -142,7 +142,7 @@ def test_mlflow_shows_it(folder: Path, tmp_path: Path) -> None:
 def test_it_is_compared_with_itself(tmp_path: Path) -> None:
     first, second = (copied("digits_small", tmp_path / name) for name in ("results", "others"))
     text = said("compare", first, second)
-    assert "asked: the same" in text and "1 ran to the end in both" in text
+    assert "settings: identical" in text and "1 finished in both" in text
     assert re.search(r"test accuracy +0\.9596 +0\.9596 +\+0 ", text), text
 
 

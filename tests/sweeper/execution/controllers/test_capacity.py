@@ -66,7 +66,7 @@ def test_trials_fit_node_by_node_as_counted_one_by_one() -> None:
 
 def test_a_trial_does_not_span_nodes() -> None:
     two = ClusterView(({"CPU": 1.0}, {"CPU": 1.0}))
-    with pytest.raises(SweeperError, match="no trial fits: one needs 2 cpu, 0 gpu, the cluster has 2 cpu"):
+    with pytest.raises(SweeperError, match="no trial fits: a trial needs 2 cpu, 0 gpu, the cluster has 2 cpu"):
         share_out(Resources(cpu=2, gpu=0), two)
 
 
