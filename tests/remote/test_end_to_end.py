@@ -148,16 +148,16 @@ def test_what_is_wrong_is_one_sentence_with_a_remedy(site: Site) -> None:
     nobody = {"RAY_AUTH_TOKEN_PATH": "", "HOME": str(site.folder)}
     submit = ["submit", str(space), *address]
     for arguments, environment, sentence in (
-        (["status", "--address", "http://127.0.0.1:1"], {}, "nothing answers at http://127.0.0.1:1"),
+        (["status", "--address", "http://127.0.0.1:1"], {}, "nothing responds at http://127.0.0.1:1"),
         (["status", "--address", "head:6379"], {}, "is not the address of a Ray dashboard"),
         (["status", "--address", site.tracking], {}, "refused a request"),
         (["status", *address], nobody, "requires a token, and this environment has none"),
         (["status", *address], {"RAY_AUTH_TOKEN": "0" * 64}, "rejects this environment's token"),
-        (["status", *address], {"RAY_AUTH_TOKEN_PATH": "/none"}, "the token's file /none cannot be read"),
-        (["logs", "unknown", *address], {}, "knows no sweep 'unknown'"),
+        (["status", *address], {"RAY_AUTH_TOKEN_PATH": "/none"}, "the token file /none cannot be read"),
+        (["logs", "unknown", *address], {}, "has no sweep 'unknown'"),
         ([*submit, "--output", "here"], {}, "is a folder on this machine"),
         ([*submit, *output, "--set", "samples=none"], {}, "samples"),
-        ([*submit, *output, "--wait", "--set", "resources.cpu=64"], {}, "no trial fits: one needs 64"),
+        ([*submit, *output, "--wait", "--set", "resources.cpu=64"], {}, "no trial fits: a trial needs 64"),
         ([*submit, "--output", "s3://none/x", "--wait", "--no-mlflow"], {}, "its bucket does not exist"),
     ):
         said = site.sweeper(*arguments, status=2, **environment)
