@@ -30,7 +30,7 @@ from sweeper.tracking.diagrams import DIAGRAM, Diagrams, reliability_diagram, sa
 from sweeper.tracking.questions import as_markdown, questions
 from sweeper.tracking.recalibrations import recalibration_points
 from sweeper.tracking.runs import RunProjection, RunUpdate, SweepDescription
-from sweeper.tracking.sqlite_store import SqliteStore
+from sweeper.tracking.sqlite_store import sqlite_store
 from sweeper.tracking.watchdog import Watchdog
 from trainables.files.locks import LockHeldError, file_lock
 
@@ -67,7 +67,7 @@ class Projection:
             os.environ.setdefault(key, value)
         self.paths = paths = SweepPaths(root.resolve())
         artifacts_at = None if uri.startswith("http") else (paths.root.parent / "mlartifacts" / paths.name).as_uri()
-        kind = SqliteStore if uri.startswith("sqlite:") else ClientStore
+        kind = sqlite_store() if uri.startswith("sqlite:") else ClientStore
         self._store = kind(uri, paths.name, artifacts_at, _questions(paths))
         self._watchdog = watchdog
         if watchdog is not None:
