@@ -27,7 +27,6 @@ PRIVATE = {
     ("ray.tune.execution", "tune_controller"): "RayActorManager",  # where Tune looks it up
     ("ray.tune.execution", "class_cache"): "ENV_VARS_TO_PROPAGATE",  # credentials that Tune would spread
     ("ray.dashboard.modules.dashboard_sdk", "AuthenticationError"): "",  # a job server that asks for a token
-    ("mlflow.store.tracking.dbmodels", "models"): "SqlRun.__table__",  # rows written in bulk, see sqlite_store
 }
 """Module and name → the attribute of it that is used."""
 
@@ -48,17 +47,6 @@ def test_the_installed_release_still_has_the_name(module: str, name: str):
     found = getattr(package, name, None) or importlib.import_module(f"{module}.{name}")
     attribute = PRIVATE[module, name]
     assert not attribute or attrgetter(attribute)(found) is not None
-
-
-def test_the_tables_and_the_session_maker_of_mlflow_are_where_they_were(tmp_path):
-    from mlflow.store.tracking.dbmodels import models
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    with client._tracking_client.store.ManagedSessionMaker(read_only=True) as session:
-        assert session.query(models.SqlRun).count() == 0
-    for table in ("SqlTag", "SqlParam", "SqlMetric", "SqlLatestMetric"):
-        assert "run_uuid" in getattr(models, table).__table__.c
 
 
 def test_the_next_major_releases_are_not_let_in():

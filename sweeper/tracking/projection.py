@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -78,9 +80,7 @@ class Projection:
 
     def prepare(self) -> None:
         """Open the store: what takes seconds the first time, and can be done before the journal begins."""
-        # Importing it takes seconds, which are not the store's.
-        import mlflow.tracking  # noqa: F401
-
+        self._store.load()
         with self._asking():
             self._store.prepare()
 
@@ -186,10 +186,12 @@ class Projection:
 
 def store_errors() -> tuple[type[Exception], ...]:
     """Return what a store raises when it is down, slow or broken (requests' exceptions are OSErrors)."""
+    if "mlflow" not in sys.modules:  # a SQLite file is written without it
+        return sqlite3.Error, OSError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, SQLAlchemyError, OSError
+    return MlflowException, SQLAlchemyError, sqlite3.Error, OSError
 
 
 def sentence(error: Exception) -> str:

@@ -94,7 +94,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "server":
         return str(request.getfixturevalue("server").uri)
     if request.param == "client":
-        monkeypatch.setattr("sweeper.tracking.sqlite_store.BULK_VERSIONS", ("3.16",))
+        monkeypatch.setattr("sweeper.tracking.sqlite_store.BULK_VERSIONS", {"3.16": ""})
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
