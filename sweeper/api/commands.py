@@ -95,7 +95,7 @@ def run(
             progress=_progress(),
             executor=executor,
         )
-        return FinishedRun(run_sweep(space, overrides(set), name, options, server), place)
+        return FinishedRun(run_sweep(space, overrides(set), name, options, server), place, options.timings)
 
 
 def resume(
@@ -151,7 +151,7 @@ def resume(
             progress=_progress(),
             executor=executor,
         )
-        return FinishedRun(resume_sweep(name, options, server), place)
+        return FinishedRun(resume_sweep(name, options, server), place, options.timings)
 
 
 def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown[Plan]:

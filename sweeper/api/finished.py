@@ -16,6 +16,7 @@ from sweeper.text.display import as_html, as_text
 
 if TYPE_CHECKING:
     from sweeper.execution.runner import Outcome
+    from sweeper.monitoring.timings import Timings
     from sweeper.remote.cluster import Cluster, RemoteSweep
 
 
@@ -27,6 +28,7 @@ class FinishedRun:
         outcome: `finished`, `stopped` or `interrupted`.
         notes: things to know, one sentence each.
         seconds: wall time, Ray's start included.
+        timings: how long each phase took.
         folder: the results folder on this machine.
         results: its tables, for SQL, Arrow, pandas and Polars.
         report: the page.
@@ -34,9 +36,9 @@ class FinishedRun:
         unfinished: how many trials a `resume` would continue with.
     """
 
-    def __init__(self, outcome: Outcome, output: str) -> None:
+    def __init__(self, outcome: Outcome, output: str, timings: Timings) -> None:
         """Take over a run's outcome; `output` is where its sweeps are."""
-        paths = outcome.sweep.paths
+        paths, self.timings = outcome.sweep.paths, timings
         self.name, self.folder, self.output = outcome.sweep.name, paths.root, output
         self.outcome, self.notes, self.seconds = outcome.outcome, list(outcome.notes), outcome.seconds
         self.results = Results(paths.root)

@@ -13,6 +13,8 @@ from sweeper.cli.completion import complete_space, complete_sweep
 from sweeper.core.executors import Executor
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sweeper.api.finished import FinishedRun
 
 DONE, INCOMPLETE = 0, 1
@@ -57,6 +59,7 @@ Notify = Annotated[
     list[str] | None,
     typer.Option(help="Notify on completion, failure or exhausted budget: '${WEBHOOK}' or a command; repeatable."),
 ]
+Timed = Annotated[bool, typer.Option("--timings", help="Print how long each phase took, in seconds.")]
 RESULTS = "results"
 
 
@@ -68,8 +71,8 @@ def show(content: RenderableType) -> None:
     console.print(content)
 
 
-def finish(done: FinishedRun) -> None:
-    """Print a run's summary, the paths of its results, and the next commands, ready to paste."""
+def finish(done: FinishedRun, timings: bool = False) -> None:
+    """Print a run's summary, the paths of its results, and the next commands, ready to paste; timings on request."""
     from sweeper.reporting.summary import summary
     from sweeper.storage.places import DRIVING, place_of
 
@@ -96,7 +99,21 @@ def finish(done: FinishedRun) -> None:
     say("\nnext")
     for command in next_commands:
         say(f"  {command}")
+    if timings:
+        show(_phases(done))
     raise typer.Exit(DONE if done.complete else INCOMPLETE)
+
+
+def _phases(done: FinishedRun) -> Table:
+    """Return how long each phase of a run took, counted from the start of this process to now."""
+    from sweeper.core.ids import SweepPaths
+    from sweeper.journal.journal import read_journal
+    from sweeper.monitoring.timings import process_began
+
+    done.timings.began = process_began()
+    done.timings.read(read_journal(SweepPaths(done.folder).journal))
+    done.timings.note("summary printed")
+    return done.timings.table()
 
 
 def _short(path: Path) -> str:

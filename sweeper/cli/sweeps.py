@@ -20,6 +20,7 @@ from sweeper.cli.common import (
     Rehearse,
     RunsOn,
     Space,
+    Timed,
     Tracking,
     WaitForNodes,
     finish,
@@ -59,6 +60,7 @@ def run(
     ] = None,
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
+    timings: Timed = False,
 ) -> None:
     """Run a sweep: train the search space's configurations and write tables and a report."""
     from sweeper.api import commands
@@ -79,7 +81,7 @@ def run(
         wait_for_nodes=wait_for_nodes,
         notify=notify or (),
     )
-    finish(done)
+    finish(done, timings)
 
 
 @commands.command()
@@ -101,6 +103,7 @@ def resume(
     executor: RunsOn = "auto",
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
+    timings: Timed = False,
 ) -> None:
     """Resume an interrupted sweep. Finished trials are kept; the others continue from their checkpoints."""
     from sweeper.api import commands
@@ -126,7 +129,7 @@ def resume(
         wait_for_nodes=wait_for_nodes,
         notify=notify or (),
     )
-    finish(done)
+    finish(done, timings)
 
 
 @commands.command()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeper.core.executors import Executor
 from sweeper.execution.controllers.capacity import PATIENCE_SECONDS
 from sweeper.monitoring.live import Progress
+from sweeper.monitoring.timings import Timings
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class RunOptions:
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
         notify: webhooks and commands to tell of this run, besides those of the search space.
         progress: what shows the run while it lasts.
+        timings: takes how long each phase takes.
     """
 
     output: str | Path
@@ -46,3 +48,4 @@ class RunOptions:
     notify: Sequence[str] = ()
     progress: type[Progress] = Progress
     executor: Executor = "auto"
+    timings: Timings = field(default_factory=Timings)

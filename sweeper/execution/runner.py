@@ -120,6 +120,7 @@ def _run_with(
         **manifest_part(own),
         "executor": "ray" if server is None else "local",
     }
+    options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
     keep(own, sweep.paths)
     with mirror_of(sweep.paths, place) as mirror:
@@ -199,12 +200,15 @@ def _drive(
             mirror.collect()
             tables.close()
             write_report(paths.root)
+            options.timings.note("tables and report written")
             mirror.complete(ended=not state.unfinished())
             if driven:
                 notifier.ended(outcome, reason)
             if options.tracking_uri is not None:
                 progress.stage("finishing MLflow logging")
             notes += tables.notes + follower.wait(patience(time.monotonic() - started)) + notifier.wait()
+            options.timings.note("MLflow complete")
+    options.timings.note("processes ended")
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 
 
