@@ -14,6 +14,7 @@ from pathlib import Path
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.records import Record
+from tests.patience import patient
 from tests.sweeper.records import fields
 
 SPACE = """
@@ -51,7 +52,7 @@ def write_space(folder: Path, text: str = SPACE, name: str = "small") -> Path:
 
 def sweeper(*arguments: str | Path, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed."""
-    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=patient(timeout))
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -71,12 +72,12 @@ def started(
         finally:
             if process.poll() is None:
                 process.kill()
-            process.wait(30)
+            process.wait(patient(30))
 
 
 def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[str], timeout: float = 200) -> None:
     """Wait until the journal has `count` records; fails when the process ends before."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patient(timeout)
     while len(record_names(paths.journal)) < count:
         if process.poll() is not None:
             raise AssertionError(f"the sweep ended with {process.returncode} before record {count}")
@@ -88,7 +89,7 @@ def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[st
 def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL a driver and give its workers, which may write for two more seconds, the time to die."""
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait(patient(30))
 
 
 def reports(paths: SweepPaths) -> list[Record]:

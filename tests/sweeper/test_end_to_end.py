@@ -21,6 +21,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from sweeper.storage.sweeps import open_sweep
 from sweeper.tracking.questions import questions
+from tests.patience import patient
 from tests.receiver import receiver
 from tests.running import metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
 from tests.sweeper.records import fields
@@ -53,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         with started("run", write_space(folder), *told, cwd=folder, environment=environment) as process:
             wait_for_records(paths, 1, process)
             watched = sweeper("status", "small", "--watch", cwd=folder)
-            code = process.wait(60)
+            code = process.wait(patient(60))
     stdout, stderr = (folder / "driver.out").read_text(), (folder / "driver.err").read_text()
     assert code == 0, stdout + stderr
     return Finished(folder, paths, stdout, stderr, watched, hook.messages)
