@@ -61,7 +61,8 @@ class Site:
         """Run a command as the user outside; return both of its outputs."""
         done = subprocess.run(
             [sys.executable, "-m", "sweeper", *arguments],
-            cwd=self.folder, env={**self.environment, **environment}, capture_output=True, text=True, timeout=patient(200),
+            cwd=self.folder, env={**self.environment, **environment}, capture_output=True, text=True,
+            timeout=patient(200),
         )  # fmt: skip
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
