@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.core.caching import cache_folder
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.storage.lookup import find_sweep
@@ -64,7 +65,7 @@ def place_of(output: str | Path, use: str) -> Place:
         return Place(Path(output))
     store = Store(str(output))
     digest = hashlib.sha256(store.uri.encode()).hexdigest()[:12]
-    return Place(_cache() / use / digest, store)
+    return Place(cache_folder() / use / digest, store)
 
 
 def split_name(name: str, output: str | Path) -> tuple[str, str]:
@@ -185,10 +186,3 @@ def _is_current(path: Path, entry: Entry) -> bool:
     except FileNotFoundError:
         return False
     return found.st_size == entry.size and found.st_mtime_ns == entry.written
-
-
-def _cache() -> Path:
-    named = os.environ.get("SWEEPER_CACHE")
-    if named:
-        return Path(named).resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "sweeper"

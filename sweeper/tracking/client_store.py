@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweeper.tracking.diagrams import DIAGRAM_TAG
 from sweeper.tracking.runs import GENERATION_TAG, SWEEP_RUN, RunUpdate
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 SEQUENCE_TAG = "journal_sequence"
 """The tag with the newest journal record that a run holds."""
@@ -88,12 +93,19 @@ class ClientStore:
         self.drawn: dict[int, str] = {}
         """Place → the epoch of the diagram that its run has, as `DIAGRAM_TAG` says."""
 
+    def load(self) -> None:
+        """Import what writing needs; that takes seconds, which are not the store's."""
+        import mlflow.tracking  # noqa: F401
+
     def prepare(self) -> None:
         """Open the store, which creates it where it is a file, and the experiment."""
+        self._experiment_id = self._open_experiment()
+
+    @cached_property
+    def _client(self) -> MlflowClient:
         from mlflow.tracking import MlflowClient
 
-        self._client = MlflowClient(tracking_uri=self._uri)
-        self._experiment_id = self._open_experiment()
+        return MlflowClient(tracking_uri=self._uri)
 
     def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
         """Find the runs of sweep `sweep_id`; return the newest record that each place's run holds.

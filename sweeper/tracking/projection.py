@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -30,7 +32,7 @@ from sweeper.tracking.diagrams import DIAGRAM, Diagrams, reliability_diagram, sa
 from sweeper.tracking.questions import as_markdown, questions
 from sweeper.tracking.recalibrations import recalibration_points
 from sweeper.tracking.runs import RunProjection, RunUpdate, SweepDescription
-from sweeper.tracking.sqlite_store import SqliteStore
+from sweeper.tracking.sqlite_store import sqlite_store
 from sweeper.tracking.watchdog import Watchdog
 from trainables.files.locks import LockHeldError, file_lock
 
@@ -67,7 +69,7 @@ class Projection:
             os.environ.setdefault(key, value)
         self.paths = paths = SweepPaths(root.resolve())
         artifacts_at = None if uri.startswith("http") else (paths.root.parent / "mlartifacts" / paths.name).as_uri()
-        kind = SqliteStore if uri.startswith("sqlite:") else ClientStore
+        kind = sqlite_store() if uri.startswith("sqlite:") else ClientStore
         self._store = kind(uri, paths.name, artifacts_at, _questions(paths))
         self._watchdog = watchdog
         if watchdog is not None:
@@ -78,9 +80,7 @@ class Projection:
 
     def prepare(self) -> None:
         """Open the store: what takes seconds the first time, and can be done before the journal begins."""
-        # Importing it takes seconds, which are not the store's.
-        import mlflow.tracking  # noqa: F401
-
+        self._store.load()
         with self._asking():
             self._store.prepare()
 
@@ -186,10 +186,12 @@ class Projection:
 
 def store_errors() -> tuple[type[Exception], ...]:
     """Return what a store raises when it is down, slow or broken (requests' exceptions are OSErrors)."""
+    if "mlflow" not in sys.modules:  # a SQLite file is written without it
+        return sqlite3.Error, OSError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, SQLAlchemyError, OSError
+    return MlflowException, SQLAlchemyError, sqlite3.Error, OSError
 
 
 def sentence(error: Exception) -> str:

@@ -6,12 +6,14 @@ nor the training loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from trainables.models import (
     densenet,
@@ -93,22 +95,45 @@ def build_for(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
     return build_model(name, dataset.input_shape, dataset.classes, **arguments)
 
 
+MOST_COMPUTED = 1_000_000
+"""Networks of more parameters are checked on the meta device. Smaller ones are computed: that takes milliseconds, the
+meta device a second, because it imports torch's compiler."""
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves weights as memory gave them: a check of shapes needs no random numbers, and must not use any up."""
+
+    _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_})
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: Sequence[type],
+        arguments: Sequence[object] = (),
+        options: Mapping[str, object] | None = None,
+    ) -> object:
+        """Call `function`, or return the tensor that it would fill."""
+        return arguments[0] if function in self._DRAWS else function(*arguments, **(options or {}))
+
+
+@torch.no_grad()
 def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]) -> str | None:
     """Return why a configuration's architecture cannot be trained on a data set, or `None`.
 
-    Nothing is computed: the network is built and called with two samples on PyTorch's meta device, which knows
-    shapes only. Meant to run once before a sweep starts. Pretrained weights are not loaded.
+    The network is built, without drawing weights, and called with two samples: computed where it is small, on
+    PyTorch's meta device, which knows shapes only, where it is large. Meant to run once before a sweep starts.
+    Pretrained weights are not loaded.
     """
     described = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
     try:
-        with torch.device("meta"):
-            shapes = dataset.to("meta")
-            if shapes.word_vectors is not None:
-                shapes = replace(shapes, word_vectors=shapes.word_vectors.to("meta"))
-            model = build_for(shapes, described).eval()
+        with _Undrawn():
+            model, data = _placed(dataset, described, "meta")
             if "follows_data" in ARCHITECTURES[str(architecture["name"])].tags:
                 return None  # what it computes is in the data, which the meta device does not hold
-            logits = model(shapes.train.prepare(shapes.train.inputs[:2]))
+            if sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
+                model, data = _placed(dataset, described, "cpu")
+            with torch.device(data.train.inputs.device):
+                logits = model.eval()(data.train.prepare(data.train.inputs[:2]))
     except (ValueError, RuntimeError, AssertionError) as error:
         return f"{architecture['name']} cannot be trained on {dataset.name}: {error}"
     if tuple(logits.shape) != (2, dataset.classes):
@@ -117,3 +142,14 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
             f"{dataset.classes} classes; choose a classification network"
         )
     return None
+
+
+def _placed(
+    dataset: DataSet, architecture: Mapping[str, HyperparameterValue], device: str
+) -> tuple[nn.Module, DataSet]:
+    """Return a network and the data set, both on `device`."""
+    with torch.device(device):
+        data = dataset.to(device)
+        if data.word_vectors is not None:
+            data = replace(data, word_vectors=data.word_vectors.to(device))
+        return build_for(data, architecture), data

@@ -28,7 +28,13 @@ REQUEST = struct.Struct("<cq")
 ANSWER = struct.Struct("<q")
 """The process id of the child that was forked, or the exit code that a child ended with."""
 
-PRELOADED = ("trainables.worker.local_process", "trainables.datasets", "trainables.models", "trainables.losses")
+PRELOADED = (
+    "trainables.worker.local_process",
+    "trainables.datasets",
+    "trainables.models",
+    "trainables.losses",
+    "torch._dynamo",  # which torch imports for the first optimizer step: a second, once instead of in each child
+)
 
 _PR_SET_PDEATHSIG = 1
 

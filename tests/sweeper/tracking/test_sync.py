@@ -24,6 +24,7 @@ from sweeper.tracking import sync as projection
 from sweeper.tracking.client_store import ClientStore
 from sweeper.tracking.follower import MlflowFollower
 from sweeper.tracking.runs import RUN_STATUS
+from sweeper.tracking.sqlite_store import SqliteStore, sqlite_store
 from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
 from tests.patience import patient
 from tests.sweeper.records import fields, made_body
@@ -94,7 +95,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "server":
         return str(request.getfixturevalue("server").uri)
     if request.param == "client":
-        monkeypatch.setattr("sweeper.tracking.projection.SqliteStore", ClientStore)
+        monkeypatch.setattr("sweeper.tracking.sqlite_store.BULK_VERSIONS", {"3.16": ""})
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
@@ -113,6 +114,15 @@ def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_no
     again = projection.sync(sweep.root, store)
     assert (again.runs, again.points) == (0, 0)
     assert_complete(sweep, store)
+
+
+def test_the_installed_mlflow_is_written_in_bulk_and_an_untested_one_through_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert sqlite_store() is SqliteStore, "constraints.txt has a new MLflow: test it, then add it to BULK_VERSIONS"
+    for untested in ("3.18.1", "4.0.0", "3.170.0"):
+        monkeypatch.setattr("sweeper.tracking.sqlite_store.version", lambda _, untested=untested: untested)
+        assert sqlite_store() is ClientStore, untested
 
 
 def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: Any, tmp_path: Path) -> None:

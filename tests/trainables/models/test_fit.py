@@ -1,5 +1,8 @@
 """Networks and data sets that do not go together are found before anything runs."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -57,3 +60,14 @@ def test_text_networks_take_vocabulary_and_vectors_from_the_data():
     assert torch.equal(model.embedding.weight[1:], vectors[1:]) and model(tokens.inputs).shape == (6, 3)
     assert build_for(data, {"name": "text_average", "vocabulary": 40}).embedding.embedding_dim == 12
     assert fit_fault(data, {"name": "text_average"}) is None
+
+
+def test_the_check_does_not_import_the_compiler():
+    """Drawing a weight on the meta device would, which costs every command a second."""
+    script = (
+        "import sys; from trainables.datasets import load_dataset; from trainables.models import fit_fault\n"
+        "assert fit_fault(load_dataset('digits'), {'name': 'resnet8'}) is None\n"
+        "assert fit_fault(load_dataset('digits'), {'name': 'mlp'}) is None\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
