@@ -14,7 +14,34 @@ import torch
 from tests.patience import patient
 from tests.seeds import DEFAULT, VARIABLE
 
-LONGEST = ("remote/test_end_to_end.py",)
+LONGEST = (
+    "remote/test_end_to_end.py",
+    "faults/test_kills.py",
+    "faults/test_interruptions.py",
+    "sweeper/tracking/test_sync.py",
+    "faults/test_autoscaling.py",
+    "faults/test_damage.py",
+    "sweeper/test_end_to_end.py",
+    "sweeper/execution/ray/test_card_probe.py",
+    "sweeper/test_planted_secrets.py",
+    "test_rehearsals.py",
+    "remote/test_store.py",
+    "test_release_0_1.py",
+    "sweeper/tracking/test_server.py",
+    "deploy/test_drain_on_warning.py",
+    "sweeper/execution/ray/test_session.py",
+    "faults/test_replicates_apart.py",
+    "sweeper/execution/test_runner.py",
+    "fuzzing/test_fuzzing.py",
+    "sweeper/execution/local/test_executor.py",
+    "faults/test_searches.py",
+    "faults/test_hangs.py",
+    "sweeper/tables/test_writer.py",
+    "release/test_contributing.py",
+    "sweeper/api/test_commands.py",
+    "sweeper/monitoring/test_notebook.py",
+    "faults/test_endings.py",
+)
 """Files whose tests take longest, the longest first; a list that is out of date costs time and nothing else."""
 
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
