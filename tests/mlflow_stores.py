@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.patience import patient
 from tests.sweeper.records import fields
 
 POSTGRESQL = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/bin"))
@@ -45,7 +46,7 @@ class Server:
         environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
-        until = time.monotonic() + 240
+        until = time.monotonic() + patient(240)
         while time.monotonic() < until and self.process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:

@@ -10,6 +10,7 @@ import duckdb
 import pyarrow.dataset as ds
 
 from sweeper.core.ids import TABLES
+from tests.patience import patient
 
 KEYS = {
     "trials": "trial, replicate",
@@ -41,7 +42,7 @@ class Poller:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(patient(60))
 
     def _poll(self) -> None:
         while not self._stop.is_set():

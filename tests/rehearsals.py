@@ -1,6 +1,6 @@
 """Rehearsing shipped search spaces for real, one after the other on one Ray: `make rehearse`; short ones in tests.
 
-    python -m tests.rehearsals [--output FOLDER] [--json] [NAME …]
+    python -m tests.rehearsals [--output FOLDER] [--executor local] [--json] [NAME …]
 
 Prints a row a file: minutes, rows of every table, verdicts that were formed, and what is missing. Exit status 1 when a
 rehearsal failed or left a table empty.
@@ -9,6 +9,7 @@ rehearsal failed or left a table empty.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -111,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="search spaces; all that ship if none is named")
     parser.add_argument("--output", type=Path, help="folder of results; a temporary one if unset")
     parser.add_argument("--cpus", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--executor", choices=("local", "ray"), default="ray")
     parser.add_argument("--json", action="store_true", help="machine-readable")
     chosen: Any = parser.parse_args(arguments)
     names = chosen.names or sorted(packaged_files())
@@ -118,7 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.execution.ray.session import ray_session
 
     done: list[Rehearsed] = []
-    with tempfile.TemporaryDirectory(prefix="rehearsals-") as scratch, ray_session(None, chosen.cpus):
+    on_ray = ray_session(None, chosen.cpus) if chosen.executor == "ray" else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory(prefix="rehearsals-") as scratch, on_ray:
         for name in names:
             done.append(rehearse(name, (chosen.output or Path(scratch)).resolve(), chosen.cpus))
             if not chosen.json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -10,10 +12,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
+from sweeper.cli.main import main
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.records import Record
+from tests.patience import patient
 from tests.sweeper.records import fields
 
 SPACE = """
@@ -51,7 +56,26 @@ def write_space(folder: Path, text: str = SPACE, name: str = "small") -> Path:
 
 def sweeper(*arguments: str | Path, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it printed."""
-    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=patient(timeout))
+
+
+def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which saves the imports; for tests of what it does and not of how it starts.
+
+    Progress, which goes to the terminal's own descriptor while a sweep runs, is not in what it printed.
+    """
+    words, code = ["sweeper", *map(str, arguments)], 0
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        mock.patch.object(sys, "argv", words),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -71,12 +95,12 @@ def started(
         finally:
             if process.poll() is None:
                 process.kill()
-            process.wait(30)
+            process.wait(patient(30))
 
 
 def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[str], timeout: float = 200) -> None:
     """Wait until the journal has `count` records; fails when the process ends before."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patient(timeout)
     while len(record_names(paths.journal)) < count:
         if process.poll() is not None:
             raise AssertionError(f"the sweep ended with {process.returncode} before record {count}")
@@ -88,7 +112,7 @@ def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[st
 def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL a driver and give its workers, which may write for two more seconds, the time to die."""
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait(patient(30))
 
 
 def reports(paths: SweepPaths) -> list[Record]:

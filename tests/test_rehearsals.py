@@ -16,7 +16,8 @@ import pytest
 from search_spaces import packaged_files
 from sweeper.analysis.judging import judge_claims, verdict_lines
 from sweeper.results import load
-from tests.running import sweeper
+from tests.patience import patient
+from tests.running import in_process
 
 SHORT = ("claim_flipped_labels", "mukhoti_figures_2_3_4")
 """A small network on digits with a claim, and a CIFAR recipe on the stand-in: about 20 s of processor time together."""
@@ -30,17 +31,18 @@ class Finished:
     summaries: list[dict[str, Any]]
 
 
-def rehearsed(output: Path, names: tuple[str, ...], timeout: float) -> Finished:
-    """Rehearse files in a process of its own, on one Ray."""
-    command = [sys.executable, "-m", "tests.rehearsals", "--json", "--cpus", "2", "--output", str(output), *names]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+def rehearsed(output: Path, names: tuple[str, ...], executor: str, timeout: float) -> Finished:
+    """Rehearse files in a process of its own."""
+    command = [sys.executable, "-m", "tests.rehearsals", "--json", "--cpus", "2", "--executor", executor]
+    command += ["--output", str(output), *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(timeout))
     assert done.stdout, done.stderr[-3000:]
     return Finished(output, json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    return rehearsed(tmp_path_factory.mktemp("rehearsals"), SHORT, 560)
+    return rehearsed(tmp_path_factory.mktemp("rehearsals"), SHORT, "local", 560)
 
 
 @pytest.mark.timeout(600)
@@ -64,7 +66,7 @@ def test_its_verdicts_its_status_and_its_summary_say_what_they_are(finished: Fin
     results = load("claim_flipped_labels-rehearsal", finished.output)
     lines = verdict_lines(judge_claims(results), rehearsal=True)
     assert lines and all(line.startswith("REHEARSAL") for line in lines)
-    status = sweeper("status", "--output", finished.output, cwd=finished.output)
+    status = in_process("status", "--output", finished.output, cwd=finished.output)
     assert status.stdout.count("(rehearsal)") == len(SHORT), status.stdout + status.stderr
 
 
@@ -72,4 +74,4 @@ def test_its_verdicts_its_status_and_its_summary_say_what_they_are(finished: Fin
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", sorted(packaged_files()))
 def test_every_rehearsal(tmp_path: Path, name: str) -> None:
-    assert rehearsed(tmp_path, (name,), 3500).summaries[0]["faults"] == []
+    assert rehearsed(tmp_path, (name,), "ray", 3500).summaries[0]["faults"] == []

@@ -19,7 +19,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import record_names
 from sweeper.results import load
 from tests.faults.reference import decisions_of
-from tests.running import reports, sweeper
+from tests.running import in_process, reports
 
 FIXTURES = Path(__file__).parent / "fixtures" / "release_0_1"
 STATUSES = {  # of replicates: two of every trial
@@ -101,7 +101,7 @@ def test_resumed_it_ends_and_keeps_what_it_had(folder: Path) -> None:
     ended = rows(folder, f"trial IN {trials}")
     journal = {name: (paths.journal / name).read_bytes() for name in record_names(paths.journal)}
     before = reports(paths)
-    done = sweeper("resume", folder.name, "--no-mlflow", "--cpus", "2", cwd=folder.parent.parent, timeout=540)
+    done = in_process("resume", folder.name, "--no-mlflow", "--cpus", "2", cwd=folder.parent.parent)
     assert done.returncode == 0, done.stderr
     assert set(statuses(folder)) == {"completed", "early_stopped"}
     assert {name: (paths.journal / name).read_bytes() for name in journal} == journal, "records never change"

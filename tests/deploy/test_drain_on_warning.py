@@ -18,6 +18,7 @@ import yaml
 
 from tests.deploy.kubernetes import faults
 from tests.deploy.metadata_service import Metadata, metadata_service
+from tests.patience import patient
 from tests.remote.services import node_id, ray_nodes, wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -129,10 +130,10 @@ def test_a_clouds_warning_drains_the_node_once(tmp_path: Path, cloud: str, kind:
             wait_until(lambda: len(metadata.asked) >= asked + 4, 60, "more looks")
             assert machine.calls() == [], "without a warning nothing is drained"
             with _ended(machine.start(cloud, f"--metadata={metadata.address}")) as second:
-                assert second.wait(60) == 1
+                assert second.wait(patient(60)) == 1
             assert "another watcher runs" in machine.log.read_text()
             notice = _warn(metadata, kind)
-            assert watcher.wait(90) == 0, machine.log.read_text()
+            assert watcher.wait(patient(90)) == 0, machine.log.read_text()
         assert raylet.poll() is None
     calls = machine.calls()
     assert len(calls) == 1 + refusals
@@ -151,18 +152,18 @@ def test_a_pods_end_waits_until_its_node_has_ended(tmp_path: Path) -> None:
                 hook.wait(3)
             raylet.kill()
             raylet.wait()
-            assert hook.wait(30) == 0
+            assert hook.wait(patient(30)) == 0
         assert len(machine.calls()) == 1
         assert 1 <= _drained(machine, machine.calls()[0]) <= 50
     with _ended(machine.start("now")) as again:
-        assert again.wait(30) == 0, "no node, nothing to wait for"
+        assert again.wait(patient(30)) == 0, "no node, nothing to wait for"
     assert len(machine.calls()) == 1
 
 
 def test_a_head_that_never_accepts_is_told_and_does_not_hold_up_the_end(tmp_path: Path) -> None:
     machine = Machine(tmp_path, refusals=1000)
     with machine.raylet(), _ended(machine.start("now", "--seconds=3")) as hook:
-        assert hook.wait(40) == 1
+        assert hook.wait(patient(40)) == 1
     assert "1 Ray nodes run here, 0 of them drained" in machine.log.read_text()
 
 
@@ -216,7 +217,7 @@ def test_a_clouds_warning_drains_a_real_node(tmp_path: Path) -> None:
             wait_until(lambda: metadata.tokens, 60, "a first look")
             assert "DRAINING" not in _states(access, head).values()
             _warn(metadata, "spot")
-            assert watcher.wait(120) == 0, log.read_text()
+            assert watcher.wait(patient(120)) == 0, log.read_text()
         assert f"node {identity} is draining" in log.read_text()
         states = _states(access, head)
         assert states[warned] == "DRAINING" != states[other], states

@@ -23,6 +23,7 @@ from typing import Any
 
 from tests.faults.cluster import QUICK_DEATHS, TOKEN
 from tests.faults.processes import kill_ids
+from tests.patience import patient
 
 IDLE_MINUTES = 0.05
 SAMPLE_SECONDS = 0.5
@@ -158,7 +159,7 @@ def _sample_until_told(address: str, metrics: str, timeline: Path, head: subproc
     """Say the address and where metrics are once the head answers; write what is there until the input ends."""
     from ray._raylet import GcsClient
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patient(60)
     while True:
         try:
             client = GcsClient(address)

@@ -13,6 +13,7 @@ from sweeper.core.ids import SweepPaths
 from tests.faults.cluster import QUICK_DEATHS
 from tests.faults.processes import Moments
 from tests.faults.reference import check_survived, undisturbed
+from tests.patience import patient
 from tests.polling import Poller
 from tests.running import started
 
@@ -62,7 +63,7 @@ class Disturbed:
             moments = self._moments(paths)
             moment = moments.draw(process) if len(self.fallen) < kills else None
             if moment is None:
-                assert process.wait(200) == 0, self._said()
+                assert process.wait(patient(200)) == 0, self._said()
                 return True
             strike(process)
             self.fallen.append(moment)
@@ -80,7 +81,7 @@ class Disturbed:
                 while len(self.fallen) < kills and (moment := moments.draw(process)) is not None:
                     strike(process)
                     self.fallen.append(moment)
-                assert process.wait(200) == 0, self._said()
+                assert process.wait(patient(200)) == 0, self._said()
             self._check(paths, poller, number)
             if len(self.fallen) >= kills:
                 return

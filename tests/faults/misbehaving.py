@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.ids import SweepPaths
+from tests.patience import patient
 
 BAD = 1
 """The configuration that misbehaves."""
@@ -100,7 +101,7 @@ def misbehave(
         env={**os.environ, **(environment or {}), "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=patient(280),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split()[-1] == "finished", done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import record_names
+from tests.patience import patient
 
 POLL_SECONDS = 0.001
 
@@ -134,14 +135,14 @@ class Moments:
 
 def wait_until(reached: Callable[[], bool], timeout: float = 60) -> None:
     """Wait for something that comes soon; fails when it does not."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patient(timeout)
     while not reached():
         assert time.monotonic() < deadline, f"it did not come in {timeout} s"
         time.sleep(POLL_SECONDS)
 
 
 def _until(reached: Callable[[], bool], process: subprocess.Popen[str], timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patient(timeout)
     while not reached():
         if process.poll() is not None:
             return False

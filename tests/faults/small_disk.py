@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
+from tests.patience import patient
+
 HOLD = 'mount -t tmpfs -o size="$1" tmpfs "$0" && echo mounted && cat'
 
 
@@ -52,7 +54,7 @@ class SmallDisk:
         """Run a command inside to its end and return what it printed."""
         enter = ["nsenter", "--target", str(self._holder.pid), "--user", "--mount", "--preserve-credentials"]
         words = [*enter, f"--wd={cwd}", *command]
-        return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=240)
+        return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=patient(240))
 
     def remount(self, options: str) -> None:
         """Change the disk, e.g. `ro` or `rw,size=64m`."""

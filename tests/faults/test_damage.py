@@ -19,7 +19,7 @@ from sweeper.journal.journal import read_journal, record_names
 from sweeper.results import load
 from tests.faults.reference import SMALL, check_survived, undisturbed
 from tests.faults.small_disk import SmallDisk
-from tests.running import command, kill, started, sweeper, wait_for_records, write_space
+from tests.running import command, in_process, kill, started, sweeper, wait_for_records, write_space
 from tests.seeds import drawn_seed
 
 CLOCK_AN_HOUR_BACK = """
@@ -38,7 +38,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(space: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which a sweep was run to its end as `results/whole`."""
     folder = tmp_path_factory.mktemp("finished")
-    run = sweeper("run", space, "--name", "whole", "--no-mlflow", "--cpus", "1", cwd=folder)
+    run = in_process("run", space, "--name", "whole", "--no-mlflow", "--cpus", "1", cwd=folder)
     assert run.returncode == 0, run.stdout + run.stderr
     return folder
 
@@ -76,7 +76,7 @@ def test_a_damaged_record_is_named_and_nothing_is_run(
     damage(victim, draw)
     before = sorted(path.name for path in copy.journal.iterdir())
     for arguments in (["status", "whole"], ["status", "whole", "--audit"], ["resume", "whole", "--no-mlflow"]):
-        answer = sweeper(*arguments, cwd=tmp_path)
+        answer = in_process(*arguments, cwd=tmp_path)
         assert answer.returncode == 2, arguments
         assert victim.name in answer.stderr and "--discard-damaged" in answer.stderr
         assert "Traceback" not in answer.stderr
@@ -114,7 +114,7 @@ def test_damaged_tables_are_made_again_or_set_aside_aloud(
             flip_a_bit(part, draw)
     victim = draw.choice(sorted((copy.tables / "predictions").glob("c*.parquet")))
     flip_a_bit(victim, draw)
-    answer = sweeper("resume", "whole", "--no-mlflow", cwd=tmp_path)
+    answer = in_process("resume", "whole", "--no-mlflow", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     mended = load(copy.root)
     for table in ("trials", "epochs", "evaluations", "decisions", "reliability"):

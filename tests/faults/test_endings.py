@@ -13,7 +13,7 @@ from sweeper.results import load
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from tests.faults.reference import SMALL
-from tests.running import sweeper, write_space
+from tests.running import in_process, write_space
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
@@ -58,7 +58,7 @@ def test_a_trial_that_takes_too_long_ends_and_has_its_time_again_when_it_is_resu
 
 def test_a_loss_that_is_not_finite_ends_a_trial_at_once(space: Path, tmp_path: Path) -> None:
     overrides = ["--set", "space.optimizer.lr=1.0e+30", "--set", "samples=2", "--set", "scheduler.grace_epochs=3"]
-    done = sweeper("run", space, "--name", "s", "--no-mlflow", "--cpus", "1", *overrides, cwd=tmp_path)
+    done = in_process("run", space, "--name", "s", "--no-mlflow", "--cpus", "1", *overrides, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     rows = load(SweepPaths(tmp_path / "results" / "s").root).rows("SELECT * FROM trials")
     for row in rows:

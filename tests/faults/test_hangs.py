@@ -40,7 +40,7 @@ def check_neighbours(paths: SweepPaths, space: Path, *, unhurt: bool = True) -> 
         pytest.param("lock_up", 1, ", and could not be interrupted (after 2 tries)", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("executor", ["local", "ray"])
+@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_trial_that_hangs_inside_an_epoch_is_ended(
     tmp_path: Path, executor: str, kind: str, retries: int, said: str
 ) -> None:

@@ -11,10 +11,23 @@ from pathlib import Path
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.results import load
+from tests.patience import patient
 from tests.polling import Poller
-from tests.running import command, kill, metrics_by_key, reports, started, sweeper, wait_for_records, write_space
+from tests.running import (
+    command,
+    in_process,
+    kill,
+    metrics_by_key,
+    reports,
+    started,
+    sweeper,
+    wait_for_records,
+    write_space,
+)
 from tests.seeds import drawn_seed
 from tests.sweeper.records import fields
+
+QUICK = ("--set", "samples=6", "--set", "evaluation.curvature=false")
 
 
 def ended_once(paths: SweepPaths, configurations: int) -> None:
@@ -42,7 +55,7 @@ def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
     ended_once(paths, 10)
     second_attempt = [r for r in read_journal(paths.journal) if fields(r).get("attempt") == 2]
     assert not finished_before & {fields(r)["configuration"] for r in second_attempt if "configuration" in fields(r)}
-    audit = sweeper("status", "small", "--audit", cwd=tmp_path)
+    audit = in_process("status", "small", "--audit", cwd=tmp_path)
     assert audit.returncode == 0, audit.stdout
     rows = load(paths.root).rows("SELECT count(*) AS n FROM trials WHERE status NOT IN ('completed', 'early_stopped')")
     assert rows[0]["n"] == 0
@@ -50,23 +63,23 @@ def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
 
 def test_interrupt_leaves_a_resumable_sweep(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
-    with started("run", write_space(tmp_path), "--no-mlflow", cwd=tmp_path) as process:
+    with started("run", write_space(tmp_path), "--no-mlflow", *QUICK, cwd=tmp_path) as process:
         wait_for_records(paths, 4, process)
         process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 1
+        assert process.wait(patient(90)) == 1
     printed = (tmp_path / "driver.out").read_text()
     assert "  sweeper resume small\n" in printed
     assert "Traceback" not in printed + (tmp_path / "driver.err").read_text()
     assert load(paths.root).rows("SELECT count(*) AS n FROM epochs")[0]["n"] > 0
-    resumed = sweeper("resume", "small", "--no-mlflow", cwd=tmp_path)
+    resumed = in_process("resume", "small", "--no-mlflow", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    ended_once(paths, 10)
+    ended_once(paths, 6)
 
 
 def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
     """Both are started at the same moment; the one that comes second, and one that would resume, are told."""
-    more = ("--set", "samples=60")  # so many that the third comes while the first still drives
-    words = command("run", write_space(tmp_path), "--name", "s", "--no-mlflow", "--cpus", "1", *more)
+    # So many samples that the third comes while the first still drives.
+    words = command("run", write_space(tmp_path), "--name", "s", "--no-mlflow", "--cpus", "1", "--set", "samples=400")
     paths = SweepPaths(tmp_path / "results" / "s")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     drivers = [subprocess.Popen(words, cwd=tmp_path, **pipes) for _ in range(2)]
@@ -77,16 +90,17 @@ def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
         _, said = refused.communicate()
         assert refused.returncode == 2 and "the name 's' is taken" in said and "sweeper resume s" in said, said
         wait_for_records(paths, 1, driving)
-        third = sweeper("resume", "s", "--no-mlflow", cwd=tmp_path)
+        third = in_process("resume", "s", "--no-mlflow", cwd=tmp_path)
         assert third.returncode == 2 and "Traceback" not in third.stderr
         assert f"is already being driven by process {driving.pid} on " in third.stderr, third.stderr
-        out, err = driving.communicate(timeout=200)
-        assert driving.returncode == 0, out + err
+        driving.send_signal(signal.SIGINT)
+        out, err = driving.communicate(timeout=patient(200))
+        assert driving.returncode == 1 and "sweeper resume s" in out, out + err
     finally:
         for driver in drivers:
             driver.kill()
-            driver.wait(30)
-    ended_once(paths, 60)
+            driver.wait(patient(30))
+    metrics_by_key(reports(paths))
     assert [fields(r)["pid"] for r in read_journal(paths.journal) if r.kind == "attempt"] == [driving.pid]
 
 
@@ -94,7 +108,7 @@ def test_stop_is_obeyed(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
     with started("run", write_space(tmp_path), "--no-mlflow", "--set", "samples=400", cwd=tmp_path) as process:
         wait_for_records(paths, 3, process)
-        asked = sweeper("stop", "small", cwd=tmp_path)
+        asked = in_process("stop", "small", cwd=tmp_path)
         assert asked.returncode == 0, asked.stderr
-        assert process.wait(90) == 1
+        assert process.wait(patient(90)) == 1
     assert "stopped" in (tmp_path / "driver.out").read_text()

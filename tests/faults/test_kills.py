@@ -2,7 +2,8 @@
 
 Moments are drawn by progress: some records further, a checkpoint or a table written whose record is still to come, plus
 random milliseconds. Every sweep is compared with the undisturbed one, its decisions recomputed, its tables read
-throughout. The short forms run by default, the full ones, 20 kills each, by `make test-faults`.
+throughout. A kill of a driver, of trial processes and of the server that forks them runs by default; the full tests,
+20 kills each, of nodes and heads as well, by `make test-faults`. By default a node is lost in `tests.remote`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from tests.faults.cluster import local_cluster
 from tests.faults.disturbed import Disturbed, here
 from tests.faults.processes import below, fork_servers, kill_ids, trial_processes, wait_until
 from tests.faults.reference import SMALL
+from tests.patience import patient
 from tests.running import kill, write_space
 from tests.seeds import drawn_seed
 from tests.sweeper.records import fields
 
-FULL = pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
+FULL = pytest.param(20, marks=SLOW)
+EVERY = [pytest.param(executor, 20, marks=SLOW) for executor in ("local", "ray")]
+"""What carries trials out, and how many blows fall."""
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +43,14 @@ def seed() -> int:
     return drawn
 
 
-@pytest.fixture(params=["local", "ray"])
-def executor(request: pytest.FixtureRequest) -> str:
-    """What carries trials out."""
-    return str(request.param)
-
-
-@pytest.mark.parametrize(("cpus", "kills"), [("1", 2), *(pytest.param(cpus, 20, marks=FULL.marks) for cpus in "12")])
+@pytest.mark.parametrize("cpus", ["1", pytest.param("2", marks=SLOW)])
+@pytest.mark.parametrize(("executor", "kills"), [("local", 1), *EVERY])
 def test_a_killed_driver(space: Path, tmp_path: Path, seed: int, executor: str, cpus: str, kills: int) -> None:
     disturbed = Disturbed(space, tmp_path, seed, "--cpus", cpus, "--executor", executor)
     disturbed.fatal(kills, kill, here)
 
 
-@pytest.mark.parametrize("kills", [2, FULL])
+@pytest.mark.parametrize(("executor", "kills"), [("local", 2), ("ray", 2), *EVERY])
 def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, executor: str, kills: int) -> None:
     disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", executor)
 
@@ -64,7 +64,7 @@ def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, executor
     assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
 
 
-@pytest.mark.parametrize("kills", [1, FULL])
+@pytest.mark.parametrize("kills", [FULL])
 def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
     with local_cluster(2, tmp_path) as cluster:
         disturbed = Disturbed(space, tmp_path, seed, "--address", cluster.address)
@@ -78,7 +78,7 @@ def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, 
     assert all(body["kind"] == "preempted" and not body["counts"] for body in failures), failures
 
 
-@pytest.mark.parametrize("kills", [1, FULL])
+@pytest.mark.parametrize("kills", [FULL])
 def test_a_killed_head(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
     """The head of a driver's own cluster: the driver cannot go on without it, and ends by itself."""
     disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "ray")
@@ -88,7 +88,7 @@ def test_a_killed_head(space: Path, tmp_path: Path, seed: int, kills: int) -> No
         kill_ids(*head)
         # A blow after the last report leaves nothing to lose: the sweep ends well.
         # A driver that is between two calls learns of it only when Ray gives its head up, which takes it 60 s.
-        if process.wait(180) != 0:
+        if process.wait(patient(180)) != 0:
             # Another process says this for the dead one, a moment later.
             wait_until(lambda: "sweeper resume" in (tmp_path / "driver.err").read_text())
 
@@ -102,7 +102,7 @@ def test_a_killed_fork_server(space: Path, tmp_path: Path, seed: int, kills: int
 
     def strike(process: subprocess.Popen[str]) -> None:
         kill_ids(*fork_servers(process.pid))
-        if process.wait(60) != 0:
+        if process.wait(patient(60)) != 0:
             assert "sweeper resume" in (tmp_path / "driver.err").read_text()
 
     disturbed.fatal(kills, strike, here)
@@ -120,7 +120,7 @@ def test_a_killed_head_of_several_nodes(space: Path, tmp_path: Path, seed: int) 
 
     def strike(process: subprocess.Popen[str]) -> None:
         clusters[-1].tell("kill head")
-        process.wait(60)
+        process.wait(patient(60))
 
     Disturbed(space, tmp_path, seed).fatal(5, strike, joined)
 

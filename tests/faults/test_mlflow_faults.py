@@ -1,7 +1,8 @@
 """MLflow killed, paused, restarted under real sweeps, drivers killed around its writes: nothing lacks or doubles.
 
-Servers are real, on SQLite and on PostgreSQL. How long the sweeps take beside undisturbed ones is measured by
-`make bench-mlflow-faults`.
+Servers are real, on SQLite and on PostgreSQL. All of this runs by `make test-faults`; by default
+`tests.sweeper.tracking.test_sync` kills, pauses and restarts a real server under a follower. How long the sweeps take
+beside undisturbed ones is measured by `make bench-mlflow-faults`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ from tests.faults.reference import SMALL, check_survived, undisturbed
 from tests.mlflow_stores import Server, expected_points, postgresql, rounded
 from tests.running import kill, started, wait_for_records, write_space
 from tests.seeds import drawn_seed
-
-FULL = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +101,9 @@ class Blows:
         self._server.start()
 
 
-@pytest.mark.parametrize(
-    ("backend", "blows"),
-    [("sqlite", 2), *(pytest.param(backend, 20, marks=FULL) for backend in ("sqlite", "postgresql"))],
-)
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("backend", "blows"), [("sqlite", 20), ("postgresql", 20)])
 def test_a_server_killed_paused_and_restarted_under_real_sweeps(
     space: Path, tmp_path: Path, draw: random.Random, backend: str, blows: int
 ) -> None:

@@ -13,7 +13,7 @@ from sweeper.journal.journal import record_names
 from sweeper.results import load
 from tests.faults.processes import kill_ids, trial_processes
 from tests.faults.reference import SMALL, check_survived, undisturbed
-from tests.running import kill, started, sweeper, write_space
+from tests.running import in_process, kill, started, sweeper, write_space
 
 APART = ("--set", "replicates.packing=trials", "--no-mlflow")
 
@@ -30,13 +30,13 @@ def test_killed_between_two_replicates_of_a_configuration_they_end_as_together(s
         _wait_for_half_a_configuration(paths, process, after=4)
         kill(process)
     time.sleep(2)  # its workers may write for so long
-    done = sweeper("resume", "s", "--no-mlflow", "--cpus", "1", cwd=tmp_path)
+    done = in_process("resume", "s", "--no-mlflow", "--cpus", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     check_survived(paths, undisturbed(space), one_at_a_time=True)
     rows = load(paths.root).rows("SELECT * FROM trials")
     assert {row["packing"] for row in rows} == {"trials"}
     assert {row["status"] for row in rows} <= {"completed", "early_stopped"}
-    audited = sweeper("status", "s", "--audit", cwd=tmp_path)
+    audited = in_process("status", "s", "--audit", cwd=tmp_path)
     assert audited.returncode == 0, audited.stdout + audited.stderr
     (best,) = paths.checkpoints.iterdir()
     assert {path.parent.name for path in best.glob("r*/e00009.pt")} == {"r0", "r1"}

@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from tests.faults.processes import below, kill_ids
 from tests.mlflow_stores import free_port
+from tests.patience import patient
 
 BUCKET = "sweeps"
 
@@ -40,7 +41,7 @@ DEATHS = {
 
 def wait_until(reached: object, seconds: float, what: str) -> None:
     """Wait until `reached()` is true; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patient(seconds)
     while not reached():  # type: ignore[operator]
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {seconds:.0f} s")

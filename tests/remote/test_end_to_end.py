@@ -6,12 +6,14 @@ the cluster as a user does, through the command line.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from mlflow.tracking import MlflowClient
 
 from sweeper.journal.records import Record
 from tests.mlflow_stores import Server, postgresql
+from tests.patience import patient
 from tests.remote.services import BUCKET, RayNodes, job_list, ray_nodes, s3_server, wait_until
 from tests.running import SPACE, write_space
 from tests.sweeper.records import fields
@@ -27,6 +30,21 @@ from trainables.worker.object_store import Store
 
 TRIALS = 6
 FIRST, SECOND, THIRD = "127.0.0.3", "127.0.0.4", "127.0.0.5"
+
+
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, sys
+from sweeper.cli.main import main
+done = []
+for arguments in json.loads(sys.argv[1]):
+    said, sys.argv = io.StringIO(), ["sweeper", *arguments]
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            done.append((end.code, said.getvalue()))
+print(json.dumps(done))
+"""
 
 
 @dataclass
@@ -43,10 +61,20 @@ class Site:
         """Run a command as the user outside; return both of its outputs."""
         done = subprocess.run(
             [sys.executable, "-m", "sweeper", *arguments],
-            cwd=self.folder, env={**self.environment, **environment}, capture_output=True, text=True, timeout=200,
+            cwd=self.folder, env={**self.environment, **environment}, capture_output=True, text=True,
+            timeout=patient(200),
         )  # fmt: skip
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    def sweepers(self, commands: Sequence[Sequence[str]], **environment: str) -> list[tuple[int, str]]:
+        """Run commands one after the other in one process; return each one's exit status and outputs."""
+        done = subprocess.run(
+            [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)], cwd=self.folder,
+            env={**self.environment, **environment}, capture_output=True, text=True, timeout=patient(200),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return [(code, said) for code, said in json.loads(done.stdout)]
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +93,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         tracking = Server(database, services)
         starting = {**plain, **store, **access}
         with ray_nodes(services, starting) as nodes:
-            tracking.start()
-            nodes.start_head()
+            with ThreadPoolExecutor() as pool:
+                starting_up = [pool.submit(tracking.start), pool.submit(nodes.start_head)]
+                for started in starting_up:
+                    started.result()
             for host in (FIRST, SECOND):
                 nodes.add(host)
             outside = {**plain, **store, "RAY_AUTH_TOKEN_PATH": str(path), "SWEEPER_CACHE": str(folder / "cache")}
@@ -97,7 +127,7 @@ def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None
     assert site.nodes.kill(FIRST) > 2
     site.nodes.add(THIRD)
 
-    printed, _ = follower.communicate(timeout=300)
+    printed, _ = follower.communicate(timeout=patient(300))
     assert follower.returncode == 0, printed
     assert f"{TRIALS} trials" in printed
     _assert_results(site, output, address)
@@ -148,20 +178,24 @@ def test_what_is_wrong_is_one_sentence_with_a_remedy(site: Site) -> None:
     nobody = {"RAY_AUTH_TOKEN_PATH": "", "HOME": str(site.folder)}
     submit = ["submit", str(space), *address]
     for arguments, environment, sentence in (
-        (["status", "--address", "http://127.0.0.1:1"], {}, "nothing responds at http://127.0.0.1:1"),
-        (["status", "--address", "head:6379"], {}, "is not the address of a Ray dashboard"),
-        (["status", "--address", site.tracking], {}, "refused a request"),
         (["status", *address], nobody, "requires a token, and this environment has none"),
         (["status", *address], {"RAY_AUTH_TOKEN": "0" * 64}, "rejects this environment's token"),
         (["status", *address], {"RAY_AUTH_TOKEN_PATH": "/none"}, "the token file /none cannot be read"),
-        (["logs", "unknown", *address], {}, "has no sweep 'unknown'"),
-        ([*submit, "--output", "here"], {}, "is a folder on this machine"),
-        ([*submit, *output, "--set", "samples=none"], {}, "samples"),
-        ([*submit, *output, "--wait", "--set", "resources.cpu=64"], {}, "no trial fits: a trial needs 64"),
-        ([*submit, "--output", "s3://none/x", "--wait", "--no-mlflow"], {}, "its bucket does not exist"),
     ):
         said = site.sweeper(*arguments, status=2, **environment)
         assert sentence in said and "Traceback" not in said and "0" * 64 not in said, said
+    refused = {
+        "nothing responds at http://127.0.0.1:1": ["status", "--address", "http://127.0.0.1:1"],
+        "is not the address of a Ray dashboard": ["status", "--address", "head:6379"],
+        "refused a request": ["status", "--address", site.tracking],
+        "has no sweep 'unknown'": ["logs", "unknown", *address],
+        "is a folder on this machine": [*submit, "--output", "here"],
+        "samples": [*submit, *output, "--set", "samples=none"],
+        "no trial fits: a trial needs 64": [*submit, *output, "--wait", "--set", "resources.cpu=64"],
+        "its bucket does not exist": [*submit, "--output", "s3://none/x", "--wait", "--no-mlflow"],
+    }
+    for sentence, (status, said) in zip(refused, site.sweepers([*refused.values()]), strict=True):
+        assert status == 2 and sentence in said and "Traceback" not in said, said
 
 
 def _records(store: Store) -> list[Record]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,9 @@ class RandomSweep:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
+        # A sweep's identifier comes of when it began, its runs' identifiers in MLflow of that, and a client remembers
+        # by these, for as long as its process lasts, where a run's artifacts are: no two tests' sweeps begin together.
+        self.time += zlib.crc32(f"{self.root.parent.name}/{self.root.name}".encode()) % 2**24
         self.spectra = self.seed % 2 == 0
         self.paths = SweepPaths(self.root)
         self.paths.root.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,9 @@ from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from sweeper.storage.sweeps import open_sweep
 from sweeper.tracking.questions import questions
+from tests.patience import patient
 from tests.receiver import receiver
-from tests.running import metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
+from tests.running import in_process, metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space
 from tests.sweeper.records import fields
 
 SECRET = "b0ld-s3cr3t-path"
@@ -53,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         with started("run", write_space(folder), *told, cwd=folder, environment=environment) as process:
             wait_for_records(paths, 1, process)
             watched = sweeper("status", "small", "--watch", cwd=folder)
-            code = process.wait(60)
+            code = process.wait(patient(60))
     stdout, stderr = (folder / "driver.out").read_text(), (folder / "driver.err").read_text()
     assert code == 0, stdout + stderr
     return Finished(folder, paths, stdout, stderr, watched, hook.messages)
@@ -230,16 +231,16 @@ def test_every_run_shows_its_own_reliability_diagram_and_says_what_it_is(finishe
 
 
 def test_status_and_audit(finished: Finished) -> None:
-    status = sweeper("status", cwd=finished.folder)
+    status = in_process("status", cwd=finished.folder)
     assert status.returncode == 0 and "finished" in status.stdout
-    audit = sweeper("status", "small", "--audit", cwd=finished.folder)
+    audit = in_process("status", "small", "--audit", cwd=finished.folder)
     assert audit.returncode == 0, audit.stdout
     decisions = sum(fields(r)["decision"] is not None for r in reports(finished.paths))
     assert audit.stdout.startswith(f"{decisions} decisions recomputed")
 
 
 def test_the_same_seed_gives_the_same_metrics_and_a_new_name(finished: Finished) -> None:
-    again = sweeper("run", "small.yaml", "--no-mlflow", cwd=finished.folder)
+    again = in_process("run", "small.yaml", "--no-mlflow", cwd=finished.folder)
     assert again.returncode == 0, again.stdout + again.stderr
     second = SweepPaths(finished.folder / "results" / "small-2")
     before, after = metrics_by_key(reports(finished.paths)), metrics_by_key(reports(second))
@@ -252,13 +253,13 @@ def test_the_same_seed_gives_the_same_metrics_and_a_new_name(finished: Finished)
 
 def test_resuming_a_finished_sweep_runs_nothing(finished: Finished) -> None:
     before = [record for record in read_journal(finished.paths.journal) if record.kind == "report"]
-    again = sweeper("resume", "small", cwd=finished.folder)
+    again = in_process("resume", "small", cwd=finished.folder)
     assert again.returncode == 0, again.stdout + again.stderr
     assert reports(finished.paths) == before
 
 
 def test_a_taken_name_offers_resume(finished: Finished) -> None:
-    done = sweeper("run", "small.yaml", "--name", "small", cwd=finished.folder)
+    done = in_process("run", "small.yaml", "--name", "small", cwd=finished.folder)
     assert done.returncode == 2
     assert "sweeper resume small" in done.stderr
     assert "Traceback" not in done.stderr
@@ -274,7 +275,7 @@ space:
   architecture: resnet9
   optimizer: {name: sgd, lr: {loguniform: [0, 1]}}
 """
-    done = sweeper("run", write_space(finished.folder, bad, "bad"), cwd=finished.folder)
+    done = in_process("run", write_space(finished.folder, bad, "bad"), cwd=finished.folder)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     for hint in ("digits", "grace_epochs", "samples", "gamma", "3.591", "resnet8", "loguniform"):

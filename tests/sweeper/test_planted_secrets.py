@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ import pytest
 
 from tests import planted
 from tests.faults.cluster import local_cluster
-from tests.running import command, write_space
+from tests.running import command, in_process, write_space
 from tests.sweeper.inline_sweep import Inline
 
 TINY = """
@@ -90,13 +91,21 @@ class Scene:
 
     def run(self, *arguments: str | Path, code: int = 0, further: Mapping[str, str] | None = None) -> None:
         """Run a command, with further environment variables, and expect its exit status."""
-        own = {"HOME": str(self.home), "RAY_TMPDIR": str(self.ray)}
-        environment = {**os.environ, **planted.ENVIRONMENT, **own, **(further or {})}
-        done = subprocess.run(
-            command(*arguments), cwd=self.work, env=environment, capture_output=True, text=True, timeout=900
-        )
+        words, environment = command(*arguments), {**self._environment(), **(further or {})}
+        done = subprocess.run(words, cwd=self.work, env=environment, capture_output=True, text=True, timeout=900)
+        self._expect(done, code)
+
+    def run_here(self, *arguments: str | Path, code: int = 0) -> None:
+        """Run a command that starts nothing in this process, and expect its exit status."""
+        with mock.patch.dict(os.environ, self._environment()):
+            self._expect(in_process(*arguments, cwd=self.work), code)
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **planted.ENVIRONMENT, "HOME": str(self.home), "RAY_TMPDIR": str(self.ray)}
+
+    def _expect(self, done: subprocess.CompletedProcess[str], code: int) -> None:
         self.printed += done.stdout + done.stderr
-        assert done.returncode == code, (arguments, done.stdout + done.stderr)
+        assert done.returncode == code, (done.args, done.stdout + done.stderr)
         assert "Traceback" not in done.stderr, done.stderr
 
     def check(self, files: int) -> None:
@@ -125,9 +134,11 @@ def test_commands_on_a_sweep_show_no_secret(scene: Scene, echo: Echo) -> None:
     scene.run("sync", "small", "--tracking-uri", scene.mlflow, code=2)
     assert basic(echo.asked), "MLflow's server was asked"
     scene.run("sync", "small")
-    scene.run("report", "small")
-    scene.run("run", scene.space, "--output", f"s3://{PAIR}@bucket/sweeps", code=2)
-    scene.run("submit", scene.space, "--address", f"http://{PAIR}@127.0.0.1:1", "--output", "s3://b/sweeps", code=2)
+    scene.run_here("report", "small")
+    scene.run_here("run", scene.space, "--output", f"s3://{PAIR}@bucket/sweeps", code=2)
+    scene.run_here(
+        "submit", scene.space, "--address", f"http://{PAIR}@127.0.0.1:1", "--output", "s3://b/sweeps", code=2
+    )
     scene.check(files=20)
 
 

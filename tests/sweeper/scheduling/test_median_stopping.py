@@ -17,7 +17,7 @@ from sweeper.results import load
 from sweeper.scheduling.audit import audit
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
-from tests.running import sweeper
+from tests.running import in_process
 from tests.sweeper.records import trial_report
 
 RULE = MedianStopping("val_nll", "min", 12, 2, 3, 2)
@@ -168,9 +168,9 @@ evaluation: {posthoc: [], curvature: false, bootstrap: 0}
 @pytest.mark.slow
 def test_a_sweep_on_ray_stops_trials_and_its_decisions_are_recomputed(tmp_path):
     (tmp_path / "median.yaml").write_text(SPACE)
-    run = sweeper("run", "median.yaml", "--no-mlflow", cwd=tmp_path)
+    run = in_process("run", "median.yaml", "--no-mlflow", cwd=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
-    audited = sweeper("status", "median", "--audit", cwd=tmp_path)
+    audited = in_process("status", "median", "--audit", cwd=tmp_path)
     assert audited.returncode == 0 and "decisions recomputed from the records before them, 0 differ" in audited.stdout
     rows = load("median", tmp_path / "results").rows("SELECT rung, kind, cutoff FROM decisions")
     assert {row["rung"] for row in rows} == {1, 3, 5, 6}

@@ -15,22 +15,24 @@ from sweeper.core.errors import SweeperError
 from sweeper.tracking.server import serve
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
+from tests.patience import patient
 from tests.running import started
+from tests.seeds import drawn_seed
 
 
 def test_no_process_of_the_server_outlives_the_command(tmp_path: Path) -> None:
-    number = random.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    number = random.Random(drawn_seed()).choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     print(f"ended by {number.name}")
     port = free_port()
     with started("ui", "--port", str(port), "--output", str(tmp_path), cwd=tmp_path) as process:
-        until = time.monotonic() + 200
+        until = time.monotonic() + patient(200)
         while not answers(port):
             assert process.poll() is None and time.monotonic() < until, (tmp_path / "driver.err").read_text()
             time.sleep(0.1)
         servers = below(process.pid, "")
         assert len(servers) > 1, "the server has processes of its own"
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(patient(30)) == 0
     assert not [pid for pid in servers if alive(pid)]
     assert not answers(port)
 

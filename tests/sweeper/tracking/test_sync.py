@@ -26,6 +26,7 @@ from sweeper.tracking.follower import MlflowFollower
 from sweeper.tracking.runs import RUN_STATUS
 from sweeper.tracking.sqlite_store import SqliteStore, sqlite_store
 from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
+from tests.patience import patient
 from tests.sweeper.records import fields, made_body
 
 
@@ -156,14 +157,14 @@ def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: An
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with MlflowFollower(sweep.paths, uri) as follower:
         drive(sweep, 6)
-        until = time.monotonic() + 60
+        until = time.monotonic() + patient(60)
         while not (tmp_path / "mlflow.db").exists() and time.monotonic() < until:
             time.sleep(0.1)
         drive(sweep, 10_000)
-        assert follower.wait(60) == []
+        assert follower.wait(patient(60)) == []
     assert_complete(sweep, uri)
     with MlflowFollower(sweep.paths, uri) as follower:
-        assert follower.wait(60) == []
+        assert follower.wait(patient(60)) == []
     assert_complete(sweep, uri)
 
 
@@ -187,7 +188,7 @@ def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_s
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         pid = int(driver.stdout.readline())
         driver.kill()
-    until = time.monotonic() + 60
+    until = time.monotonic() + patient(60)
     while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
         assert time.monotonic() < until
         time.sleep(0.1)
@@ -236,7 +237,7 @@ def test_a_store_that_hangs_or_refuses_is_not_waited_for(
         if listens:
             silent.listen()
         with MlflowFollower(sweep.paths, f"http://127.0.0.1:{silent.getsockname()[1]}") as follower:
-            (note,) = follower.wait(200)
+            (note,) = follower.wait(patient(200))
     said = sweep.paths.mlflow_log.read_text()
     assert "see mlflow.log" in note and f"`sweeper sync {sweep.paths.name}`" in note
     assert ("the store has not answered for" in said) == listens, said
@@ -259,14 +260,14 @@ def test_a_server_that_is_gone_is_not_waited_for(
             wait_for_run(server.uri, sweep.paths.name)
             server.signal(how)
             drive(sweep, 10_000)
-            (note,) = follower.wait(120)
+            (note,) = follower.wait(patient(120))
         assert "see mlflow.log" in note and f"`sweeper sync {sweep.paths.name}`" in note
     finally:
         server.signal(signal.SIGKILL)
 
 
 def wait_for_run(uri: str, name: str) -> None:
-    client, until = MlflowClient(uri), time.monotonic() + 60
+    client, until = MlflowClient(uri), time.monotonic() + patient(60)
     while time.monotonic() < until:
         experiment = client.get_experiment_by_name(name)
         if experiment is not None and client.search_runs([experiment.experiment_id]):

@@ -8,6 +8,7 @@ from threading import Barrier
 
 import pytest
 
+from tests.patience import patient
 from trainables.files.measured_once import kept_choice
 
 
@@ -30,7 +31,7 @@ def test_processes_that_measure_at_once_take_the_same_answer(tmp_path):
     together = Barrier(8)
 
     def measure(number):
-        together.wait(10)
+        together.wait(patient(10))
         return f"answer {number}"
 
     with ThreadPoolExecutor(8) as pool:

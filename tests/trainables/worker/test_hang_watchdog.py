@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import slowness
 from trainables.worker.hang_watchdog import HUNG_FILE, TrialHungError, Watchdog, last_reason
 
 
@@ -55,8 +56,9 @@ def test_looking_again_and_again_is_no_work():
 
 
 def test_work_is_left_alone():
-    with Watchdog(0.2).watching():
-        compute(1.0)
+    limit = 0.1 * slowness()
+    with Watchdog(limit).watching():
+        compute(5 * limit)
         for _ in range(10):  # waiting in between, as for a slow disk
             time.sleep(0.08)
             compute(0.005)

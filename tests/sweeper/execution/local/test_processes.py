@@ -13,6 +13,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from sweeper.execution.local.processes import ForkServer, ForkServerGone, TrialProcess, early_server
+from tests.patience import patient
 from tests.running import same
 from trainables.worker.local_process import Died, Opening, Reports
 from trainables.worker.trial import Trial
@@ -109,7 +110,7 @@ def test_processes_end_with_their_server(tmp_path: Path) -> None:
     with ForkServer() as server:
         process = server.fork(_opening(tmp_path))
         process.send(ASSIGNMENT)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patient(30)
     while Path(f"/proc/{process.pid}").exists() and "Z" not in Path(f"/proc/{process.pid}/stat").read_text():
         assert time.monotonic() < deadline, "the kernel ends a forked process when its server ends"
         time.sleep(0.01)

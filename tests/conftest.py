@@ -1,0 +1,77 @@
+"""How the suite runs: the longest files first, the same draws in every run, one thread a process."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import hypothesis
+import numpy as np
+import pytest
+import pytest_timeout
+import torch
+
+from tests.patience import patient
+from tests.seeds import DEFAULT, VARIABLE
+
+LONGEST = (
+    "remote/test_end_to_end.py",
+    "faults/test_kills.py",
+    "faults/test_interruptions.py",
+    "sweeper/tracking/test_sync.py",
+    "faults/test_autoscaling.py",
+    "faults/test_damage.py",
+    "sweeper/test_end_to_end.py",
+    "sweeper/execution/ray/test_card_probe.py",
+    "sweeper/test_planted_secrets.py",
+    "test_rehearsals.py",
+    "remote/test_store.py",
+    "test_release_0_1.py",
+    "sweeper/tracking/test_server.py",
+    "deploy/test_drain_on_warning.py",
+    "sweeper/execution/ray/test_session.py",
+    "faults/test_replicates_apart.py",
+    "sweeper/execution/test_runner.py",
+    "fuzzing/test_fuzzing.py",
+    "sweeper/execution/local/test_executor.py",
+    "faults/test_searches.py",
+    "faults/test_hangs.py",
+    "sweeper/tables/test_writer.py",
+    "release/test_contributing.py",
+    "sweeper/api/test_commands.py",
+    "sweeper/monitoring/test_notebook.py",
+    "faults/test_endings.py",
+)
+"""Files whose tests take longest, the longest first; a list that is out of date costs time and nothing else."""
+
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("drawn", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("drawn" if os.environ.get(VARIABLE) == "random" else "same")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # pytest-xdist would start with the files of most tests; those of fewest take longest, and one core would wait.
+    config.option.loadscopereorder = False
+    # Two workers share two cores: waiting for each other's threads costs more than a second thread gives.
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    tests = config.rootpath / "tests"
+    places = {path: rank.get(path.relative_to(tests).as_posix(), len(rank)) for path in {item.path for item in items}}
+    items.sort(key=lambda item: places[item.path])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let what draws without a seed of its own draw the same in every run and any order."""
+    random.seed(DEFAULT)
+    np.random.seed(DEFAULT)
+    torch.manual_seed(DEFAULT)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> object:
+    """Let limits of tests grow with how busy this machine is."""
+    return pytest_timeout.pytest_timeout_set_timer(item, settings._replace(timeout=patient(settings.timeout)))
