@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import MISSING, dataclass
+from dataclasses import fields as dataclass_fields
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from sweeper.core.ids import trial_name
 from sweeper.journal.decision import Decision
@@ -20,9 +21,24 @@ from trainables.worker.trial_reports import TrialReport, numbered_texts
 Json: TypeAlias = Mapping[str, Any]
 """A JSON object as it comes from a file."""
 
+_Body = TypeVar("_Body")
+
+
+class _PlainBody:
+    """A body that is written as its fields."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values written to disk."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, fields: Json) -> Self:
+        """Read what any release wrote: a field that older ones lack has its default."""
+        return _read(cls, fields)
+
 
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(_PlainBody):
     """A driver takes the sweep up.
 
     Attributes:
@@ -38,15 +54,6 @@ class Attempt:
     host: str
     pid: int
     code: str | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return dict(vars(self))
-
-    @staticmethod
-    def from_json(fields: Json) -> Attempt:
-        """Read what any release wrote."""
-        return Attempt(fields["attempt"], fields["host"], fields["pid"], fields.get("code"))
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Suggested:
+class Suggested(_PlainBody):
     """A searcher chose a configuration.
 
     Attributes:
@@ -107,20 +114,9 @@ class Suggested:
     config_hash: str
     searcher: str
 
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return dict(vars(self))
-
-    @staticmethod
-    def from_json(fields: Json) -> Suggested:
-        """Read what any release wrote."""
-        return Suggested(
-            fields["configuration"], fields["values"], fields["choices"], fields["config_hash"], fields["searcher"]
-        )
-
 
 @dataclass(frozen=True)
-class Started:
+class Started(_PlainBody):
     """A process has begun with a configuration, or with one replicate of it where these have separate processes."""
 
     kind: ClassVar[str] = "started"
@@ -132,11 +128,6 @@ class Started:
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
         return {"configuration": self.configuration, **_replicate(self.replicate), "attempt": self.attempt}
-
-    @staticmethod
-    def from_json(fields: Json) -> Started:
-        """Read what any release wrote."""
-        return Started(fields["configuration"], fields["attempt"], fields.get("replicate"))
 
 
 @dataclass(frozen=True)
@@ -313,22 +304,12 @@ class Failed:
     @staticmethod
     def from_json(fields: Json) -> Failed:
         """Read what any release wrote: before failures were told apart, each counted and was final."""
-        return Failed(
-            configuration=fields["configuration"],
-            attempt=fields["attempt"],
-            epoch=fields["epoch"],
-            failure=fields["kind"],
-            reason=fields["reason"],
-            counts=bool(fields.get("counts", True)),
-            final=fields.get("final", True),
-            replicate=fields.get("replicate"),
-            given_up=fields.get("given_up", False),
-            share=fields.get("share"),
-        )
+        counts, final = bool(fields.get("counts", True)), fields.get("final", True)
+        return _read(Failed, {**fields, "failure": fields["kind"], "counts": counts, "final": final})
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(_PlainBody):
     """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why."""
 
     kind: ClassVar[str] = "ended"
@@ -336,15 +317,6 @@ class Ended:
     attempt: int
     outcome: str
     reason: str
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return dict(vars(self))
-
-    @staticmethod
-    def from_json(fields: Json) -> Ended:
-        """Read what any release wrote."""
-        return Ended(fields["attempt"], fields["outcome"], fields["reason"])
 
 
 Body: TypeAlias = Attempt | Learned | Suggested | Started | ReplicateReported | Reported | Failed | Ended
@@ -416,6 +388,12 @@ class Record:
             raise ValueError("its checksum does not match its content")
         fields = json.loads(content)
         return Record(fields["sequence"], fields["time"], body_from_json(fields["kind"], fields["body"]))
+
+
+def _read(cls: type[_Body], values: Json) -> _Body:
+    """Build a dataclass from those of `values` that are its fields. Raises KeyError for want of one."""
+    wanted = {field.name: field.default is MISSING for field in dataclass_fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: values[name] for name, required in wanted.items() if required or name in values})
 
 
 def _replicate(number: int | None) -> dict[str, int]:
