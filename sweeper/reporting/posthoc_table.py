@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sweeper.analysis.statistics.basics import spread, spread_text
 from sweeper.reporting.figure_parts.posthoc import Posthoc, Variant, posthoc_measurements
 from sweeper.results import Results
-from sweeper.text.cells import Rows, int_of, measured_or_none, text_of
+from sweeper.text.cells import Rows, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.labels import number, plural
 
 HEADINGS = {"ece": ("Expected calibration error, %", 100.0), "ada_ece": ("Equal-mass calibration error, %", 100.0),
@@ -117,7 +117,7 @@ def cell_of(rows: Rows, trial: str, variant: Variant, metric: str) -> Cell:
 
 def mean_of(rows: Rows, column: str) -> float | None:
     """Return the mean of a column, None where it has no values."""
-    values = [value for row in rows if (value := measured_or_none(row, column)) is not None]
+    values = measured_values(rows, column)
     return spread(values).mean if values else None
 
 

@@ -10,7 +10,6 @@ from sweeper.analysis.claims.numbers import (
     LEVEL,
     Estimate,
     Point,
-    by_trial,
     difference,
     mean_correlation,
     number,
@@ -19,7 +18,7 @@ from sweeper.analysis.claims.numbers import (
     trained_to_the_end,
     trial_mean,
 )
-from sweeper.text.cells import Row, Rows, text_of
+from sweeper.text.cells import Row, Rows, by_trial, text_of
 
 CROSS_ENTROPY, TRAINING = "hessian_cross_entropy_lambda_max", "hessian_training_lambda_max"
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from sweeper.analysis.claims.base import Claim, Verdict, decide, rule_of, undecided
 from sweeper.analysis.claims.numbers import (
     Point,
-    by_trial,
     difference,
     mean_correlation,
     number,
@@ -16,7 +15,7 @@ from sweeper.analysis.claims.numbers import (
     trained_to_the_end,
     trial_mean,
 )
-from sweeper.text.cells import Row, Rows, float_of
+from sweeper.text.cells import Row, Rows, by_trial, float_of
 
 
 def judge_selective(rows: Rows) -> Verdict:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, rule_of, undecided
-from sweeper.analysis.claims.numbers import Estimate, by_trial, number, of_split, paired_mean, trained_to_the_end
-from sweeper.text.cells import Row, Rows
+from sweeper.analysis.claims.numbers import Estimate, number, of_split, paired_mean, trained_to_the_end
+from sweeper.text.cells import Row, Rows, by_trial
 
 KL = "kl_to_posterior"
 

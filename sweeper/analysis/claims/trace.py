@@ -10,7 +10,6 @@ from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict
 from sweeper.analysis.claims.numbers import (
     Estimate,
     Point,
-    by_trial,
     mean_correlation,
     number,
     of_split,
@@ -19,7 +18,7 @@ from sweeper.analysis.claims.numbers import (
     trial_mean,
 )
 from sweeper.analysis.statistics.basics import bootstrap_interval
-from sweeper.text.cells import Row, Rows
+from sweeper.text.cells import Row, Rows, by_trial
 
 TRACE = "hessian_cross_entropy_trace"
 
