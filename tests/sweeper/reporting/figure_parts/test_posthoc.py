@@ -49,7 +49,7 @@ class Tables(HTMLParser):
             self._place = ""
 
     def handle_endtag(self, name: str) -> None:
-        if name in ("h3", "table"):
+        if name in ("h3", "th", "td"):
             self._place = ""
 
     def handle_data(self, data: str) -> None:
