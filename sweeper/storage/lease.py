@@ -12,7 +12,6 @@ import os
 import socket
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sweeper.core.errors import SweeperError
@@ -55,9 +54,7 @@ class Lease:
         self.beat(force=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Give the lease back."""
         if self._descriptor is not None:
             os.close(self._descriptor)

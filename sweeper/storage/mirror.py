@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
@@ -54,9 +53,7 @@ class SharedFolder:
         """Begin."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End."""
 
     def journal(self) -> Journal:
@@ -117,9 +114,7 @@ class Mirror:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the thread and give the lease back."""
         self._ended.set()
         self._thread.join()
