@@ -13,8 +13,8 @@ from sweeper.reporting.figure_parts.figure import (
     Figure,
     Panel,
     axis,
-    colour,
     log_axis,
+    marker,
     plot,
     scatter_type,
     tagged,
@@ -111,11 +111,10 @@ def panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) 
     for index, (verdict, words) in enumerate(VERDICTS.items()):
         for status in sorted({text_of(row, "status") for row in rows if row["verdict"] == verdict}):
             mine = [row for row in rows if (row["verdict"], row["status"]) == (verdict, status)]
-            paint = colour(index)
             shape = SYMBOLS["early_stopped" if verdict == "stop" else FINISHED]
             trace = kind(
                 x=[place[row["trial"]] for row in mine], y=[row["metric"] for row in mine], mode="markers",
-                marker={"color": paint, "size": 7, "symbol": shape, "line": {"width": 1.4, "color": paint}},
+                marker=marker(index, shape, 7),
                 meta=tagged(status, words), text=[hover(row, words) for row in mine],
                 hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
