@@ -39,7 +39,7 @@ class _PlainBody:
 
 @dataclass(frozen=True)
 class Attempt(_PlainBody):
-    """A driver takes the sweep up.
+    """A driver starts or resumes the sweep.
 
     Attributes:
         attempt: its number, counted from 1.
@@ -58,7 +58,7 @@ class Attempt(_PlainBody):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a trial of an earlier sweep came to: its name there, the choices that lead to it, its objective."""
+    """The outcome of an earlier sweep's trial: its name there, the choices that lead to it, its objective."""
 
     trial: str
     choices: Mapping[str, float]
@@ -67,7 +67,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Learned:
-    """The searcher is told of an earlier sweep's trials.
+    """The searcher has observed an earlier sweep's trials.
 
     Attributes:
         attempt: the driver's.
@@ -303,7 +303,7 @@ class Failed:
 
     @staticmethod
     def from_json(fields: Json) -> Failed:
-        """Read what any release wrote: before failures were told apart, each counted and was final."""
+        """Read what any release wrote: before kinds of failures were distinguished, each counted and was final."""
         counts, final = bool(fields.get("counts", True)), fields.get("final", True)
         return _read(Failed, {**fields, "failure": fields["kind"], "counts": counts, "final": final})
 
@@ -328,7 +328,7 @@ _KINDS: dict[str, type[Body]] = {
 
 
 def body_from_json(kind: str, fields: Json) -> Body:
-    """Read the body of a record of any release. Raises ValueError for a kind, KeyError for want of a field."""
+    """Read the body of a record of any release. Raises ValueError for a kind, KeyError for a missing field."""
     if kind not in _KINDS:
         raise ValueError(f"{kind!r} is no kind of record that this release knows")
     return _KINDS[kind].from_json(fields)
@@ -391,7 +391,7 @@ class Record:
 
 
 def _read(cls: type[_Body], values: Json) -> _Body:
-    """Build a dataclass from those of `values` that are its fields. Raises KeyError for want of one."""
+    """Build a dataclass from those of `values` that are its fields. Raises KeyError for a missing field."""
     wanted = {field.name: field.default is MISSING for field in dataclass_fields(cls)}  # type: ignore[arg-type]
     return cls(**{name: values[name] for name, required in wanted.items() if required or name in values})
 

@@ -1,4 +1,4 @@
-"""Data and text as they stand in the page: JSON that no browser takes for markup, and sentences with subscripts."""
+"""Data and text inside the page: JSON that no browser takes for markup, and sentences with subscripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 from markupsafe import Markup, escape
 
 PACKED_FROM = 200_000
-"""Characters of JSON from which it stands in the page compressed: a page of small data can be read by any browser, and
+"""Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and
 one of large data is a fifth of its size and is not parsed before it is needed."""
 
 

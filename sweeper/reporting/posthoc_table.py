@@ -1,7 +1,7 @@
 """The papers' table of post-hoc calibration: configurations × methods, mean ± standard deviation, T in brackets.
 
 Mukhoti Tables 1–2 and properness Table 1 have this form: the error, after it in brackets the fitted parameter, the
-row's best in bold. What cannot be told from the best by the replicates at hand is marked too.
+row's best in bold. Methods that the replicates cannot distinguish from the best are marked, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cell:
 
 
 class Shown(NamedTuple):
-    """A cell as it is shown: the value, whether it is the row's best, the fitted parameters, why replicates lack."""
+    """A displayed cell: the value, whether it is the row's best, the fitted parameters, why replicates lack."""
 
     text: str
     best: bool
@@ -122,7 +122,7 @@ def mean_of(rows: Rows, column: str) -> float | None:
 
 
 def marks_of(cells: Sequence[Cell]) -> list[str]:
-    """Return `best`, `alike` (not told from the best) or an empty mark for each cell of a row."""
+    """Return `best`, `alike` (not distinguishable from the best) or an empty mark for each cell of a row."""
     best = min(range(len(cells)), key=lambda at: cells[at].mean, default=0)
     if sum(bool(cell.values) for cell in cells) < 2:
         return [""] * len(cells)
@@ -139,7 +139,7 @@ def alike(cell: Cell, best: Cell) -> bool:
 
 
 def shown(cell: Cell, mark: str, scale: float, replicates: int, notes: list[str]) -> Shown:
-    """Return a cell as it is shown; a new reason why replicates lack is added to `notes`."""
+    """Return a displayed cell; a new reason for missing replicates is added to `notes`."""
     letters = ""
     if cell.reason is not None and len(cell.values) < replicates:
         if cell.reason not in notes:

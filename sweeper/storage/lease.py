@@ -55,7 +55,7 @@ class Lease:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -73,7 +73,7 @@ class Lease:
 
 
 def holder(path: Path) -> dict[str, Any] | None:
-    """Return who drives the sweep now (`host`, `pid`, `heartbeat`), or `None` when nobody does."""
+    """Return who drives the sweep now (`host`, `pid`, `heartbeat`), or `None` if no process does."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -125,7 +125,7 @@ def state_of_recalibrations(parts: Sequence[RecalibrationPart]) -> str:
 
 
 def _facts(path: Path) -> Mapping[str, Any] | None:
-    """Return a file's digest and time; None for a part without rows or one that nobody wrote with this module."""
+    """Return a file's digest and time; None for a part without rows or one that this module did not write."""
     metadata = pq.read_schema(path).metadata or {}
     facts: Mapping[str, Any] | None = json.loads(metadata[_FACTS]) if _FACTS in metadata else None
     return facts

@@ -53,7 +53,7 @@ class Diagrams:
                 except FileNotFoundError:
                     continue  # merged or compacted meanwhile: its rows come again under another name
                 except (OSError, ValueError):
-                    self._read.add(path.name)  # damaged: whoever opens the sweep next sets it aside
+                    self._read.add(path.name)  # damaged: the next process that opens the sweep quarantines it
                     continue
                 self._read.add(path.name)
                 keys = zip(columns["trial"], columns["epoch"], columns["replicate"], columns["bin"], strict=True)
@@ -112,7 +112,7 @@ def calibration_error(bins: Bins) -> float:
 
 
 def said_of(bins: Bins) -> str:
-    """Return what stands below a diagram's title: how many samples of which split, and the error that it shows."""
+    """Return a diagram's subtitle: number of samples, split and calibration error."""
     samples = sum(row["n"] for row in bins)
     return f"{SPLIT} split, {samples:,} predictions of all replicates, ECE {calibration_error(bins):.3f}"
 

@@ -93,7 +93,7 @@ def _even_densenet(input_shape: tuple[int, ...], classes: int, layers: int = 6, 
 
 
 SMALL = {"name": "densenet", "layers": 1, "growth": 4}
-"""What stands in for these networks in a rehearsal."""
+"""Stand-in for these networks in a rehearsal."""
 
 COMPONENTS = (
     Component(

@@ -123,7 +123,7 @@ def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
 WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
 
 SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
-"""What stands in for these networks in a rehearsal."""
+"""Stand-in for these networks in a rehearsal."""
 
 COMPONENTS = (
     Component(

@@ -108,7 +108,7 @@ SHORTCUT = Hyperparameter(
 )
 
 SMALL_RESNET = {"name": "resnet8", "width": 0.25}
-"""What stands in for a residual network in a rehearsal."""
+"""Stand-in for a residual network in a rehearsal."""
 
 COMPONENTS = (
     *(

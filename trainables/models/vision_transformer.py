@@ -72,7 +72,7 @@ OPTIONS = (
 )
 
 SMALL_TRANSFORMER = {"name": "vit_small_32", "patch_size": 8, "depth": 1}
-"""What stands in for a transformer in a rehearsal."""
+"""Stand-in for a transformer in a rehearsal."""
 
 COMPONENTS = tuple(
     Component(

@@ -70,7 +70,7 @@ DROPOUT = Hyperparameter(
 )
 
 SMALL = {"name": "wide_resnet", "depth": 10, "width": 0.25}
-"""What stands in for these networks in a rehearsal."""
+"""Stand-in for these networks in a rehearsal."""
 
 COMPONENTS = (
     Component(

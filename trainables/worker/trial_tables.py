@@ -1,4 +1,4 @@
-"""The large tables that a trial's own process writes: `predictions`, `reliability` and, where asked for, `spectra`.
+"""The large tables that a trial's own process writes: `predictions`, `reliability` and, if requested, `spectra`.
 
 A trial writes one file per table and evaluation, named after (trial, replicate, epoch), so writing an evaluation
 twice leaves one file. A file is written under a temporary name and renamed: under its final name it is whole.

@@ -20,7 +20,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration: two numbers to hold against each other, means over its replicates, and its stratum."""
+    """One configuration: the two numbers to correlate, means over its replicates, and its stratum."""
 
     stratum: Hashable
     x: float

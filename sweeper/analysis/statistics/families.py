@@ -167,7 +167,7 @@ def resampled_means(values: NDArray[np.float64], rng: np.random.Generator) -> ND
 
 
 def permutation_p(a: NDArray[np.float64], b: NDArray[np.float64], rng: np.random.Generator) -> float:
-    """Return the share of random splits whose means lie at least as far apart as those seen, that one counted in."""
+    """Return the share of random splits whose means differ at least as much as the observed ones, counting those."""
     together = np.concatenate([a, b])
     seen = abs(b.mean() - a.mean()) * (1 - 1e-12)
     more, left_to_do = 0, RANDOM_SIGNS
