@@ -157,7 +157,7 @@ def test_curvature_points_are_the_means_of_the_replicates(page: Page, quickstart
     assert drawn == expected
 
 
-def test_finished_and_stopped_trials_are_told_apart(page: Page, quickstart_folder: Path) -> None:
+def test_finished_and_stopped_trials_have_different_markers(page: Page, quickstart_folder: Path) -> None:
     rows = last_validation(quickstart_folder)
     for trace in page.data["calibration-against-trace-1"]["data"]:
         if trace["mode"] == "lines":

@@ -109,7 +109,7 @@ def test_an_unavailable_method_is_a_dash_with_the_reason_below(results: Results)
     assert [line[4] == "–a" for line in ece[1:]] == [False] * 8 + [True]
 
 
-def test_the_smallest_mean_is_bold_and_what_cannot_be_told_from_it_marked() -> None:
+def test_the_smallest_mean_is_bold_and_what_is_indistinguishable_from_it_marked() -> None:
     def cell(*values: float) -> Cell:
         return Cell(dict(enumerate(values)), None, None, None)
 
