@@ -22,7 +22,7 @@ from tests.sweeper.storage.test_sweeps import SPACE
 ALL = frozenset({"end", "failure", "budget"})
 
 
-class Told:
+class Scene:
     """A sweep of six trials, its notifier, and what was sent to whom."""
 
     def __init__(self, folder, *targets, answer=None):
@@ -59,7 +59,7 @@ class Told:
 
 @pytest.fixture
 def scene(tmp_path):
-    return Told(tmp_path)
+    return Scene(tmp_path)
 
 
 def test_the_end_is_reported_with_counts_the_best_trial_and_how_to_resume(scene):
@@ -111,7 +111,7 @@ def test_an_exhausted_budget_is_reported(scene):
 def test_every_target_gets_the_events_it_asked_for(tmp_path):
     ends = Target("webhook 1", frozenset({"end"}), url="http://x")
     fails = Target("command 2", frozenset({"failure"}), command=("true",))
-    scene = Told(tmp_path, ends, fails)
+    scene = Scene(tmp_path, ends, fails)
     scene.play(Script().attempt(1).failed(0, final=True))
     scene.notifier.ended("finished")
     scene.messages()
@@ -123,7 +123,7 @@ def test_every_target_gets_the_events_it_asked_for(tmp_path):
 
 @pytest.mark.parametrize("on", ["end", "failure"])
 def test_an_error_that_ends_the_sweep_is_reported_without_secrets(tmp_path, on):
-    scene = Told(tmp_path, Target("webhook 1", frozenset({on}), url="http://x"))
+    scene = Scene(tmp_path, Target("webhook 1", frozenset({on}), url="http://x"))
     with pytest.raises(SweeperError), scene.notifier:
         raise SweeperError("the cluster at http://me:s3cr3t@head is gone", "start it")
     [message] = scene.messages()
@@ -145,7 +145,7 @@ def test_one_that_hangs_holds_up_neither_the_sweep_nor_another(tmp_path, caplog)
         return release.wait(30) and None if target.label == "webhook 1" else None
 
     hangs, works = (Target(f"webhook {n}", ALL, url="http://x") for n in (1, 2))
-    scene = Told(tmp_path, hangs, works, answer=answer)
+    scene = Scene(tmp_path, hangs, works, answer=answer)
     began = time.monotonic()
     scene.play(Script().attempt(1).failed(0, final=True))
     scene.notifier.ended("finished")
@@ -164,7 +164,7 @@ def test_what_a_target_missed_is_noted_and_nothing_a_delivery_raises_stops_a_swe
             raise ValueError("s3cr3t")
         return "it answered 500"
 
-    scene = Told(tmp_path, answer=answer)
+    scene = Scene(tmp_path, answer=answer)
     scene.play(Script().attempt(1).failed(0, final=True))
     scene.notifier.ended("finished")
     assert scene.notifier.wait() == [
@@ -175,7 +175,7 @@ def test_what_a_target_missed_is_noted_and_nothing_a_delivery_raises_stops_a_swe
 
 
 def test_a_sweep_without_targets_does_nothing(tmp_path):
-    scene = Told(tmp_path)
+    scene = Scene(tmp_path)
     quiet = Notifier([], scene.sweep, scene.state, "results/small")
     with quiet:
         quiet.append(made_record(0, "ended", 0.0, {}))

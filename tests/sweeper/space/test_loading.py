@@ -249,7 +249,7 @@ def test_rules_over_several_hyperparameters_see_every_member():
         (
             {"scheduler": {"name": "median_stopping", "max_epochs": 9, "min_competitors": 0}},
             "scheduler.min_competitors",
-            "outside [1, inf): a median takes at least one value",
+            "outside [1, inf): a median needs at least one value",
         ),
         ({"scheduler": {"name": "none", "max_epochs": 9, "grace": 3}}, "scheduler.grace", "no hyperparameter 'grace'"),
         ({"seed": -1}, "seed", "greater than or equal to 0"),

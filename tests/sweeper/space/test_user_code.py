@@ -348,7 +348,7 @@ def test_what_a_package_adds_is_listed_with_where_it_comes_from_and_checked_by_d
     assert (losses["tempered"].summary, losses["tempered"].source) == ("A power.", "acme 2.0, acme:tempered")
     assert losses["lost"].summary.startswith("cannot be used: acme:lost: acme has no 'lost'")
     assert losses["focal"].source != "acme 2.0", "the project's own name is not taken away"
-    assert [h.default for h in losses["tempered"].hyperparameters] == ["0.5"]
+    assert [h.default for h in losses["tempered"].hyperparameters] == [0.5]
     assert "worst" in {entry.name for entry in catalogue.list_components("metrics")}
     (check,) = [check for check in checks() if check.subject == "components of packages"]
     assert not check.ok and "loss lost: acme:lost" in check.finding and "hides it" in check.finding
