@@ -25,13 +25,11 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from trainables.files.atomic import clear_leftovers
 from trainables.files.locks import LockHeldError, file_lock
 from trainables.metrics import METRIC_NAMES
-from trainables.worker.trial_tables import write_parquet
+from trainables.worker.trial_tables import EVALUATION, write_parquet
 
 RECALIBRATIONS_SCHEMA = pa.schema(
     [
-        ("trial", pa.string()),
-        ("replicate", pa.int64()),
-        ("epoch", pa.int64()),
+        *EVALUATION,
         ("split", pa.string()),
         ("method", pa.string()),
         ("bins", pa.int64()),
