@@ -130,8 +130,24 @@ class Started(_PlainBody):
         return {"configuration": self.configuration, **_replicate(self.replicate), "attempt": self.attempt}
 
 
+class _ReportBody:
+    """A body with a trial's report."""
+
+    report: TrialReport
+
+    @property
+    def configuration(self) -> int:
+        """The index of its configuration."""
+        return self.report.configuration
+
+    @property
+    def epoch(self) -> int:
+        """Completed epochs."""
+        return self.report.epoch
+
+
 @dataclass(frozen=True)
-class ReplicateReported:
+class ReplicateReported(_ReportBody):
     """One replicate's process reports; its configuration is judged when all its replicates have come as far.
 
     Attributes:
@@ -147,16 +163,6 @@ class ReplicateReported:
     replicate: int
     attempt: int
     pauses: bool
-
-    @property
-    def configuration(self) -> int:
-        """The index of its configuration."""
-        return self.report.configuration
-
-    @property
-    def epoch(self) -> int:
-        """Completed epochs."""
-        return self.report.epoch
 
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
@@ -193,7 +199,7 @@ class Reused:
 
 
 @dataclass(frozen=True)
-class Reported:
+class Reported(_ReportBody):
     """A configuration reports, and the scheduler has decided on it.
 
     Attributes:
@@ -211,16 +217,6 @@ class Reported:
     status: str
     decision: Decision | None
     reused: Reused | None = None
-
-    @property
-    def configuration(self) -> int:
-        """The index of its configuration."""
-        return self.report.configuration
-
-    @property
-    def epoch(self) -> int:
-        """Completed epochs."""
-        return self.report.epoch
 
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
