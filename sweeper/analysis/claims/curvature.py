@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 
-from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, undecided
 from sweeper.analysis.claims.numbers import (
     LEVEL,
     Estimate,
@@ -141,7 +141,6 @@ CLAIMS = (
         "curvature_falls_with_gamma",
         "curvature",
         "The largest eigenvalue of the validation Hessian falls as the focal loss's γ grows.",
-        rule_of(judge_gamma),
         judge_gamma,
         weights=True,
     ),
@@ -149,7 +148,6 @@ CLAIMS = (
         "every_loss_controls_curvature",
         "curvature",
         "Every calibration loss lowers the curvature of cross-entropy, as focal loss does.",
-        rule_of(judge_every_loss),
         judge_every_loss,
     ),
 )
