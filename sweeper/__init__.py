@@ -27,7 +27,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: a command, or the package `results`."""
+    """Import on first use: a command, or the package `results`."""
     if name == "results":
         return importlib.import_module("sweeper.results")
     if name == "SweeperError":

@@ -102,7 +102,7 @@ def flatten_configuration(configuration: Mapping[str, Any], prefix: str = "confi
 
 @dataclass(frozen=True)
 class SweepPaths:
-    """Where everything of one sweep lies, below its results folder `root`."""
+    """The paths of one sweep's files, below its results folder `root`."""
 
     root: Path
 
@@ -157,7 +157,7 @@ class SweepPaths:
 
     @property
     def data(self) -> Path:
-        """What trials share and nobody reads afterwards: the data set as arrays."""
+        """What trials share during a sweep and is not read afterwards: the data set as arrays."""
         return self.root / "data"
 
     @property

@@ -11,7 +11,7 @@ TUNE_SETTINGS = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # reports carry their metrics in a list
     "TUNE_RESULT_BUFFER_LENGTH": "1",  # a decision must reach the trial before its next step
     "RAY_AIR_NEW_OUTPUT": "0",  # the progress shown is the sweep's own
-    "RAY_USAGE_STATS_ENABLED": "0",  # a sweep tells nobody that it runs
+    "RAY_USAGE_STATS_ENABLED": "0",  # a sweep sends no usage statistics
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from trainables.registry import column_label
-from trainables.worker.trial_tables import RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
+from trainables.worker.trial_tables import EVALUATION, RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
 
 REHEARSAL = "rehearsal"
 """The column that tells a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
@@ -45,19 +45,11 @@ TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("attempt", pa.int64()),
 )
 
-EVALUATION_KEYS: tuple[tuple[str, pa.DataType], ...] = (
-    ("trial", pa.string()),
-    ("replicate", pa.int64()),
-    ("epoch", pa.int64()),
-    ("split", pa.string()),
-    ("stage", pa.string()),
-)
+EVALUATION_KEYS: tuple[tuple[str, pa.DataType], ...] = (*EVALUATION, ("split", pa.string()), ("stage", pa.string()))
 
 EPOCHS_SCHEMA = pa.schema(
     [
-        ("trial", pa.string()),
-        ("replicate", pa.int64()),
-        ("epoch", pa.int64()),
+        *EVALUATION,
         ("train_loss", pa.float64()),
         ("val_nll", pa.float64()),
         ("val_accuracy", pa.float64()),

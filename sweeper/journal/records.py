@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import MISSING, dataclass
+from dataclasses import fields as dataclass_fields
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from sweeper.core.ids import trial_name
 from sweeper.journal.decision import Decision
@@ -20,10 +21,25 @@ from trainables.worker.trial_reports import TrialReport, numbered_texts
 Json: TypeAlias = Mapping[str, Any]
 """A JSON object as it comes from a file."""
 
+_Body = TypeVar("_Body")
+
+
+class _PlainBody:
+    """A body that is written as its fields."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values written to disk."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, fields: Json) -> Self:
+        """Read what any release wrote: a field that older ones lack has its default."""
+        return _read(cls, fields)
+
 
 @dataclass(frozen=True)
-class Attempt:
-    """A driver takes the sweep up.
+class Attempt(_PlainBody):
+    """A driver starts or resumes the sweep.
 
     Attributes:
         attempt: its number, counted from 1.
@@ -39,19 +55,10 @@ class Attempt:
     pid: int
     code: str | None = None
 
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return dict(vars(self))
-
-    @staticmethod
-    def from_json(fields: Json) -> Attempt:
-        """Read what any release wrote."""
-        return Attempt(fields["attempt"], fields["host"], fields["pid"], fields.get("code"))
-
 
 @dataclass(frozen=True)
 class Observation:
-    """What a trial of an earlier sweep came to: its name there, the choices that lead to it, its objective."""
+    """The outcome of an earlier sweep's trial: its name there, the choices that lead to it, its objective."""
 
     trial: str
     choices: Mapping[str, float]
@@ -60,7 +67,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Learned:
-    """The searcher is told of an earlier sweep's trials.
+    """The searcher has observed an earlier sweep's trials.
 
     Attributes:
         attempt: the driver's.
@@ -88,7 +95,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Suggested:
+class Suggested(_PlainBody):
     """A searcher chose a configuration.
 
     Attributes:
@@ -107,20 +114,9 @@ class Suggested:
     config_hash: str
     searcher: str
 
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return dict(vars(self))
-
-    @staticmethod
-    def from_json(fields: Json) -> Suggested:
-        """Read what any release wrote."""
-        return Suggested(
-            fields["configuration"], fields["values"], fields["choices"], fields["config_hash"], fields["searcher"]
-        )
-
 
 @dataclass(frozen=True)
-class Started:
+class Started(_PlainBody):
     """A process has begun with a configuration, or with one replicate of it where these have separate processes."""
 
     kind: ClassVar[str] = "started"
@@ -133,14 +129,25 @@ class Started:
         """Return the values written to disk."""
         return {"configuration": self.configuration, **_replicate(self.replicate), "attempt": self.attempt}
 
-    @staticmethod
-    def from_json(fields: Json) -> Started:
-        """Read what any release wrote."""
-        return Started(fields["configuration"], fields["attempt"], fields.get("replicate"))
+
+class _ReportBody:
+    """A body with a trial's report."""
+
+    report: TrialReport
+
+    @property
+    def configuration(self) -> int:
+        """The index of its configuration."""
+        return self.report.configuration
+
+    @property
+    def epoch(self) -> int:
+        """Completed epochs."""
+        return self.report.epoch
 
 
 @dataclass(frozen=True)
-class ReplicateReported:
+class ReplicateReported(_ReportBody):
     """One replicate's process reports; its configuration is judged when all its replicates have come as far.
 
     Attributes:
@@ -156,16 +163,6 @@ class ReplicateReported:
     replicate: int
     attempt: int
     pauses: bool
-
-    @property
-    def configuration(self) -> int:
-        """The index of its configuration."""
-        return self.report.configuration
-
-    @property
-    def epoch(self) -> int:
-        """Completed epochs."""
-        return self.report.epoch
 
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
@@ -202,7 +199,7 @@ class Reused:
 
 
 @dataclass(frozen=True)
-class Reported:
+class Reported(_ReportBody):
     """A configuration reports, and the scheduler has decided on it.
 
     Attributes:
@@ -220,16 +217,6 @@ class Reported:
     status: str
     decision: Decision | None
     reused: Reused | None = None
-
-    @property
-    def configuration(self) -> int:
-        """The index of its configuration."""
-        return self.report.configuration
-
-    @property
-    def epoch(self) -> int:
-        """Completed epochs."""
-        return self.report.epoch
 
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
@@ -312,23 +299,13 @@ class Failed:
 
     @staticmethod
     def from_json(fields: Json) -> Failed:
-        """Read what any release wrote: before failures were told apart, each counted and was final."""
-        return Failed(
-            configuration=fields["configuration"],
-            attempt=fields["attempt"],
-            epoch=fields["epoch"],
-            failure=fields["kind"],
-            reason=fields["reason"],
-            counts=bool(fields.get("counts", True)),
-            final=fields.get("final", True),
-            replicate=fields.get("replicate"),
-            given_up=fields.get("given_up", False),
-            share=fields.get("share"),
-        )
+        """Read what any release wrote: before kinds of failures were distinguished, each counted and was final."""
+        counts, final = bool(fields.get("counts", True)), fields.get("final", True)
+        return _read(Failed, {**fields, "failure": fields["kind"], "counts": counts, "final": final})
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(_PlainBody):
     """A driver ends cleanly: `finished`, `stopped` or `interrupted`, and why."""
 
     kind: ClassVar[str] = "ended"
@@ -336,15 +313,6 @@ class Ended:
     attempt: int
     outcome: str
     reason: str
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values written to disk."""
-        return dict(vars(self))
-
-    @staticmethod
-    def from_json(fields: Json) -> Ended:
-        """Read what any release wrote."""
-        return Ended(fields["attempt"], fields["outcome"], fields["reason"])
 
 
 Body: TypeAlias = Attempt | Learned | Suggested | Started | ReplicateReported | Reported | Failed | Ended
@@ -356,7 +324,7 @@ _KINDS: dict[str, type[Body]] = {
 
 
 def body_from_json(kind: str, fields: Json) -> Body:
-    """Read the body of a record of any release. Raises ValueError for a kind, KeyError for want of a field."""
+    """Read the body of a record of any release. Raises ValueError for a kind, KeyError for a missing field."""
     if kind not in _KINDS:
         raise ValueError(f"{kind!r} is no kind of record that this release knows")
     return _KINDS[kind].from_json(fields)
@@ -416,6 +384,12 @@ class Record:
             raise ValueError("its checksum does not match its content")
         fields = json.loads(content)
         return Record(fields["sequence"], fields["time"], body_from_json(fields["kind"], fields["body"]))
+
+
+def _read(cls: type[_Body], values: Json) -> _Body:
+    """Build a dataclass from those of `values` that are its fields. Raises KeyError for a missing field."""
+    wanted = {field.name: field.default is MISSING for field in dataclass_fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: values[name] for name, required in wanted.items() if required or name in values})
 
 
 def _replicate(number: int | None) -> dict[str, int]:

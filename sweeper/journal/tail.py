@@ -11,7 +11,7 @@ from sweeper.journal.records import Record
 
 
 class JournalTail:
-    """The records of a journal as they come in. One that is not there yet is waited for."""
+    """The records of a journal as they arrive; waits for a missing one."""
 
     def __init__(self, folder: Path) -> None:
         """Begin at the first record of the journal in `folder`, which need not exist yet."""

@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable
 from html import escape
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -57,9 +56,7 @@ class NotebookProgress(Progress):
         self._handle = display(HTML(self._html()), display_id=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Leave the last state in the cell."""
         if kind is None:
             self._stage = "done"

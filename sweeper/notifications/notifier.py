@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
@@ -77,9 +76,7 @@ class Notifier:
         """Begin."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Report an error that was not reported yet, and leave; deliveries that hang are abandoned."""
         if isinstance(error, Exception) and not self._ended:
             reason = redact(error.message if isinstance(error, SweeperError) else f"{type(error).__name__}: {error}")

@@ -119,7 +119,7 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
     settings = EvaluationSettings.from_mapping(spec.evaluation.model_dump())
     evaluation_seconds = 0.0
     if not math.isfinite(row["val_nll"]):
-        replicate = build()  # it diverged; what a trial that goes on pays for an evaluation, untrained weights pay too
+        replicate = build()  # it diverged; evaluating untrained weights costs the same
     for _ in range(2):  # a quick evaluation is repeated: the first one also pays for imports
         started = time.perf_counter()
         replicate.evaluate(settings, "rung")

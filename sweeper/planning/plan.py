@@ -186,7 +186,7 @@ def plan(
 
 
 def searched(spec: SweepSpec) -> str:
-    """Return in words who chooses configurations; empty where each follows from the space alone."""
+    """Return the searcher in words; empty if configurations follow from the space alone."""
     if not spec.searcher.learns:
         return ""
     warm = f", warm start from {', '.join(spec.searcher.warm_start)}" if spec.searcher.warm_start else ""

@@ -13,7 +13,7 @@ from sweeper.space.evaluation import split_faults
 from sweeper.space.models import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
-from trainables.extensions.targets import told
+from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
 from trainables.training.lanes.packing import packing_fault
@@ -96,7 +96,9 @@ def _load(dataset: dict[str, Any]) -> DataSet:
     except Exception as error:
         if not DATASETS.is_own(name):
             raise
-        raise InvalidSearchSpace([Fault("dataset", f"{name} cannot be loaded: {told(error, name)}")]) from error
+        raise InvalidSearchSpace(
+            [Fault("dataset", f"{name} cannot be loaded: {describe_error(error, name)}")]
+        ) from error
     fault = dataset_fault(loaded, name) if DATASETS.is_own(name) else None
     if fault is not None:
         raise InvalidSearchSpace([Fault("dataset", fault)])

@@ -21,7 +21,7 @@ from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
 from sweeper.space.models import SweepSpec
 from trainables.datasets.base import DataSet, Split
-from trainables.extensions.targets import told
+from trainables.extensions.targets import describe_error
 from trainables.losses import LOSSES, Loss
 from trainables.metrics.further import METRICS
 from trainables.metrics.probabilities import softmax64
@@ -69,13 +69,13 @@ def own_faults(spec: SweepSpec, drawn: Sequence[Values], dataset: DataSet) -> li
 
 
 def dataset_fault(dataset: object, name: str) -> str | None:
-    """Return what is wrong with what a data set of the user's own has given, or `None`."""
+    """Return what is wrong with what a user-defined data set returned, or `None`."""
     try:
         _check_dataset(dataset)
     except _Fault as error:
         return f"{name} {error}"
     except Exception as error:
-        return f"{name}: {told(error, name)}"
+        return f"{name}: {describe_error(error, name)}"
     return None
 
 
@@ -90,7 +90,7 @@ def _faults(place: str, name: str, tried: Sequence[Values], look: Callable[[Valu
             yield Fault(place, f"{subject}: {error}")
             return
         except Exception as error:
-            yield Fault(place, f"{subject}: {told(error, name)}")
+            yield Fault(place, f"{subject}: {describe_error(error, name)}")
             return
 
 

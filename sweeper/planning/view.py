@@ -1,4 +1,4 @@
-"""How plans show themselves: subjects beside what there is to say of each, and what the figures rest on below."""
+"""How plans are shown: a table of quantities, and the assumptions behind them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class PlanView(ABC):
-    """A plan of any kind: a dataclass that says its lines, and is shown as a table or as JSON."""
+    """A plan of any kind: a dataclass shown as a table or as JSON."""
 
     def warnings(self) -> Iterator[str]:
-        """Yield what a reader has to know before the figures; nothing by default."""
+        """Yield warnings to show above the table; none by default."""
         yield from ()
 
     @abstractmethod
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield subjects and what the plan says of each, in order."""
+        """Yield (quantity, value) rows, in order."""
 
     @abstractmethod
     def grounds(self) -> Iterator[str]:
-        """Yield what the figures rest on, a sentence each."""
+        """Yield the assumptions, a sentence each."""
 
     def to_dict(self: DataclassInstance) -> dict[str, object]:
         """Return the plan as plain JSON values."""

@@ -20,7 +20,7 @@ _PRINTABLE = frozenset(string.ascii_letters + string.digits + string.punctuation
 
 
 def create_token(path: Path) -> None:
-    """Write a new token into the file `path`, which nobody but its owner may read.
+    """Write a new token into the file `path`, which only its owner may read.
 
     Raises SweeperError when there is a file already, or it cannot be written.
     """

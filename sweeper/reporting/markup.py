@@ -1,55 +1,26 @@
-"""HTML as nested function calls: text is escaped unless it is already `Markup`."""
+"""Data and text inside the page: JSON that no browser takes for markup, and sentences with subscripts."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import html
 import json
 import re
 
+from markupsafe import Markup, escape
+
 PACKED_FROM = 200_000
-"""Characters of JSON from which it stands in the page compressed: a page of small data can be read by any browser, and
+"""Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and
 one of large data is a fifth of its size and is not parsed before it is needed."""
-
-VOID = frozenset({"meta", "link", "input", "br", "hr"})
-
-
-class Markup(str):
-    """Text that is HTML already and is not escaped again."""
-
-    __slots__ = ()
-
-
-def tag(name: str, /, *children: object, **attributes: object) -> Markup:
-    """Return `<name attributes>children</name>`.
-
-    Children that are None or "" are left out; attributes that are None or False too, True is written without a value.
-    `class_` and `for_` stand for the reserved words, other underscores become hyphens.
-    """
-    written = []
-    for key, value in attributes.items():
-        if value is None or value is False:
-            continue
-        key = key.rstrip("_").replace("_", "-")
-        written.append(f" {key}" if value is True else f' {key}="{html.escape(str(value))}"')
-    opening = f"<{name}{''.join(written)}>"
-    return Markup(opening if name in VOID else f"{opening}{join(*children)}</{name}>")
-
-
-def join(*children: object) -> Markup:
-    """Return the children one after the other, text escaped."""
-    kept = [child for child in children if child is not None and child != ""]
-    return Markup("".join(c if isinstance(c, Markup) else html.escape(str(c), quote=False) for c in kept))
 
 
 def data_script(identifier: str, text: str) -> Markup:
     """Return JSON text as an inert script element that no `</script>` or `<!--` in it can end; large text packed."""
     if len(text) >= PACKED_FROM:
         packed = base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
-        return Markup(f'<script type="application/gzip" id="{html.escape(identifier)}">{packed}</script>')
+        return Markup(f'<script type="application/gzip" id="{escape(identifier)}">{packed}</script>')
     safe = text.replace("<", "\\u003c")
-    return Markup(f'<script type="application/json" id="{html.escape(identifier)}">{safe}</script>')
+    return Markup(f'<script type="application/json" id="{escape(identifier)}">{safe}</script>')
 
 
 def json_text(value: object) -> str:
@@ -71,4 +42,4 @@ def finite(value: object) -> object:
 def pretty(text: str) -> Markup:
     """Return text as HTML: λ_max with its subscript, and no line broken at a `=` or `±`."""
     unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
-    return Markup(join(unbroken).replace("λ_max", "λ<sub>max</sub>"))
+    return Markup(str(escape(unbroken)).replace("λ_max", "λ<sub>max</sub>"))

@@ -1,30 +1,39 @@
-"""Assembly of the report's page: one HTML file with style, script, plots and data."""
+"""The report's page: what `page.html` shows, gathered from the tables, and rendered into one file.
+
+Style, script, plots and data are all inside; plotly's script comes after everything a reader sees first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib import resources
 
+import jinja2
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from sweeper.reporting.cards import (
-    claims_section,
-    figure_section,
-    left_out,
-    manifest_section,
-    summary,
-    table_section,
-    tiles,
-)
+from sweeper.analysis.claims import CLAIMS
+from sweeper.analysis.claims.base import Claim
+from sweeper.analysis.judging import judge_claims, named_claims
+from sweeper.reporting.figure_parts.figure import colour, symbol
 from sweeper.reporting.figures import FIGURES
-from sweeper.reporting.markup import Markup, data_script, join, json_text, tag
-from sweeper.reporting.masthead import masthead, rehearsal_banner, toolbar
-from sweeper.reporting.posthoc_table import posthoc_section
+from sweeper.reporting.markup import data_script, json_text, pretty
+from sweeper.reporting.posthoc_table import posthoc_tables
 from sweeper.reporting.sources import Sources
 from sweeper.reporting.tables import decisions_table, failures_table, trials_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.results.overview import overview
-from sweeper.text.labels import STATUS_WORDS
+from sweeper.results.overview import Overview, details, headline, overview
+from sweeper.text.durations import duration
+from sweeper.text.labels import STATUS_WORDS, plural
+
+FILTERS = {
+    "finished": ("completed",),
+    "stopped early": ("early_stopped",),
+    "others": ("failed", "running", "waiting", "interrupted"),
+}
+"""The statuses behind each button of the filter."""
 
 
 def render(results: Results) -> str:
@@ -32,41 +41,95 @@ def render(results: Results) -> str:
     board, counts = leaderboard(results), overview(results)
     drawings = [(module.draw(results), module.ABSENT) for module in FIGURES]
     figures = [figure for figure, _ in drawings if figure is not None]
-    absent = [sentence for figure, sentence in drawings if figure is None]
-    tables = [trials_table(board), decisions_table(results), failures_table(results)]
-    sources = Sources(results)
-    cards = [figure_section(sources, figure) for figure in figures]  # first: they stand first and hold shared rows
-    posthoc = posthoc_section(results, sources)
-    body = tag(
-        "main",
-        masthead(results, counts, figures, tables, posthoc),
-        rehearsal_banner(results),
-        toolbar(counts),
-        summary(board, counts, figures),
-        claims_section(results),
-        tiles(counts),
-        *cards,
-        posthoc,
-        *(table_section(sources, table) for table in tables),
-        left_out(absent),
-        manifest_section(results),
-    )
-    return document(results.name, body)
-
-
-def document(name: str, body: Markup) -> str:
-    """Return the HTML document around the body; plotly's script comes after everything a reader sees first."""
     files = resources.files("sweeper.reporting")
-    style = Markup(files.joinpath("page.css").read_text("utf-8"))
-    script = Markup(files.joinpath("page.js").read_text("utf-8"))
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{name} · sweep report"),
-        tag("link", rel="icon", href="data:,"),
-        tag("style", style),
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    words = data_script("status-words", json_text(STATUS_WORDS))
-    scripts = join(words, tag("script", Markup(get_plotlyjs())), tag("script", script))
-    return f"<!doctype html>\n{tag('html', head, tag('body', body, scripts), lang='en', data_theme='light')}\n"
+    environment.filters |= {"pretty": pretty, "json": json_text}
+    environment.globals |= {"colour": colour, "symbol": symbol, "data_script": data_script}
+    return environment.from_string(files.joinpath("page.html").read_text("utf-8")).render(
+        results=results,
+        counts=counts,
+        facts=facts(results, counts),
+        filters=FILTERS,
+        words=STATUS_WORDS,
+        headline=headline(board, counts),
+        details=details(board),
+        claims=claims(results),
+        tiles=tiles(counts),
+        figures=figures,
+        findings=[sentence for figure in figures for sentence in figure.findings],
+        absent=[sentence for figure, sentence in drawings if figure is None],
+        posthoc=posthoc_tables(results),
+        tables=[trials_table(board), decisions_table(results), failures_table(results)],
+        sources=Sources(results),
+        manifest=flat(results.manifest),
+        space=results.paths.sweep_file.read_text("utf-8") if results.paths.sweep_file.exists() else "",
+        style=Markup(files.joinpath("page.css").read_text("utf-8")),
+        script=Markup(files.joinpath("page.js").read_text("utf-8")),
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def facts(results: Results, counts: Overview) -> list[str]:
+    """Return what the sweep ran on, for the line below its name; what is not known is empty."""
+    space = results.specification
+    return [
+        f"data set {space['dataset']['name']}" if "dataset" in space else "",
+        f"{plural(counts.trials, 'configuration')} × {plural(counts.replicates // max(1, counts.trials), 'replicate')}",
+        f"scheduler {space['scheduler']['name']}" if "name" in space.get("scheduler", {}) else "",
+        f"started {started(results.manifest['created'])}" if "created" in results.manifest else "",
+    ]
+
+
+def started(created: str) -> str:
+    """Return a time of ISO 8601 to the minute, in UTC where it has a zone."""
+    moment = datetime.fromisoformat(created)
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def claims(results: Results) -> list[tuple[Claim, str, str]]:
+    """Return each claim that the sweep's header names, its verdict and the sentence behind it."""
+    names = named_claims(results)
+    judged = judge_claims(results, names) if names else []
+    word = "rehearsal: no verdict" if results.rehearsed else None
+    return [(CLAIMS[v.claim], (word or v.verdict).capitalize(), begun(v.sentence)) for v in judged]
+
+
+def begun(sentence: str) -> str:
+    """Return the sentence with a capital, unless it begins with a symbol: ρ is no Ρ."""
+    return sentence[0].upper() + sentence[1:] if sentence[0].isascii() else sentence
+
+
+def tiles(counts: Overview) -> list[tuple[str, str, str]]:
+    """Return the counts, each with label, value and note: trials by status and rung, epochs saved, time."""
+    stops = [f"{row['stopped']} of {row['judged']} at rung {row['rung']}" for row in counts.rungs]
+    others = [f"{counts.count(name)} {STATUS_WORDS[name]}" for name in ("running", "waiting", "interrupted")]
+    others = [text for text in others if not text.startswith("0 ")]
+    share = f"{counts.trained / counts.full:.0%}" if counts.full else "–"
+    spent = f"{counts.trained:,} of {counts.full:,} epochs (full-training budget)"
+    if counts.saved:
+        spent += f"; early stopping saved {counts.saved:,}"
+    elapsed = f"elapsed {duration(counts.elapsed)}" if counts.elapsed else "sum over trials"
+    return [
+        ("Trials", f"{counts.trials:,}", ", ".join(others) or f"{counts.replicates:,} training runs"),
+        ("Finished", f"{counts.count('completed'):,}", f"trained {counts.limit} epochs"),
+        ("Stopped early", f"{counts.count('early_stopped'):,}", ", ".join(stops)),
+        ("Failed", f"{counts.count('failed'):,}", "see Failures below" if counts.count("failed") else ""),
+        ("Epochs trained", share, spent),
+        ("Trial time", duration(counts.worked), elapsed),
+    ]
+
+
+def flat(value: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the manifest as readable pairs: nested groups as `name value, name value`."""
+    return [(key.replace("_", " "), words(item)) for key, item in value.items() if item not in (None, {}, [])]
+
+
+def words(value: object) -> str:
+    """Return a nested value as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {words(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return str(value)

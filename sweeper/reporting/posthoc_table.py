@@ -1,23 +1,20 @@
 """The papers' table of post-hoc calibration: configurations × methods, mean ± standard deviation, T in brackets.
 
 Mukhoti Tables 1–2 and properness Table 1 have this form: the error, after it in brackets the fitted parameter, the
-row's best in bold. What cannot be told from the best by the replicates at hand is marked too.
+row's best in bold. Methods that the replicates cannot distinguish from the best are marked, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sweeper.analysis.statistics.basics import spread, spread_text
 from sweeper.reporting.figure_parts.posthoc import Posthoc, Variant, posthoc_measurements
-from sweeper.reporting.markup import Markup, join, tag
-from sweeper.reporting.sources import Sources
 from sweeper.results import Results
-from sweeper.text.cells import Rows, int_of, measured_or_none, text_of
+from sweeper.text.cells import Rows, int_of, measured_or_none, measured_values, text_of
 from sweeper.text.labels import number, plural
-
-KEY, TITLE = "posthoc", "Post-hoc calibration"
 
 HEADINGS = {"ece": ("Expected calibration error, %", 100.0), "ada_ece": ("Equal-mass calibration error, %", 100.0),
             "nll": ("Negative log-likelihood", 1.0)}  # fmt: skip
@@ -50,25 +47,50 @@ class Cell:
         return spread(list(self.values.values())).mean if self.values else float("inf")
 
 
-def posthoc_section(results: Results, sources: Sources) -> Markup:
-    """Return the card with one table per metric (and number of bins); nothing where no method was measured."""
+class Shown(NamedTuple):
+    """A displayed cell: the value, whether it is the row's best, the fitted parameters, why replicates lack."""
+
+    text: str
+    best: bool
+    below: str
+    letter: str
+    reason: str | None
+
+
+class MetricTable(NamedTuple):
+    """One metric's table: its methods, rows of (trial, configuration in words, cells), and lettered notes."""
+
+    heading: str
+    methods: list[str]
+    rows: list[tuple[str, str, list[Shown]]]
+    notes: list[tuple[str, str]]
+
+
+class PosthocTables(NamedTuple):
+    """The card of post-hoc calibration."""
+
+    caption: str
+    tables: list[MetricTable]
+    sql: str
+
+
+def posthoc_tables(results: Results) -> PosthocTables | None:
+    """Return one table per metric (and number of bins); None where no method was measured."""
     measured = posthoc_measurements(results)
     if measured is None:
-        return Markup("")
+        return None
     bins = sorted({int_of(row, "bins") for row in measured.rows})
     wanted = [(metric, count) for metric in BINNED for count in bins] + [("nll", bins[0])]
-    parts = [table_of(measured, metric, count) for metric, count in wanted]
     caption = CAPTION + (METACAL if any(v.method.startswith("metacal") for v in measured.variants) else "")
     if measured.left_out:
         caption += (
             f" The best {len(measured.names)} configurations are shown; the tables have {measured.left_out} more."
         )
-    behind = sources.section(KEY, [measured.sql], ("evaluations", "recalibrations", "trials"))
-    return tag("section", tag("h2", TITLE), tag("p", caption, class_="caption"), *parts, behind, class_="card", id=KEY)
+    return PosthocTables(caption, [table_of(measured, *each) for each in wanted], measured.sql)
 
 
-def table_of(measured: Posthoc, metric: str, bins: int) -> Markup:
-    """Return one metric's table with heading and notes."""
+def table_of(measured: Posthoc, metric: str, bins: int) -> MetricTable:
+    """Return one metric's table."""
     title, scale = HEADINGS[metric]
     rows = [row for row in measured.rows if row["split"] == "test" and row["bins"] == bins]
     variants = [v for v in measured.variants if any((r["method"], r["options"]) == (v.method, v.options) for r in rows)]
@@ -77,24 +99,12 @@ def table_of(measured: Posthoc, metric: str, bins: int) -> Markup:
     lines = []
     for trial, name in measured.names.items():
         cells = [cell_of(rows, trial, variant, metric) for variant in variants]
-        marks = marks_of(cells)
-        drawn = [cell_markup(cell, mark, scale, replicates, notes) for cell, mark in zip(cells, marks, strict=True)]
-        lines.append(tag("tr", tag("th", name, scope="row", title=trial), *drawn))
+        marked = zip(cells, marks_of(cells), strict=True)
+        lines.append((trial, name, [shown(cell, mark, scale, replicates, notes) for cell, mark in marked]))
     if metric in BINNED:
         title += f", {plural(bins, 'bin')}"
-    heads = [tag("th", variant.label, scope="col", class_="right") for variant in variants]
-    return join(
-        tag("h3", f"{title} · {plural(replicates, 'replicate')}"),
-        tag(
-            "div",
-            tag(
-                "table", tag("thead", tag("tr", tag("th", "configuration", scope="col"), *heads)), tag("tbody", *lines)
-            ),
-            class_="scroll comparison",
-            tabindex="0",
-        ),
-        *(tag("p", f"{letter(at)} {note}", class_="remark") for at, note in enumerate(notes)),
-    )
+    heading = f"{title} · {plural(replicates, 'replicate')}"
+    return MetricTable(heading, [v.label for v in variants], lines, [(letter(at), n) for at, n in enumerate(notes)])
 
 
 def cell_of(rows: Rows, trial: str, variant: Variant, metric: str) -> Cell:
@@ -107,12 +117,12 @@ def cell_of(rows: Rows, trial: str, variant: Variant, metric: str) -> Cell:
 
 def mean_of(rows: Rows, column: str) -> float | None:
     """Return the mean of a column, None where it has no values."""
-    values = [value for row in rows if (value := measured_or_none(row, column)) is not None]
+    values = measured_values(rows, column)
     return spread(values).mean if values else None
 
 
 def marks_of(cells: Sequence[Cell]) -> list[str]:
-    """Return `best`, `alike` (not told from the best) or an empty mark for each cell of a row."""
+    """Return `best`, `alike` (not distinguishable from the best) or an empty mark for each cell of a row."""
     best = min(range(len(cells)), key=lambda at: cells[at].mean, default=0)
     if sum(bool(cell.values) for cell in cells) < 2:
         return [""] * len(cells)
@@ -128,24 +138,21 @@ def alike(cell: Cell, best: Cell) -> bool:
     return bool(abs(found.mean) <= INDISTINCT * found.deviation / found.n**0.5)
 
 
-def cell_markup(cell: Cell, mark: str, scale: float, replicates: int, notes: list[str]) -> Markup:
-    """Return a cell: the value, the fitted parameters below it, and the letter of a note where replicates lack."""
+def shown(cell: Cell, mark: str, scale: float, replicates: int, notes: list[str]) -> Shown:
+    """Return a displayed cell; a new reason for missing replicates is added to `notes`."""
     letters = ""
     if cell.reason is not None and len(cell.values) < replicates:
         if cell.reason not in notes:
             notes.append(cell.reason)
         letters = letter(notes.index(cell.reason))
-    raised = tag("sup", letters, title=cell.reason) if letters else ""
     if not cell.values:
-        return tag("td", "–", raised, class_="right")
+        return Shown("–", False, "", letters, cell.reason)
     found = spread(list(cell.values.values()))
-    text: str | Markup = spread_text(found.mean, found.deviation, scale=scale)
-    text = tag("strong", text) if mark == "best" else f"≈ {text}" if mark == "alike" else text
+    text = ("≈ " if mark == "alike" else "") + spread_text(found.mean, found.deviation, scale=scale)
     fits = [] if cell.temperature is None else [f"{cell.temperature:.2f}"]
     fits += [] if cell.gamma is None else [f"γ {number(cell.gamma)}"]
     few = f" n = {found.n}" if found.n < replicates else ""
-    below = tag("div", f"({', '.join(fits)}){few}" if fits else few, class_="fit") if fits or few else ""
-    return tag("td", text, raised, below, class_="right")
+    return Shown(text, mark == "best", (f"({', '.join(fits)})" if fits else "") + few, letters, cell.reason)
 
 
 def letter(place: int) -> str:

@@ -37,7 +37,7 @@ def objective(results: Results) -> Goal:
 
 
 def searcher(results: Results) -> Mapping[str, object]:
-    """Return who chose the configurations and its options; empty where they were drawn at random or from grids."""
+    """Return the searcher and its options; empty where they were drawn at random or from grids."""
     written = results.specification.get("searcher")
     return written if isinstance(written, dict) and written_method(written).learns else {}
 

@@ -55,7 +55,7 @@ def load_several(names: Sequence[str | Path], output: str | Path = "results") ->
 
     Raises:
         UnknownSweepError: where there is none of a name.
-        SweeperError: where two of them have the same name, so that their rows could not be told apart.
+        SweeperError: where two of them have the same name, so that their rows could not be distinguished.
     """
     members: dict[str, Results] = {}
     for name in names:

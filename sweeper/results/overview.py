@@ -40,7 +40,7 @@ class Overview:
         trials: number of trials.
         replicates: number of trial × replicate.
         trained: epochs trained, summed over replicates.
-        saved: epochs that early-stopped replicates were spared of the maximum.
+        saved: epochs that early stopping saved, of the maximum for each replicate.
         full: epochs that all replicates trained to the maximum would take.
         rungs: `rung judged stopped`, one per rung.
         limit: the maximum of epochs.
@@ -91,7 +91,7 @@ def overview(results: Results) -> Overview:
 
 
 def epoch_limit(results: Results) -> int:
-    """Return the maximum of epochs that the sweep asked for; without its space, the most that any trial trained."""
+    """Return the sweep's maximum number of epochs; without its search space, the most that any trial trained."""
     longest = int_of(results.rows("SELECT coalesce(max(epochs), 0) AS epochs FROM trials")[0], "epochs")
     return int(results.specification.get("scheduler", {}).get("max_epochs") or longest)
 

@@ -120,7 +120,7 @@ class Results:
 
     @contextmanager
     def snapshot(self) -> Iterator[Results]:
-        """Give these results as they are now: every query in the block sees the same rows, read once.
+        """Yield a snapshot of these results: every query in the block sees the same rows, read once.
 
         The small tables are held in memory; those of `LARGE_TABLES` stay in the files of this moment's generation.
         """

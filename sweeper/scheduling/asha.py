@@ -145,7 +145,7 @@ SCHEDULERS.register(
                 "integer",
                 3,
                 minimum=2,
-                reason="below 2 more than half would go on",
+                reason="below 2, more than half of the trials would continue",
                 source="Li et al. 2018 (Hyperband), section 2.6: the theory's optimum is e ≈ 2.72",
             ),
         ),

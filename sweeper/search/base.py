@@ -24,8 +24,8 @@ from sweeper.space.domains.choices import Choice, Configuration
 from sweeper.space.domains.domains import Fields, Node
 from trainables.registry import Hyperparameter, Registry
 
-WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: what a sweep finds is its own")
-"""For searchers that learn: names of earlier sweeps, whose finished trials are told as `learned` records before the
+WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: a sweep learns from its own trials")
+"""For searchers that learn: names of earlier sweeps, whose finished trials arrive as `learned` records before the
 first suggestion. It is no setting of the `SearchMethod`, which need not know where an observation comes from."""
 
 SAME_NUMBER = 1e-9
@@ -58,7 +58,7 @@ class SearchMethod:
 
     @property
     def course(self) -> str:
-        """How configurations are chosen as a sweep goes on, in words; empty where that follows from the space alone."""
+        """How configurations are chosen during a sweep, in words; empty if they follow from the space alone."""
         return ""
 
     def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
@@ -71,7 +71,7 @@ class SearchMethod:
         return nodes
 
     def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
-        """Return what chooses, told of nothing yet; only a method that learns is asked. It may import what is slow."""
+        """Return a searcher without observations; called only if the method learns. May import slow packages."""
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
 
 
@@ -114,7 +114,7 @@ class Observed:
 
 
 class History:
-    """What a searcher has been told: a fold of the journal.
+    """What a searcher has observed: a fold of the journal.
 
     Attributes:
         learned: choices and final objective of earlier sweeps' trials, in order.

@@ -51,4 +51,4 @@ def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     return Members("grid", tuple(Constant(type(node.low)(int(node.low) + k)) for k in range(count)))
 
 
-SEARCHERS.register(Component("grid", GridSearch, summary="tries every combination of the members of all domains"))
+SEARCHERS.register(Component("grid", GridSearch, summary="tries every combination of the values of all domains"))

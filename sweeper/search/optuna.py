@@ -6,7 +6,7 @@ as in Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization, section
 
 A study lives in memory and is made from the journal's fold alone. Each suggestion has its own random numbers, seeded
 by the sweep's seed and its number, and what is known of running trials is no more than their choices. So a study that
-was told everything as it happened and one that was made afterwards suggest the same, which tests hold it to.
+observed every record as it happened and one built afterwards suggest the same; tests check it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OptunaSearcher:
         self._seed, self._startup = seed, startup
         self._history = History()
         self._study: OptunaSearch | None = None
-        self._told: dict[int, Observed] = {}
+        self._reported: dict[int, Observed] = {}
         self._made: Suggestion | None = None
 
     def suggest(self, configuration: int) -> Suggestion:
@@ -53,7 +53,7 @@ class OptunaSearcher:
             warnings.simplefilter("ignore")
             self._study = self._study or self._studied()
             self._study.suggest(trial_name(configuration))
-        self._told[configuration] = Observed({})
+        self._reported[configuration] = Observed({})
         assert self._made is not None
         return self._made
 
@@ -66,17 +66,17 @@ class OptunaSearcher:
                 self._study = None
             return
         if not self._is_followed(index):
-            # The study has not made this suggestion, or was told that the trial has failed, which it has not after all.
+            # The study did not make this suggestion, or recorded a failure of a trial that did not fail after all.
             self._study = None
             return
         self._tell(self._study, index)
 
     def _is_followed(self, index: int) -> bool:
-        told, known = self._told.get(index), self._history.trials[index]
-        return told is not None and (told.status not in ENDED or told.status == known.status)
+        reported, known = self._reported.get(index), self._history.trials[index]
+        return reported is not None and (reported.status not in ENDED or reported.status == known.status)
 
     def _studied(self) -> OptunaSearch:
-        """Make a study that knows what the history knows, as if it had been told as it happened."""
+        """Build a study from the history, as if it had observed each record when it happened."""
         history = self._history
         points = [dict(choices) for choices, _ in history.learned]
         points += [dict(trial.choices) for trial in history.trials.values()]
@@ -87,30 +87,30 @@ class OptunaSearcher:
             points_to_evaluate=points or None,
             sampler=SeededTpe(self._seed, self._startup, earlier=len(history.learned)),
         )
-        self._told = {}
+        self._reported = {}
         for number, (_, value) in enumerate(history.learned):
             study.suggest(f"learned-{number}")
             study.on_trial_complete(f"learned-{number}", {self._metric: value})
         for index in history.trials:
             study.suggest(trial_name(index))
-            self._told[index] = Observed({})
+            self._reported[index] = Observed({})
             self._tell(study, index)
         return study
 
     def _tell(self, study: OptunaSearch, index: int) -> None:
-        """Tell the study what it does not know of a trial yet."""
-        name, known, told = trial_name(index), self._history.trials[index], self._told[index]
-        if told.status in ENDED:
+        """Report to the study what it does not yet know of a trial."""
+        name, known, reported = trial_name(index), self._history.trials[index], self._reported[index]
+        if reported.status in ENDED:
             return
         for epoch, value in known.rungs.items():
-            if epoch not in told.rungs:
+            if epoch not in reported.rungs:
                 study.on_trial_result(name, {self._metric: value, TRAINING_ITERATION: epoch})
-                told.rungs[epoch] = value
+                reported.rungs[epoch] = value
         if known.status in ENDED:
-            # Without a result Tune tells Optuna that the trial was pruned, which keeps what it was told of its rungs.
+            # Without a result Tune reports the trial to Optuna as pruned, which keeps its values at the rungs.
             result = {self._metric: known.rungs[max(known.rungs)]} if known.status == COMPLETED else None
             study.on_trial_complete(name, result, error=known.status == FAILED)
-            told.status = known.status
+            reported.status = known.status
 
     def _walk(self, trial: BaseTrial) -> None:
         """Suggest one configuration: Tune calls this with Optuna's trial, whose `suggest_…` make the choices."""

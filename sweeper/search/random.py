@@ -9,7 +9,7 @@ SEARCHERS.register(
     Component(
         "random",
         SearchMethod,
-        summary="draws each configuration by itself; takes the members of every grid in turn",
+        summary="draws each configuration independently; cycles through the values of every grid",
         source="Bergstra and Bengio 2012 (Random Search for Hyper-Parameter Optimization)",
     )
 )

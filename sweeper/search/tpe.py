@@ -81,12 +81,12 @@ SEARCHERS.register(
                 STARTUP,
                 minimum=1,
                 maximum=1_000_000,
-                reason="a model needs an observation to begin with, and no sweep has more trials",
+                reason="the model needs at least one observation, and no sweep has more trials",
                 source="Optuna's TPESampler, n_startup_trials",
             ),
             WARM_START,
         ),
-        "chooses from what was observed, with Optuna's TPE; warm_start names earlier sweeps that it learns from",
+        "learns from finished trials with Optuna's TPE; warm_start names earlier sweeps to learn from",
         "Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization), section 4",
     )
 )

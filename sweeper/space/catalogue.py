@@ -39,27 +39,6 @@ class SpaceEntry:
     command: str
 
 
-@dataclass(frozen=True)
-class HyperparameterEntry:
-    """One hyperparameter in words."""
-
-    name: str
-    valid: str
-    default: str
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class ComponentEntry:
-    """One component in words."""
-
-    name: str
-    summary: str
-    source: str
-    hyperparameters: tuple[HyperparameterEntry, ...]
-
-
 def list_spaces() -> list[SpaceEntry]:
     """Return the shipped search space files, by name. Reads their headers only; nothing is checked or imported."""
     entries = []
@@ -70,32 +49,30 @@ def list_spaces() -> list[SpaceEntry]:
     return entries
 
 
-def list_components(kind: str, registries: Registries | None = None) -> list[ComponentEntry]:
-    """Return the components of one of `KINDS`, in the order of their registry. Raises KeyError for another kind."""
+def list_components(kind: str, registries: Registries | None = None) -> list[Component]:
+    """Return the components of one of `KINDS`, in the order of their registry. Raises KeyError for another kind.
+
+    An installed one that cannot be used stands there with the reason as its summary.
+    """
     if kind not in KINDS:
         raise KeyError(f"{kind!r} is none of {', '.join(KINDS)}")
     registry: Registry = getattr(registries or installed_registries(), KINDS[kind])
-    return [_entry(registry, name) for name in registry]
+    return [_component(registry, name) for name in registry]
 
 
-def _entry(registry: Registry, name: str) -> ComponentEntry:
+def _component(registry: Registry, name: str) -> Component:
     try:
-        return _component_entry(registry[name])
+        return registry[name]
     except ExtensionError as error:
-        return ComponentEntry(name, f"cannot be used: {error}", registry.installed()[name], ())
+        return Component(name, dict, summary=f"cannot be used: {error}", source=registry.installed()[name])
 
 
-def _component_entry(component: Component) -> ComponentEntry:
-    hyperparameters = tuple(map(_hyperparameter_entry, component.hyperparameters))
-    return ComponentEntry(component.name, component.summary, component.source, hyperparameters)
-
-
-def _hyperparameter_entry(description: Hyperparameter) -> HyperparameterEntry:
-    valid = f"list of numbers in {description.range_text}" if description.kind == "numbers" else description.range_text
-    if description.kind == "integer" and "whole" not in valid:
-        valid = f"whole number in {valid}"
-    default = "required" if description.required else value_text(description.default)
-    return HyperparameterEntry(description.name, valid, default, description.source, description.reason)
+def valid_text(description: Hyperparameter) -> str:
+    """Return a hyperparameter's valid values, e.g. `whole number in [1, inf)`."""
+    if description.kind == "numbers":
+        return f"list of numbers in {description.range_text}"
+    whole = description.kind == "integer" and "whole" not in description.range_text
+    return f"whole number in {description.range_text}" if whole else description.range_text
 
 
 def spaces_table() -> Table:
@@ -113,10 +90,11 @@ def components_table(kind: str, registries: Registries | None = None) -> Table:
     """Return the components of one of `KINDS` as a table for a terminal, one row per hyperparameter."""
     columns = (kind, "hyperparameter", "valid", "default", "source")
     table = Table(*columns, box=None, pad_edge=False)
-    for entry in list_components(kind, registries):
-        table.add_row(f"[bold]{escape(entry.name)}[/]", escape(entry.summary), "", "", escape(entry.source))
-        for h in entry.hyperparameters:
-            table.add_row("", *map(escape, (h.name, h.valid, h.default, h.source)))
+    for component in list_components(kind, registries):
+        table.add_row(f"[bold]{escape(component.name)}[/]", escape(component.summary), "", "", escape(component.source))
+        for h in component.hyperparameters:
+            default = "required" if h.required else value_text(h.default)
+            table.add_row("", *map(escape, (h.name, valid_text(h), default, h.source)))
     return table
 
 

@@ -23,7 +23,7 @@ EXAMPLES = 2000
 
 
 class ByIndex(Sequence[Configuration]):
-    """Configurations of which each is found when it is asked for, by its index: what `_at` and `__len__` say."""
+    """Lazily computed configurations: subclasses define `_at` and `__len__`."""
 
     @overload
     def __getitem__(self, index: int) -> Configuration: ...
@@ -43,7 +43,7 @@ class ByIndex(Sequence[Configuration]):
 
 
 class Configurations(ByIndex):
-    """All configurations of a sweep, each drawn when asked for."""
+    """All configurations of a sweep, each drawn on access."""
 
     def __init__(self, spec: SweepSpec, samples: int | None = None) -> None:
         """Draw from the space of `spec`: `samples` a grid point, by default as many as the sweep has."""

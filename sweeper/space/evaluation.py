@@ -1,4 +1,4 @@
-"""Checking a search space's `evaluation`: post-hoc methods, metrics of the user's own, curvature."""
+"""Checks of a search space's `evaluation`: post-hoc methods, user-defined metrics, curvature."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) 
 
 
 def _known_splits(dataset: object, registries: Registries) -> tuple[str, ...] | None:
-    """Return the splits that a data set's component names; `None` for an unknown one and one of the user's own."""
+    """Return the splits that a data set's component names; `None` for unknown and user-defined ones."""
     name = dataset.get("name") if isinstance(dataset, dict) else None
     known = isinstance(name, str) and not registries.datasets.is_own(name)
     return registries.datasets[str(name)].splits if known else None
@@ -95,14 +95,14 @@ def _check_curvature(values: dict[str, Any], registries: Registries, faults: lis
 
 
 def further_metric_labels(evaluation: object) -> list[str]:
-    """Return the columns of the metrics of the user's own that an evaluation's values name."""
+    """Return the columns of the user-defined metrics that an evaluation names."""
     metrics = evaluation.get("metrics") if isinstance(evaluation, dict) else None
     named = [m.get("name") for m in metrics if isinstance(m, dict)] if isinstance(metrics, list) else []
     return [column_label(name) for name in named if isinstance(name, str)]
 
 
 def column_faults(evaluation: dict[str, Any]) -> list[Fault]:
-    """Return a fault for each metric of the user's own whose column would be another's."""
+    """Return a fault for each user-defined metric whose column name is taken."""
     labels = further_metric_labels(evaluation)
     if not labels:
         return []

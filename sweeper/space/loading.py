@@ -54,7 +54,7 @@ def load_spec(
     *,
     rehearse: bool = False,
 ) -> SweepSpec:
-    """Read, override and check a search space file; its `rehearsal` is checked whether or not it is asked for.
+    """Read, override and check a search space file; its `rehearsal` is always checked.
 
     Args:
         path: the file, the name of one that ships with the project, such as `quickstart`, or the values of one.

@@ -29,13 +29,13 @@ class _Part(BaseModel):
 
 
 class Header(_Part):
-    """What a search space file is for; shown by `sweeper spaces`.
+    """The purpose of a search space file; shown by `sweeper spaces`.
 
     Attributes:
         question: what the sweep answers.
         source: where the question and the recipe come from.
-        expected: what should come out, with the figures to hold the result against.
-        cost: what it takes, in words; `sweeper plan` computes it.
+        expected: the expected outcome, with numbers to compare the result with.
+        cost: time and hardware in words; `sweeper plan` computes it.
         command: how to run it.
         paper: short name of the paper whose experiment this is.
         tables: the published tables and figures whose cells this sweep can fill, e.g. `mukhoti-1`.
@@ -86,7 +86,7 @@ class SchedulerSettings(_PlugIn):
 
 
 class SearcherSettings(_PlugIn):
-    """Who chooses configurations: a name of `sweeper.search.SEARCHERS` and its settings.
+    """How configurations are chosen: a name of `sweeper.search.SEARCHERS` and its settings.
 
     Attributes:
         warm_start: names of earlier sweeps whose finished configurations a searcher that learns has observed when it
@@ -185,13 +185,13 @@ class Budget(_Part):
 
 
 class Notification(_Part):
-    """Whom to tell what of a sweep, see `sweeper.notifications`; the short form is the address or command alone.
+    """Whom to notify of what, see `sweeper.notifications`; the short form is the address or command alone.
 
     Attributes:
         webhook: an http or https address that takes a JSON POST. `${NAME}` stands for a variable of the driver's
             environment: that is where secrets belong, and a literal address that may hold one is refused.
         command: a program and its arguments, run without a shell; it reads the same JSON from its standard input.
-        on: of what: the sweep's `end`, the `failure` of a trial or of the sweep, a spent `budget`.
+        on: events: the sweep's `end`, the `failure` of a trial or of the sweep, a spent `budget`.
     """
 
     webhook: str | None = None
@@ -222,7 +222,7 @@ class Evaluation(_Part):
         curvature: settings of the curvature measurement, or `False` for none.
         bootstrap: resamples for the calibration errors' standard errors; 0 for none.
         trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
-        metrics: metrics of the user's own, each `{name: …, option: value}`; the project's are measured anyway.
+        metrics: user-defined metrics, each `{name: …, option: value}`; the project's are measured anyway.
         splits: the data set's splits to measure on; `val`, which post-hoc methods are fitted on, is among them.
     """
 
@@ -260,7 +260,7 @@ class SweepSpec(_Part):
         dataset: `{name: …, option: value}`.
         space: the tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
         samples: configurations drawn a grid point.
-        searcher: who chooses them.
+        searcher: how they are chosen.
         retries: how often a crashed trial is tried again.
         trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
             With `packing: trials` it holds for each replicate, from one rung to the next.

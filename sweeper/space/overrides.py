@@ -56,7 +56,7 @@ def _assign(document: Document, keys: Sequence[str | int], value: Plain) -> list
 
 
 def _set(here: Plain, keys: Sequence[str | int], path: str, value: Plain) -> list[Fault]:
-    """Set the value at `keys` below `here`, which stands at `path`."""
+    """Set the value at `keys` below `here`, the mapping at `path`."""
     key, *below = keys
     place = join_path(path, key)
     if isinstance(key, int):

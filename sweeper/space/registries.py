@@ -42,7 +42,7 @@ class Registries:
     searchers: Registry = field(default_factory=lambda: SEARCHERS)
 
     def trusted(self) -> Registries:
-        """Return the same for a file that was checked before: users' own names are taken as they are."""
+        """Return the same for a file that was checked before: user-defined names are accepted unchecked."""
         kinds = ("losses", "architectures", "optimizers", "datasets", "posthoc", "further_metrics")
         return replace(self, **{kind: getattr(self, kind).trusted() for kind in kinds})
 

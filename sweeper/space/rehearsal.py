@@ -87,7 +87,7 @@ def rehearsal_name(name: str) -> str:
 
 
 def notice(rehearsed: Sequence[str]) -> str:
-    """Return what stands above every result of a rehearsal."""
+    """Return the warning above every result of a rehearsal."""
     return f"REHEARSAL, not a result: {'; '.join(rehearsed)}. These numbers show that the sweep works, nothing else."
 
 
@@ -205,7 +205,7 @@ def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: lis
 
 
 def _kept_splits(asked: Sequence[str], known: Sequence[str], said: list[str]) -> list[str]:
-    """Return the splits asked for that the data set of a rehearsal has."""
+    """Return those of the requested splits that a rehearsal's data set has."""
     said += [f"nothing is measured on {name}, which the stand-in lacks" for name in asked if name not in known]
     return [name for name in asked if name in known]
 

@@ -1,4 +1,4 @@
-"""Which data set and which network stand in for another in a rehearsal."""
+"""The data set and network that replace others in a rehearsal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainables.models import ARCHITECTURES
 from trainables.registry import Registry
 
 SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
-"""Hyperparameters that a stand-in takes over where it has them."""
+"""Hyperparameters that a stand-in inherits if it has them."""
 
 
 def rehearsed_dataset(dataset: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def known_splits(dataset: Mapping[str, Any]) -> tuple[str, ...]:
 def rehearsed_architecture(
     architecture: Mapping[str, Any], dataset: Mapping[str, Any], said: list[str]
 ) -> dict[str, Any]:
-    """Return the network of a rehearsal on `dataset` of its own; what was replaced is added to `said`."""
+    """Return a rehearsal's network for its `dataset`; replacements are added to `said`."""
     name = architecture["name"]
     kept = dataset["name"] != digits_stand_in.NAME and name in ("mlp", "resnet8")
     found = None if kept or ARCHITECTURES.is_own(name) else ARCHITECTURES[name].stand_in

@@ -1,4 +1,4 @@
-"""The structure of a search space file: what short forms stand for, and pydantic's errors as faults of the file."""
+"""The structure of a search space file: expansion of short forms, and pydantic's errors as faults of the file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _from_pydantic(detail: ErrorDetails) -> Fault:
 
 
 def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
-    """Return the model whose keys stand at `keys`."""
+    """Return the model for the mapping at `keys`."""
     model: type[BaseModel] = SweepSpec
     for key in (key for key in keys if isinstance(key, str)):  # members of a list are all alike
         annotation = model.model_fields[key].annotation

@@ -60,7 +60,7 @@ def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
 
 
 def take_up_kept(paths: SweepPaths) -> None:
-    """Import what a sweep names from the copy that it has kept, if it has one; what it does not name, from here."""
+    """Import a sweep's user-defined components from the copy in its folder, if any; everything else from here."""
     look_beside(None)
     if paths.extensions.is_file():
         take_up(paths.extensions.read_bytes(), [Path.cwd()])

@@ -12,7 +12,6 @@ import os
 import socket
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sweeper.core.errors import SweeperError
@@ -55,10 +54,8 @@ class Lease:
         self.beat(force=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the lease back."""
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Release the lease."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -76,7 +73,7 @@ class Lease:
 
 
 def holder(path: Path) -> dict[str, Any] | None:
-    """Return who drives the sweep now (`host`, `pid`, `heartbeat`), or `None` when nobody does."""
+    """Return who drives the sweep now (`host`, `pid`, `heartbeat`), or `None` if no process does."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

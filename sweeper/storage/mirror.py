@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
@@ -54,9 +53,7 @@ class SharedFolder:
         """Begin."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End."""
 
     def journal(self) -> Journal:
@@ -117,10 +114,8 @@ class Mirror:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the thread and give the lease back."""
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """End the thread and release the lease."""
         self._ended.set()
         self._thread.join()
         try:
@@ -134,16 +129,16 @@ class Mirror:
         return StoredJournal(self._paths.journal, self.store)
 
     def request(self, table: str, name: str) -> None:
-        """Fetch a file of a table that a trial has put into the store, if it is there."""
+        """Request a file of a table that a trial has uploaded."""
         with self._lock:
             self._requested.add((table, name))
 
     def pending(self, table: str, name: str) -> bool:
-        """Return whether a file that was asked for is still on its way."""
+        """Return whether a requested file has not arrived yet."""
         return (table, name) in self._requested
 
     def forget(self, table: str, name: str) -> None:
-        """Take back the wish for a file: it is here already."""
+        """Cancel a request for a file that is here already."""
         with self._lock:
             self._requested.discard((table, name))
 
@@ -165,7 +160,7 @@ class Mirror:
         self.store.delete(f"{JOURNAL}/{name}" for name in names)
 
     def collect(self) -> None:
-        """Bring every table that was asked for here, now. Raises SweeperError when the store cannot be reached."""
+        """Download all requested tables now. Raises SweeperError when the store cannot be reached."""
         try:
             self._fetch_requested()
         except StoreError as error:

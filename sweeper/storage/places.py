@@ -29,7 +29,7 @@ TRIAL_FILES = ("checkpoints/", "incoming/")
 """What trials put into the store themselves; checkpoints never come here, tables only once they are journaled."""
 
 WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "sweeper.log", "mlflow.log")
-"""Files of a sweep that are put into its store as they are."""
+"""Files of a sweep that are uploaded unchanged."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _link_tables(paths: SweepPaths) -> None:
 
 
 def _present(paths: SweepPaths, *, tables: bool) -> set[Path]:
-    """Return the files of a folder that stand for objects."""
+    """Return the files of a folder that are mirrored as objects."""
     found = {path for path in (paths.journal, paths.root) for path in path.glob("*.json*") if path.is_file()}
     found -= {paths.manifest, paths.lease}
     if tables:

@@ -31,7 +31,7 @@ LONG_SILENCE_SECONDS = 120.0
 
 
 def holder_of_copy(path: Path) -> dict[str, Any] | None:
-    """Return who drives a sweep in a store (`host`, `pid`), from a copy of its lease; `None` when nobody does."""
+    """Return who drives a sweep in a store (`host`, `pid`), from a copy of its lease; `None` if no process does."""
     try:
         fields = json.loads(path.read_bytes())
         age = time.time() - path.stat().st_mtime
@@ -41,7 +41,7 @@ def holder_of_copy(path: Path) -> dict[str, Any] | None:
 
 
 def stored_holder(store: Store) -> dict[str, Any] | None:
-    """Return who drives the sweep in `store` (`host`, `pid`); `None` when nobody does."""
+    """Return who drives the sweep in `store` (`host`, `pid`); `None` if no process does."""
     entry, content = store.entries(recursive=False).get(OBJECT), store.get(OBJECT)
     if entry is None or content is None or time.time() - entry.written / 1e9 >= LONG_SILENCE_SECONDS:
         return None
@@ -94,7 +94,7 @@ class StoreLease:
         self._store.put(OBJECT, json.dumps(holder).encode())
 
     def release(self) -> None:
-        """Give the lease back, unless another has taken it meanwhile."""
+        """Release the lease, unless another driver has taken it meanwhile."""
         mine = self._store.get(OBJECT)
         if mine is not None and json.loads(mine)["token"] == self._token:
             self._store.delete([OBJECT])

@@ -1,4 +1,4 @@
-"""A sweep on disk: claiming its name, writing down what it is, and opening it again."""
+"""A sweep on disk: claiming its name, recording what it is, and reopening it."""
 
 from __future__ import annotations
 

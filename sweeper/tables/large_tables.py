@@ -42,10 +42,10 @@ class Arrivals(Protocol):
         """Ask for a file of a table."""
 
     def pending(self, table: str, name: str) -> bool:
-        """Return whether a file that was asked for may still arrive."""
+        """Return whether a requested file may still arrive."""
 
     def forget(self, table: str, name: str) -> None:
-        """Take back the wish for a file."""
+        """Cancel a request for a file."""
 
 
 _PART = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
@@ -94,7 +94,7 @@ class LargeTables:
     def carry_over(self, before: Path, after: Path) -> None:
         """Give the unpublished generation `after` every sound file of journaled evaluations that `before` shows.
 
-        What `expect` has been told is what is journaled; what is carried is no longer waited for. A merged
+        Evaluations passed to `expect` are journaled; those carried over are no longer waited for. A merged
         file is carried whole. Damaged files are quarantined with a warning.
         """
         for table, waiting in self._waiting.items():

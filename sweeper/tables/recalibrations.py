@@ -25,13 +25,11 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from trainables.files.atomic import clear_leftovers
 from trainables.files.locks import LockHeldError, file_lock
 from trainables.metrics import METRIC_NAMES
-from trainables.worker.trial_tables import write_parquet
+from trainables.worker.trial_tables import EVALUATION, write_parquet
 
 RECALIBRATIONS_SCHEMA = pa.schema(
     [
-        ("trial", pa.string()),
-        ("replicate", pa.int64()),
-        ("epoch", pa.int64()),
+        *EVALUATION,
         ("split", pa.string()),
         ("method", pa.string()),
         ("bins", pa.int64()),
@@ -125,7 +123,7 @@ def state_of_recalibrations(parts: Sequence[RecalibrationPart]) -> str:
 
 
 def _facts(path: Path) -> Mapping[str, Any] | None:
-    """Return a file's digest and time; None for a part without rows or one that nobody wrote with this module."""
+    """Return a file's digest and time; None for a part without rows or one that this module did not write."""
     metadata = pq.read_schema(path).metadata or {}
     facts: Mapping[str, Any] | None = json.loads(metadata[_FACTS]) if _FACTS in metadata else None
     return facts

@@ -60,6 +60,19 @@ def int_of(row: Row, column: str) -> int:
     return value
 
 
+def measured_values(rows: Rows, column: str) -> list[float]:
+    """Return a column's numbers without NULL and NaN. Raises as `float_or_none`."""
+    return [value for row in rows if (value := measured_or_none(row, column)) is not None]
+
+
+def by_trial(rows: Rows) -> dict[str, list[Row]]:
+    """Return the rows by trial, in their order."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(text_of(row, "trial"), []).append(row)
+    return found
+
+
 def text_of(row: Row, column: str) -> str:
     """Return text from a column that has some in this row.
 

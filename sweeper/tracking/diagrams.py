@@ -5,10 +5,12 @@ The bins are no part of the journal: they are read from the table `reliability` 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from xml.sax.saxutils import escape
+from importlib import resources
 
+import jinja2
 import pyarrow.parquet as pq
 
 from sweeper.core.ids import SweepPaths, configuration_index
@@ -53,7 +55,7 @@ class Diagrams:
                 except FileNotFoundError:
                     continue  # merged or compacted meanwhile: its rows come again under another name
                 except (OSError, ValueError):
-                    self._read.add(path.name)  # damaged: whoever opens the sweep next sets it aside
+                    self._read.add(path.name)  # damaged: the next process that opens the sweep quarantines it
                     continue
                 self._read.add(path.name)
                 keys = zip(columns["trial"], columns["epoch"], columns["replicate"], columns["bin"], strict=True)
@@ -112,7 +114,7 @@ def calibration_error(bins: Bins) -> float:
 
 
 def said_of(bins: Bins) -> str:
-    """Return what stands below a diagram's title: how many samples of which split, and the error that it shows."""
+    """Return a diagram's subtitle: number of samples, split and calibration error."""
     samples = sum(row["n"] for row in bins)
     return f"{SPLIT} split, {samples:,} predictions of all replicates, ECE {calibration_error(bins):.3f}"
 
@@ -122,41 +124,13 @@ def reliability_diagram(bins: Bins, title: str, subtitle: str = "") -> str:
 
     The darker a bar, the more of the samples it holds.
     """
+    filled = [row for row in bins if row["n"]]
+    most = max((row["n"] for row in filled), default=0)
+    return _template().render(bins=filled, most=most, side=_SIDE, margin=_MARGIN, title=title, subtitle=subtitle)
 
-    def x(value: float) -> float:
-        return _MARGIN + value * _SIDE
 
-    def y(value: float) -> float:
-        return _MARGIN + (1 - value) * _SIDE
-
-    most = max((row["n"] for row in bins), default=0)
-    bars = [
-        f'<rect x="{x(row["lower"]):.1f}" y="{y(row["accuracy"]):.1f}" width="{x(row["upper"]) - x(row["lower"]):.1f}" '
-        f'height="{_SIDE * row["accuracy"]:.1f}" fill="#4477aa" fill-opacity="{0.3 + 0.6 * row["n"] / most:.2f}" '
-        f'stroke="white"><title>confidence {row["confidence"]:.3f}, accuracy {row["accuracy"]:.3f}, n {row["n"]}'
-        "</title></rect>"
-        for row in bins
-        if row["n"]
-    ]
-    size = _SIDE + 2 * _MARGIN
-    ticks = [
-        f'<text x="{x(t / 5):.1f}" y="{y(0) + 16:.1f}" text-anchor="middle">{t / 5:g}</text>'
-        f'<text x="{x(0) - 6:.1f}" y="{y(t / 5) + 4:.1f}" text-anchor="end">{t / 5:g}</text>'
-        for t in range(6)
-    ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{size}" height="{size}" viewBox="0 0 {size} {size}" '
-            'font-family="sans-serif" font-size="11">',
-            f'<rect width="{size}" height="{size}" fill="white"/>',
-            f'<rect x="{x(0)}" y="{y(1)}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#999999"/>',
-            *bars,
-            f'<line x1="{x(0)}" y1="{y(0)}" x2="{x(1)}" y2="{y(1)}" stroke="#333333" stroke-dasharray="5 4"/>',
-            *ticks,
-            f'<text x="{size / 2}" y="{_MARGIN - 26}" text-anchor="middle" font-size="13">{escape(title)}</text>',
-            f'<text x="{size / 2}" y="{_MARGIN - 10}" text-anchor="middle">{escape(subtitle)}</text>',
-            f'<text x="{size / 2}" y="{size - 8}" text-anchor="middle">confidence</text>',
-            f'<text transform="translate(14 {size / 2}) rotate(-90)" text-anchor="middle">accuracy</text>',
-            "</svg>",
-        ]
-    )
+@functools.cache
+def _template() -> jinja2.Template:
+    text = resources.files("sweeper.tracking").joinpath("reliability.svg").read_text("utf-8")
+    template: jinja2.Template = jinja2.Template(text, autoescape=True, trim_blocks=True)
+    return template

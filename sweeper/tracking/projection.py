@@ -40,7 +40,7 @@ POINTS_A_PASS = 200_000
 """A pass over a long journal writes after so many points, which bounds its memory to some 50 MB."""
 
 DIAGRAMS_A_CALL = 100
-"""Diagrams are attached so many at a time, which bounds the files that lie about."""
+"""Diagrams are attached so many at a time, which bounds the number of temporary files."""
 
 ARTIFACTS_TAG = "artifacts_sequence"
 """The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then."""
@@ -64,7 +64,7 @@ class Projection:
     """One sweep's journal on one side, one store on the other."""
 
     def __init__(self, root: Path, uri: str, watchdog: Watchdog | None = None) -> None:
-        """Take note; nothing is read or sent before `prepare` and `begin`. `watchdog` is told of every call."""
+        """Prepare; nothing is read or sent before `prepare` and `begin`. `watchdog` is informed of every call."""
         for key, value in ENVIRONMENT.items():
             os.environ.setdefault(key, value)
         self.paths = paths = SweepPaths(root.resolve())

@@ -76,7 +76,7 @@ class RunUpdate:
 
 @dataclass(frozen=True)
 class SweepDescription:
-    """What the runs say besides the journal.
+    """What the runs contain in addition to the journal.
 
     Attributes:
         name: the sweep's, which is also the experiment's.
@@ -97,7 +97,7 @@ class SweepDescription:
 
 
 class RunProjection:
-    """Folds the journal and gives out what each run lacks. Its memory grows with trials, not with records."""
+    """Folds the journal and returns what each run lacks. Its memory grows with trials, not with records."""
 
     def __init__(self, description: SweepDescription, known: Mapping[int, int]) -> None:
         """Begin before the first record.

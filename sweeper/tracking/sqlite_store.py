@@ -177,7 +177,7 @@ class SqliteStore(ClientStore):
             return str(connection.execute("SELECT version_num FROM alembic_version").fetchone()[0])
 
     def _run_id_of(self, update: RunUpdate) -> str:
-        # The same run gets the same identifier whoever creates it, so the key itself forbids a second one.
+        # A run gets the same identifier from every process, so the key itself prevents a second one.
         name = f"{self._sweep_id}/{update.place}" + (f"/{self._generation}" if self._generation else "")
         return uuid.uuid5(uuid.NAMESPACE_URL, name).hex
 

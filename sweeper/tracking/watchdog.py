@@ -24,7 +24,7 @@ def _leave() -> None:
 
 
 class Watchdog:
-    """Knows since when a store has been asked for something, and gives up on it when the sweep is over."""
+    """Tracks how long a call of the store has been running, and gives up on it when the sweep has ended."""
 
     def __init__(
         self,

@@ -160,7 +160,7 @@ def test_a_pods_end_waits_until_its_node_has_ended(tmp_path: Path) -> None:
     assert len(machine.calls()) == 1
 
 
-def test_a_head_that_never_accepts_is_told_and_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_a_head_that_never_accepts_is_reported_and_does_not_delay_the_end(tmp_path: Path) -> None:
     machine = Machine(tmp_path, refusals=1000)
     with machine.raylet(), _ended(machine.start("now", "--seconds=3")) as hook:
         assert hook.wait(patient(40)) == 1

@@ -68,7 +68,7 @@ def test_an_onlooker_sees_it_until_its_driver_has_left(finished: Finished) -> No
     assert "\x1b[" not in finished.watched.stdout
 
 
-def test_a_webhook_and_a_command_are_told_of_the_end(finished: Finished) -> None:
+def test_a_webhook_and_a_command_are_notified_of_the_end(finished: Finished) -> None:
     [(path, message)] = finished.posted
     assert path == f"/{SECRET}"
     assert (message["event"], message["outcome"], message["sweep"]) == ("end", "finished", "small")

@@ -156,7 +156,7 @@ def test_a_whole_sweep_shows_no_secret(scene: Scene, echo: Echo) -> None:
 
 
 @pytest.mark.slow
-def test_a_joined_cluster_is_told_no_secret(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_joined_cluster_gets_no_secret(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its nodes were started without them, and what the driver knows stays with the driver."""
     monkeypatch.setenv("RAY_TMPDIR", str(scene.ray))
     with local_cluster(1, tmp_path) as cluster:

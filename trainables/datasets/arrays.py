@@ -1,4 +1,4 @@
-"""Arrays of the user's own, in `.npz` or Parquet."""
+"""The user's own arrays, in `.npz` or Parquet."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class DataSet:
 
     @property
     def nbytes(self) -> int:
-        """The size of all splits as they are stored."""
+        """The stored size of all splits."""
         return sum(split.inputs.nbytes + split.targets.nbytes for split in self.splits.values())
 
     def to(self, device: torch.device | str, streamed: bool = False) -> DataSet:
@@ -172,7 +172,7 @@ def batches(
 
 
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the samples in order, as they are: (network inputs [B, ...], targets [B])."""
+    """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B])."""
     for start in range(0, len(split), batch_size):
         rows = slice(start, start + batch_size)
         yield split.prepare(split.inputs[rows]), split.targets[rows]

@@ -144,7 +144,7 @@ def _remember_check(path: Path, checksum: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock beside `path`, waiting for other processes of this node; a read-only folder needs none."""
+    """Hold the lock next to `path`, waiting for other processes of this node; a read-only folder needs none."""
     _make_folder(path.parent)
     if not os.access(path.parent, os.W_OK):
         yield
@@ -164,7 +164,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_beside(path: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `path`, from where a rename onto `path` is one step.
+    """Yield a temporary folder next to `path`, from where a rename onto `path` is atomic.
 
     Raises:
         DataSetUnavailableError: the folder around `path` cannot be written.
@@ -180,7 +180,7 @@ def temporary_beside(path: Path) -> Iterator[Path]:
 
 
 def extracted(archive: Path, member: str) -> Path:
-    """Return the folder or file `member` beside `archive`, unpacking the archive when it is not there yet.
+    """Return the folder or file `member` next to `archive`, unpacking the archive if it is missing.
 
     Raises:
         DataSetUnavailableError: the archive is broken or does not hold `member`.
@@ -223,7 +223,7 @@ def prepared_arrays(
 
     Args:
         name: of the data set, for the folder's name.
-        files: what the arrays are made from; a changed size or time of change makes them anew.
+        files: what the arrays are made from; a changed size or modification time rebuilds them.
         settings: whatever else they depend on, as text.
         build: makes them.
 

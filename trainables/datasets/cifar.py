@@ -7,7 +7,6 @@ elsewhere cannot run code.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -213,10 +212,6 @@ def load_cifar(
     )
 
 
-def _named(name: str) -> Callable[..., DataSet]:
-    return partial(load_cifar, name)
-
-
 OPTIONS = (
     FOLDER,
     DOWNLOAD,
@@ -228,23 +223,15 @@ OPTIONS = (
     IMAGE_SIZE,
 )
 
-COMPONENTS = (
+COMPONENTS = tuple(
     Component(
-        "cifar10",
-        _named("cifar10"),
+        name,
+        partial(load_cifar, name),
         OPTIONS,
-        summary="CIFAR-10, 45k/5k/10k",
+        summary=f"CIFAR-{classes}, 45k/5k/10k",
         source="Krizhevsky 2009",
-        size=images_on_paper((3, 32, 32), 10, 45_000, 5_000, 10_000),
+        size=images_on_paper((3, 32, 32), classes, 45_000, 5_000, 10_000),
         stand_in=LIKE_CIFAR,
-    ),
-    Component(
-        "cifar100",
-        _named("cifar100"),
-        OPTIONS,
-        summary="CIFAR-100, 45k/5k/10k",
-        source="Krizhevsky 2009",
-        size=images_on_paper((3, 32, 32), 100, 45_000, 5_000, 10_000),
-        stand_in=LIKE_CIFAR,
-    ),
+    )
+    for name, classes in (("cifar10", 10), ("cifar100", 100))
 )

@@ -12,6 +12,7 @@ import functools
 import gzip
 import importlib.util
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,24 +124,43 @@ def load_digits_32(augment: bool = True) -> DataSet:
         DataSetUnavailableError: scikit-learn's packaged file is missing or broken.
     """
     images, targets, parts = _splits()
+    return enlarged_digits("digits_32", images, targets, parts, (3, 32, len(CLASS_NAMES)), augment)
+
+
+def enlarged_digits(
+    name: str,
+    images: NDArray[np.uint8],
+    targets: NDArray[np.int64],
+    parts: Sequence[NDArray[np.int64]],
+    shape: tuple[int, int, int],
+    augment: bool,
+) -> DataSet:
+    """Return digits [N, 8, 8] as the image data set `name`; see `load_digits_32`.
+
+    Args:
+        name: of the data set.
+        images: values 0 to 16.
+        targets: classes [N].
+        parts: indices of train, val and test.
+        shape: equal channels, side and number of classes.
+        augment: shift training images.
+    """
+    channels, size, classes = shape
     small = torch.from_numpy(images)[:, None].to(torch.float32) * (255 / LEVELS)
-    large = functional.interpolate(small, (32, 32), mode="bilinear", antialias=False)
-    pixels = large.round().to(torch.uint8).expand(-1, 3, -1, -1).numpy()
-    test = ImageArrays(pixels[parts[2]], targets[parts[2]])
+    large = functional.interpolate(small, (size, size), mode="bilinear", antialias=False)
+    pixels = large.round().to(torch.uint8).expand(-1, channels, -1, -1).numpy()
     share = pixels[parts[0], 0].astype(np.float64) / 255
-    return replace(
-        image_dataset(
-            "digits_32",
-            ImageArrays(pixels, targets),
-            test,
-            (parts[0], parts[1]),
-            class_names="0123456789",
-            mean=(float(share.mean()),) * 3,
-            std=(float(share.std()),) * 3,
-            augmentation=CropAndFlip(flip=False) if augment else None,
-        ),
-        split_hash=hash_of_splits(*parts),
+    dataset = image_dataset(
+        name,
+        ImageArrays(pixels, targets),
+        ImageArrays(pixels[parts[2]], targets[parts[2]]),
+        (parts[0], parts[1]),
+        class_names=tuple(map(str, range(classes))),
+        mean=(float(share.mean()),) * channels,
+        std=(float(share.std()),) * channels,
+        augmentation=CropAndFlip(flip=False) if augment else None,
     )
+    return replace(dataset, split_hash=hash_of_splits(*parts))
 
 
 SAMPLES = (1079, 359, 359)

@@ -8,17 +8,14 @@ two. The task is the same real one in every form.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.digits import LEVELS, SAMPLES, digit_arrays
-from trainables.datasets.images import AUGMENT, ImageArrays, image_dataset
+from trainables.datasets.digits import LEVELS, SAMPLES, digit_arrays, enlarged_digits
+from trainables.datasets.images import AUGMENT
 from trainables.datasets.label_noise import LABEL_NOISE, flip_labels
 from trainables.datasets.sentiment import Tree, encoded_tree
 from trainables.datasets.splits import hash_of_splits
@@ -68,29 +65,8 @@ def load_digits_stand_in(
     targets = digits % classes
     targets[train] = flip_labels(targets[train], label_noise, classes)
     if form == "images":
-        return _images(images, targets, (train, val, test), (channels, size, classes), augment)
+        return enlarged_digits(NAME, images, targets, parts, (channels, size, classes), augment)
     return _text(images, targets, (train, val, test), classes, _sentences if form == "tokens" else _trees)
-
-
-def _images(
-    images: NDArray[np.uint8], targets: NDArray[np.int64], parts: Parts, shape: tuple[int, int, int], augment: bool
-) -> DataSet:
-    channels, size, classes = shape
-    small = torch.from_numpy(images)[:, None].to(torch.float32) * (255 / LEVELS)
-    large = functional.interpolate(small, (size, size), mode="bilinear", antialias=False)
-    pixels = large.round().to(torch.uint8).expand(-1, channels, -1, -1).numpy()
-    share = pixels[parts[0], 0].astype(np.float64) / 255
-    dataset = image_dataset(
-        NAME,
-        ImageArrays(pixels, targets),
-        ImageArrays(pixels[parts[2]], targets[parts[2]]),
-        (parts[0], parts[1]),
-        class_names=tuple(map(str, range(classes))),
-        mean=(float(share.mean()),) * channels,
-        std=(float(share.std()),) * channels,
-        augmentation=CropAndFlip(flip=False) if augment else None,
-    )
-    return replace(dataset, split_hash=hash_of_splits(*parts))
 
 
 def _text(

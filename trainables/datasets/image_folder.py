@@ -1,4 +1,4 @@
-"""A folder of the user's own images, one sub-folder a class."""
+"""A folder of the user's own images, one sub-folder per class."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def published_images(
 
 @dataclass(frozen=True)
 class ImageArrays:
-    """Images and classes as they come from disk.
+    """Images and classes as read from disk.
 
     Attributes:
         images: uint8 [N, C, H, W].

@@ -34,7 +34,7 @@ class ImagePreprocessing:
         return functional.interpolate(pixels, (self.size, self.size), mode="bilinear", antialias=False)
 
 
-@functools.lru_cache(maxsize=16)  # making them anew would stop a GPU's queue at every batch
+@functools.lru_cache(maxsize=16)  # rebuilding them would stall a GPU's queue at every batch
 def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return factor and offset, [1, C, 1, 1] each, that turn 0..255 into standardised pixels."""
     scale = torch.tensor([1 / (PIXEL_MAXIMUM * s) for s in std], device=device)

@@ -35,7 +35,7 @@ class OwnFamily:
         return installed_names(self.group)
 
     def component(self, name: str, path: str) -> Component:
-        """Return the component that `name` stands for.
+        """Return the component called `name`.
 
         Args:
             name: as a search space writes it.

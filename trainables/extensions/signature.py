@@ -82,7 +82,7 @@ def _described(argument: inspect.Parameter, hint: object) -> Hyperparameter:
 
 
 def _without_none(hint: object) -> object:
-    """Return the type in `float | None`; other hints as they are."""
+    """Return the type in `float | None`; other hints unchanged."""
     if typing.get_origin(hint) not in (Union, types.UnionType):
         return hint
     inner = [part for part in typing.get_args(hint) if part is not type(None)]

@@ -95,11 +95,11 @@ def _imported(path: str, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ExtensionError(f"{path} cannot be imported: {told(error, module_name)}") from error
+            raise ExtensionError(f"{path} cannot be imported: {describe_error(error, module_name)}") from error
         places = ", ".join(dict.fromkeys([*_roots, "the installed packages"]))
         raise ExtensionError(f"{path}: there is no module {error.name!r} in {places}") from error
     except (Exception, SystemExit) as error:
-        raise ExtensionError(f"{path} cannot be imported: {told(error, module_name)}") from error
+        raise ExtensionError(f"{path} cannot be imported: {describe_error(error, module_name)}") from error
     finally:
         tops = {name.partition(".")[0] for name in set(sys.modules) - before}
         _loaded.update(top for top in tops if top not in OUR_PACKAGES and _lies_in_a_root(top))
@@ -121,7 +121,7 @@ def package_place(top: str) -> Path | None:
     return Path(spec.origin).resolve() if spec.has_location and spec.origin else None
 
 
-def told(error: BaseException, target: str) -> str:
+def describe_error(error: BaseException, target: str) -> str:
     """Return an exception of a user's code as one sentence that begins with the line it comes from.
 
     Args:

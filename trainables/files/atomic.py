@@ -36,7 +36,7 @@ def temporary_name() -> str:
 
 @contextmanager
 def temporary_file(folder: Path) -> Iterator[Path]:
-    """Give an unused path in `folder`; what still lies there on leaving is removed."""
+    """Yield an unused path in `folder`; whatever is left there is removed on exit."""
     path = folder / temporary_name()
     try:
         yield path
@@ -46,7 +46,7 @@ def temporary_file(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
-    """Give a new folder in `folder`, from where a rename within `folder` is one step; it is removed on leaving.
+    """Yield a new folder in `folder`, from where a rename within `folder` is atomic; it is removed on exit.
 
     Raises OSError when it cannot be made.
     """
@@ -60,7 +60,7 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Give a path beside `path` to write to; on leaving, what was written takes the place of `path` in one step.
+    """Yield a path next to `path` to write to; on exit, the written file replaces `path` atomically.
 
     An exception inside leaves `path` as it was, and no temporary file.
 
@@ -101,7 +101,7 @@ def clear_leftovers(folder: Path, *, shared: bool = False) -> list[Path]:
 
     Args:
         folder: looked through without what lies deeper; may be missing.
-        shared: others may be writing there at this moment: spare what other processes that are alive on this machine
+        shared: others may be writing there now: keep what other living processes of this machine
             have begun. Without it, the caller holds the only right to write.
     """
     found = [folder / name for name in os.listdir(folder) if is_temporary(name)] if folder.is_dir() else []

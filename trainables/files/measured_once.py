@@ -43,7 +43,7 @@ def _read(place: Path) -> str | None:
 
 
 def _write_first(place: Path, text: str) -> None:
-    """Write a whole file under a name of its own, and give it `place`'s unless a sound one has that already."""
+    """Write a file under a temporary name and rename it to `place`, unless a sound file is already there."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with temporary_file(place.parent) as temporary:
         temporary.write_text(text)

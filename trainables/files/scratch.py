@@ -12,7 +12,6 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 
 from trainables.files.locks import lock_open_file
 
@@ -35,9 +34,7 @@ class Scratch:
         """Give the folder."""
         return self.path
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Remove the folder."""
         self.remove()
 

@@ -143,7 +143,7 @@ LOSSES.register(
                 "integer",
                 default=15,
                 minimum=1,
-                reason="there has to be a bin",
+                reason="at least one bin is needed",
                 source="Ghosh et al. 2022: 15 equal-mass bins",
             ),
             *SMOOTHING,

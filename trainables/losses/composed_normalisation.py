@@ -26,7 +26,7 @@ class ComposedNormalisation(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Replace these two functions' calls, leave every other as it is."""
+        """Replace calls of these two functions; leave all others unchanged."""
         return _COMPOSED.get(func, func)(*args, **(kwargs or {}))
 
 

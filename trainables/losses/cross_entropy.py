@@ -63,7 +63,7 @@ LOSSES.register(
                 minimum=0.0,
                 maximum=1.0,
                 open_maximum=True,
-                reason="it is the share of the target's probability given to other classes; at 1 nothing is left",
+                reason="it is the share of the target's probability given to other classes; at 1 the target has none",
                 source="mukhoti §5.1",
             ),
             Hyperparameter("form", "text", default="others", choices=("others", "uniform"), source="mukhoti §5.1"),

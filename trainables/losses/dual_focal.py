@@ -97,7 +97,7 @@ LOSSES.register(
                 "text",
                 default="ranked_below",
                 choices=("ranked_below", "competitor"),
-                source="Tao et al. 2023 and its code; selective Eq. 24 is the other reading",
+                source="Tao et al. 2023 and its code; selective Eq. 24 is the other form",
             ),
             *SMOOTHING,
         ),

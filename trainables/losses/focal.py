@@ -73,7 +73,7 @@ SMOOTHING = (
         minimum=0.0,
         maximum=1.0,
         open_maximum=True,
-        reason="it is the share of the target's probability given to other classes; at 1 nothing is left",
+        reason="it is the share of the target's probability given to other classes; at 1 the target has none",
         source="0: one-hot targets; posterior §6.1 uses 0.1 in its label-smoothing paradigm",
     ),
     Hyperparameter(
@@ -84,7 +84,7 @@ SMOOTHING = (
         source="posterior §6.1 states no form; `uniform` is torch's own",
     ),
 )
-NON_NEGATIVE = "a negative γ puts weight on samples that are right already; adafocal offers that form"
+NON_NEGATIVE = "a negative γ puts more weight on correctly classified samples; adafocal offers that form"
 
 LOSSES.register(
     Component(

@@ -178,7 +178,7 @@ LOSSES.register(
                 default=1e-2,
                 minimum=0.0,
                 reason="a negative weight would reward sharp minima without bound",
-                source="curvature App.: τ from 1e-5 to 1 is searched; 1e-2 is the middle of it",
+                source="curvature App.: τ is searched from 1e-5 to 1; 1e-2 is about the middle",
             ),
             Hyperparameter(
                 "probes",

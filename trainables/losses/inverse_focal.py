@@ -17,7 +17,7 @@ from trainables.registry import Component, Hyperparameter, number_in
 LARGEST_GAMMA = 3.5911214766686221
 REVERSES = (
     "above γ = 3.5911 the gradient in p_y turns positive around p_y = 0.278, "
-    "so training pushes the true class's probability down; set allow_reversed_gradient: true to use it all the same"
+    "so training pushes the true class's probability down; set allow_reversed_gradient: true to allow it"
 )
 
 
@@ -66,7 +66,7 @@ LOSSES.register(
                 "gamma",
                 default=1.5,
                 minimum=0.0,
-                reason="a negative γ would be a focal loss of another kind; " + REVERSES,
+                reason="a negative γ would turn it into a focal loss; " + REVERSES,
                 source="selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient",
             ),
             *SMOOTHING,

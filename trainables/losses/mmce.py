@@ -76,7 +76,7 @@ LOSSES.register(
                 "text",
                 default="weighted",
                 choices=("weighted", "plain"),
-                source="Kumar et al. 2018: the weighted form is the one trained with",
+                source="Kumar et al. 2018 train with the weighted form",
             ),
         ),
         summary="cross-entropy plus a kernel penalty on calibration error; quadratic in the batch size",

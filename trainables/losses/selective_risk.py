@@ -159,7 +159,7 @@ LOSSES.register(
                 "nu",
                 default=0.1,
                 minimum=1e-6,
-                reason="it divides in the sigmoid that smooths the distribution function; below, the slope overflows",
+                reason="the smoothing sigmoid is divided by it; below, its slope overflows",
                 source="selective App. E.2: .1 on CIFAR-10; tuned on scores of another scale, so search up to 1",
             ),
             Hyperparameter(

@@ -65,7 +65,7 @@ def binned_error(
 
 
 _SHARE = "it is the share of samples that are accepted"
-_OURS = "our choice: one sample in five is refused"
+_OURS = "our choice: one sample in five is rejected"
 
 METRICS.register(
     Component(
@@ -91,7 +91,7 @@ METRICS.register(
                 source="Hendrycks et al. 2019, arXiv:1812.04606",
             ),
         ),
-        "calibration error with bins and norm of one's choice; `ece`, `ada_ece` and `mce` are measured anyway",
+        "calibration error with the bins and norm you choose; `ece`, `ada_ece` and `mce` are always measured",
         "Naeini et al. 2015; Hendrycks et al. 2019",
     )
 )

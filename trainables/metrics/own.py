@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainables.extensions.own import OwnFamily, described
 from trainables.extensions.signature import hyperparameters_of
-from trainables.extensions.targets import told
+from trainables.extensions.targets import describe_error
 from trainables.metrics.probabilities import Floats, Integers
 from trainables.registry import Component, ExtensionError, HyperparameterValue
 
@@ -17,7 +17,7 @@ def _metric(target: object, path: str, name: str) -> Component:
         try:
             return float(target(probabilities, targets, **options))
         except Exception as error:
-            raise ValueError(told(error, path)) from error
+            raise ValueError(describe_error(error, path)) from error
 
     return Component(name, measure, hyperparameters_of(target, path, ["probabilities", "targets"]))
 

@@ -6,7 +6,7 @@ by one 3x3 convolution, as mukhoti trains it on CIFAR.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -87,22 +87,18 @@ def densenet(
     return DenseNet(in_channels, classes, blocks, growth)
 
 
-def _densenet121() -> Callable[..., DenseNet]:
-    return partial(densenet, blocks=(6, 12, 24, 16))
-
-
 def _even_densenet(input_shape: tuple[int, ...], classes: int, layers: int = 6, growth: int = 12) -> DenseNet:
     """Build a DenseNet of four blocks of `layers` layers each. Raises as `densenet`."""
     return densenet(input_shape, classes, (layers,) * 4, growth)
 
 
 SMALL = {"name": "densenet", "layers": 1, "growth": 4}
-"""What stands in for these networks in a rehearsal."""
+"""Stand-in for these networks in a rehearsal."""
 
 COMPONENTS = (
     Component(
         "densenet121",
-        _densenet121(),
+        partial(densenet, blocks=(6, 12, 24, 16)),
         (Hyperparameter("growth", "integer", 32, minimum=2, source="Huang et al. 2017, Table 1"),),
         summary="DenseNet-121, stem for small images",
         source="mukhoti; Huang et al. 2017",

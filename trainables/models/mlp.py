@@ -41,7 +41,7 @@ COMPONENTS = (
         (
             Hyperparameter("depth", "integer", 2, minimum=0, source="curvature, section on Tr(H) regularisation"),
             Hyperparameter("width", "integer", 100, minimum=1, source="curvature, section on Tr(H) regularisation"),
-            Hyperparameter("bias", "boolean", True, source="mukhoti App. B trains without"),
+            Hyperparameter("bias", "boolean", True, source="mukhoti App. B trains without a bias"),
         ),
         summary="fully connected network of `depth` hidden layers, `width` units each",
         source="curvature",

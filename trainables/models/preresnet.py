@@ -8,7 +8,7 @@ network with n = (56 - 2) / 6 = 9 *bottlenecks* a stage (9n+2 = 83 layers by its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from torch import Tensor, nn
@@ -120,19 +120,15 @@ def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
     return depth_fault({"depth": values.get("depth", 56)})
 
 
-def _fixed(bottleneck: bool) -> Callable[..., PreActivationResNet]:
-    return partial(preresnet, depth=56, bottleneck=bottleneck)
-
-
 WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
 
 SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
-"""What stands in for these networks in a rehearsal."""
+"""Stand-in for these networks in a rehearsal."""
 
 COMPONENTS = (
     Component(
         "preresnet56",
-        _fixed(False),
+        partial(preresnet, depth=56),
         (WIDTH,),
         summary="PreResNet-56 (6n+2) of basic blocks, stem for small images",
         source="He et al. 2016, Identity Mappings",
@@ -140,7 +136,7 @@ COMPONENTS = (
     ),
     Component(
         "preresnet56_bottleneck",
-        _fixed(True),
+        partial(preresnet, depth=56, bottleneck=True),
         (WIDTH,),
         summary="what the selective paper's code calls PreResNet-56: nine bottlenecks a stage",
         source="selective",

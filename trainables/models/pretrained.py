@@ -7,7 +7,7 @@ and `torchvision` build any other model of those packages. Both packages are imp
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -133,10 +133,6 @@ def _with_new_head(network: nn.Module, classes: int) -> nn.Module:
     return network
 
 
-def _fixed_size(model: str, side: int) -> Callable[..., nn.Module]:
-    return partial(_build_fixed_size, model=model, side=side)
-
-
 def _build_fixed_size(
     input_shape: tuple[int, ...],
     classes: int,
@@ -184,21 +180,19 @@ PRETRAINED = Hyperparameter("pretrained", "boolean", False, source="selective fi
 WEIGHTS_FILE = Hyperparameter("weights_file", "text", None)
 
 COMPONENTS = (
-    Component(
-        "vit_small_patch16_224",
-        _fixed_size("vit_small_patch16_224", 224),
-        (PRETRAINED, WEIGHTS_FILE),
-        summary="ViT-Small of 16-pixel patches at 224x224 (timm)",
-        source="selective",
-        stand_in=SMALL_TRANSFORMER,
-    ),
-    Component(
-        "swin_tiny_patch4_window7_224",
-        _fixed_size("swin_tiny_patch4_window7_224", 224),
-        (PRETRAINED, WEIGHTS_FILE),
-        summary="Swin-Tiny at 224x224 (timm)",
-        source="selective",
-        stand_in=SMALL_TRANSFORMER,
+    *(
+        Component(
+            name,
+            partial(_build_fixed_size, model=name, side=224),
+            (PRETRAINED, WEIGHTS_FILE),
+            summary=summary,
+            source="selective",
+            stand_in=SMALL_TRANSFORMER,
+        )
+        for name, summary in (
+            ("vit_small_patch16_224", "ViT-Small of 16-pixel patches at 224x224 (timm)"),
+            ("swin_tiny_patch4_window7_224", "Swin-Tiny at 224x224 (timm)"),
+        )
     ),
     Component(
         "timm",

@@ -7,7 +7,7 @@ stride 1, as all five papers train them on 32x32 images. mukhoti's released code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -107,17 +107,13 @@ def resnet(
     return FourStageResNet(in_channels, classes, blocks, bottleneck, width, pool)
 
 
-def _variant(name: str, blocks: Sequence[int], bottleneck: bool) -> Callable[..., FourStageResNet]:
-    return partial(resnet, name=name, blocks=blocks, bottleneck=bottleneck)
-
-
 WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="curvature: ResNet-18 at 1 and 2")
 POOL = Hyperparameter("pool", "integer", 1, minimum=1, source="mukhoti's released code pools Tiny-ImageNet to 2x2")
 
 COMPONENTS = tuple(
     Component(
         name,
-        _variant(name, blocks, bottleneck),
+        partial(resnet, name=name, blocks=blocks, bottleneck=bottleneck),
         (WIDTH, POOL),
         summary=summary,
         source=source,

@@ -7,7 +7,7 @@ ResNets of the posterior paper. Its ResNet-110 has basic blocks; mukhoti's is `r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from torch import Tensor, nn
@@ -102,23 +102,19 @@ def depth_fault(values: Mapping[str, object]) -> str | None:
     return None
 
 
-def _at_depth(depth: int) -> Callable[..., ThreeStageResNet]:
-    return partial(resnet_cifar, depth=depth)
-
-
 WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
 SHORTCUT = Hyperparameter(
     "shortcut", "text", "identity", choices=("identity", "projection"), source="He et al. 2016, section 4.2 (option A)"
 )
 
 SMALL_RESNET = {"name": "resnet8", "width": 0.25}
-"""What stands in for a residual network in a rehearsal."""
+"""Stand-in for a residual network in a rehearsal."""
 
 COMPONENTS = (
     *(
         Component(
             f"resnet{depth}",
-            _at_depth(depth),
+            partial(resnet_cifar, depth=depth),
             (WIDTH, SHORTCUT),
             summary=f"ResNet-{depth} (6n+2) of basic blocks for small images",
             source="He et al. 2016, section 4.2; posterior",

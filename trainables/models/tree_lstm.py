@@ -109,12 +109,12 @@ COMPONENTS = (
                 "dropout", "number", 0.5, minimum=0, maximum=1, open_maximum=True, source="Tai et al. 2015, section 5.3"
             ),
             Hyperparameter("output_gate", "boolean", True, source="Tai et al. 2015, Eq. 11"),
-            Hyperparameter("train_embedding", "boolean", True, source="mukhoti App. D: vectors were tuned"),
+            Hyperparameter("train_embedding", "boolean", True, source="mukhoti App. D: vectors were fine-tuned"),
         ),
         summary="binary constituency Tree-LSTM for parse trees",
         source="mukhoti App. D; Tai et al. 2015",
         tags=frozenset({"text", "follows_data"}),
         stand_in={"name": "tree_lstm", "dimension": 16, "width": 16},
-        lanes="the shape of its computation follows each sentence's tree, which lanes do not share",
+        lanes="its computation follows each sentence's tree, which lanes do not share",
     ),
 )

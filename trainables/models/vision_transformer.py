@@ -7,7 +7,6 @@ curvature paper trains both on CIFAR-100 and does not print the patch size: 4, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from torch import nn
@@ -66,10 +65,6 @@ def vision_transformer(
     return network
 
 
-def _variant(name: str, width: int, heads: int) -> Callable[..., nn.Module]:
-    return partial(vision_transformer, name=name, width=width, heads=heads)
-
-
 OPTIONS = (
     Hyperparameter("patch_size", "integer", 4, minimum=1, source="our choice: 64 patches of a 32x32 image"),
     Hyperparameter("depth", "integer", 12, minimum=1, source="Dosovitskiy et al. 2021, Table 1"),
@@ -77,23 +72,19 @@ OPTIONS = (
 )
 
 SMALL_TRANSFORMER = {"name": "vit_small_32", "patch_size": 8, "depth": 1}
-"""What stands in for a transformer in a rehearsal."""
+"""Stand-in for a transformer in a rehearsal."""
 
-COMPONENTS = (
+COMPONENTS = tuple(
     Component(
-        "vit_small_32",
-        _variant("vit_small_32", 384, 6),
+        name,
+        partial(vision_transformer, name=name, width=width, heads=heads),
         OPTIONS,
-        summary="ViT-Small for 32x32 images",
-        source="curvature; Touvron et al. 2021, Table 1",
+        summary=f"{family} for 32x32 images",
+        source=f"curvature; {source}, Table 1",
         stand_in=SMALL_TRANSFORMER,
-    ),
-    Component(
-        "vit_base_32",
-        _variant("vit_base_32", 768, 12),
-        OPTIONS,
-        summary="ViT-Base for 32x32 images",
-        source="curvature; Dosovitskiy et al. 2021, Table 1",
-        stand_in=SMALL_TRANSFORMER,
-    ),
+    )
+    for name, family, width, heads, source in (
+        ("vit_small_32", "ViT-Small", 384, 6, "Touvron et al. 2021"),
+        ("vit_base_32", "ViT-Base", 768, 12, "Dosovitskiy et al. 2021"),
+    )
 )

@@ -7,7 +7,7 @@ four blocks a stage, like WRN-28-10.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from trainables.models.preresnet import PreActivationResNet
@@ -64,22 +64,18 @@ def _stage_channels(width: float) -> list[int]:
     return [max(1, round(base * width)) for base in (16, 32, 64)]
 
 
-def _wrn_28() -> Callable[..., PreActivationResNet]:
-    return partial(wide_resnet, depth=28)
-
-
 WIDTH = Hyperparameter("width", "number", 10, minimum=0, open_minimum=True, source="Zagoruyko & Komodakis 2016")
 DROPOUT = Hyperparameter(
     "dropout", "number", 0.0, minimum=0, maximum=1, open_maximum=True, source="Zagoruyko & Komodakis 2016, Table 4"
 )
 
 SMALL = {"name": "wide_resnet", "depth": 10, "width": 0.25}
-"""What stands in for these networks in a rehearsal."""
+"""Stand-in for these networks in a rehearsal."""
 
 COMPONENTS = (
     Component(
         "wrn_28_10",
-        _wrn_28(),
+        partial(wide_resnet, depth=28),
         (WIDTH, DROPOUT),
         summary="WRN-28-10, pre-activation",
         source="selective; Zagoruyko & Komodakis 2016",

@@ -73,7 +73,7 @@ _register(
     *FOCAL_TEMPERATURE_PARAMETERS,
 )
 
-_SEED = Hyperparameter("seed", "integer", 0, minimum=0, source="any: which samples choose the threshold")
+_SEED = Hyperparameter("seed", "integer", 0, minimum=0, source="arbitrary: selects the samples that set the threshold")
 _register(
     Component(
         "metacal_mis",
@@ -86,12 +86,12 @@ _register(
                 maximum=1.0,
                 open_minimum=True,
                 open_maximum=True,
-                reason="it is the share of right predictions rejected",
+                reason="it is the share of correct predictions rejected",
                 source="Ma & Blaschko 2021; selective §5",
             ),
             _SEED,
         ),
-        "uniform above an entropy threshold that rejects a share alpha of right predictions, else temperature",
+        "uniform above an entropy threshold that rejects a share alpha of correct predictions, else temperature",
         "Ma & Blaschko 2021",
     ),
     *METACAL_PARAMETERS,

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from trainables.extensions.own import OwnFamily, described
 from trainables.extensions.signature import hyperparameters_of
-from trainables.extensions.targets import told
+from trainables.extensions.targets import describe_error
 from trainables.metrics.probabilities import Floats, UnusablePredictions, require_probabilities
 from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
 from trainables.registry import Component, ExtensionError, HyperparameterValue
@@ -41,7 +41,7 @@ class CheckedCalibrator(Calibrator):
         except PosthocUnavailable:
             raise
         except Exception as error:
-            raise PosthocUnavailable(told(error, self._path)) from error
+            raise PosthocUnavailable(describe_error(error, self._path)) from error
         if found.shape != logits.shape:
             raise PosthocUnavailable(
                 f"its result has shape {found.shape}, which must be that of the logits, {logits.shape}"
@@ -66,7 +66,7 @@ def _posthoc(target: object, path: str, name: str) -> Component:
         except PosthocUnavailable:
             raise
         except Exception as error:
-            raise PosthocUnavailable(told(error, path)) from error
+            raise PosthocUnavailable(describe_error(error, path)) from error
 
     return Component(name, fit, hyperparameters_of(target, path, ["logits", "targets"]), columns=columns)
 

@@ -19,27 +19,27 @@ from trainables.registry.nearest import did_you_mean
 
 
 class ExtensionError(ValueError):
-    """A component of a user's own that cannot be used: one sentence with the place in the user's file."""
+    """A user-defined component that cannot be used: one sentence with the place in the user's file."""
 
 
 class OwnComponents(Protocol):
-    """Finds components of a user's own and makes them into `Component`s: `trainables.extensions.own.OwnFamily`."""
+    """Finds user-defined components and makes them into `Component`s: `trainables.extensions.own.OwnFamily`."""
 
     @property
     def group(self) -> str:
         """The last part of the name of its entry points, e.g. `losses`."""
 
     def names(self) -> Mapping[str, str]:
-        """Return the names that installed packages give, each with its import path. Nothing is imported for that."""
+        """Return the names from installed packages, each with its import path, without importing anything."""
 
     def component(self, name: str, path: str) -> Component:
-        """Return what `name` stands for, imported from `path`. Raises ExtensionError when it cannot be used."""
+        """Return the component called `name`, imported from `path`. Raises ExtensionError when it cannot be used."""
 
 
 class Registry(Mapping[str, Component]):
     """The components of one kind, by name. Adding a component is one `register` call in its own file.
 
-    A registry with `own` also knows components of the user's own: by import path, and by the names that installed
+    A registry with `own` also knows user-defined components: by import path, and by the names that installed
     packages give in their entry points. They are imported when they are asked for.
     """
 
@@ -80,12 +80,12 @@ class Registry(Mapping[str, Component]):
         return component
 
     def installed(self) -> Mapping[str, str]:
-        """Return the names that installed packages add, each with its import path. Nothing is imported for that."""
+        """Return the names from installed packages, each with its import path, without importing anything."""
         return {} if self.own is None else self.own.names()
 
     @property
     def group(self) -> str:
-        """The last part of its entry points' name, `losses` say; empty where it takes no components of a user's own."""
+        """The last part of its entry points' name, `losses` say; empty where it takes no user-defined components."""
         return "" if self.own is None else self.own.group
 
     def is_own(self, name: str) -> bool:
@@ -97,17 +97,17 @@ class Registry(Mapping[str, Component]):
         return name in self._components and tag in self._components[name].tags
 
     def trusts(self, name: str) -> bool:
-        """Return whether `name` is taken as it is, with its hyperparameters, because it was checked before."""
+        """Return whether `name` and its hyperparameters are accepted unchecked, because they were checked before."""
         return self.trusting and self.is_own(name)
 
     def trusted(self) -> Registry:
-        """Return a registry of the same components that imports nothing: it takes users' own names as they are."""
+        """Return a registry of the same components that imports nothing: it accepts user-defined names unchecked."""
         view = Registry(self.kind, self.own)
         view._components, view.trusting = self._components, True
         return view
 
     def forget_own(self) -> None:
-        """Import the user's own components anew when they are asked for next."""
+        """Reimport the user's own components at their next use."""
         self._own.clear()
 
     def fault(self, name: str) -> str | None:

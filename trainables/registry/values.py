@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import SupportsFloat, overload
 
 HyperparameterValue = float | int | str | bool | None | Sequence[float]
-"""A value as a search space gives it; `None` lets the component decide."""
+"""A hyperparameter's value in a search space; `None` lets the component decide."""
 
 
 @overload

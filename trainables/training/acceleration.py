@@ -77,14 +77,14 @@ def training_forward(
 
 
 def laid_out(inputs: Tensor, settings: TrainingSettings) -> Tensor:
-    """Return images [N, C, H, W] in the layout that is asked for; everything else as it is."""
+    """Return images [N, C, H, W] in the requested layout; everything else unchanged."""
     if settings.memory_format != CHANNELS_LAST or inputs.dim() != 4:
         return inputs
     return inputs.contiguous(memory_format=torch.channels_last)
 
 
 def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
-    """Return `model` with its convolutions' weights in the layout that is asked for."""
+    """Return `model` with its convolutions' weights in the requested layout."""
     if settings.memory_format == CHANNELS_LAST:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model

@@ -51,7 +51,7 @@ class EvaluationSettings:
     Attributes:
         bins: number of bins of the calibration errors (15, as METHODS of the focal-loss papers).
         posthoc: post-hoc methods, name and options.
-        metrics: metrics of the user's own, name and options.
+        metrics: user-defined metrics, name and options.
         curvature: what to measure of the Hessian, or `None` for nothing.
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
@@ -121,7 +121,7 @@ def predict(model: nn.Module, split: Split, batch_size: int = 1024) -> Tensor:
 def evaluate(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: EvaluationSettings, *, stage: str, seed: int
 ) -> Evaluation:
-    """Measure a network on the splits that are asked for.
+    """Measure a network on the requested splits.
 
     Args:
         model: the network; its parameters, buffers and mode are left as they were found.
@@ -245,7 +245,7 @@ def _curvature_columns(
 def _spectra(
     model: nn.Module, loss: Loss, dataset: DataSet, settings: CurvatureSettings | None, seed: int
 ) -> tuple[list[Row] | None, dict[str, str]]:
-    """Return the rows of `spectra`, and the reason where there are none though they were asked for."""
+    """Return the rows of `spectra`, and the reason if they were requested but are missing."""
     if settings is None or not settings.spectrum:
         return None, {}
     inputs, targets = curvature_subset(dataset.val, settings.samples)

@@ -39,7 +39,7 @@ COMMON = (
         None,
         minimum=0,
         open_minimum=True,
-        reason="the length of the run for which the recipe's epochs were written",
+        reason="the number of epochs for which the recipe's milestones were written",
     ),
     Hyperparameter("warmup_epochs", "number", 0, minimum=0),
     Hyperparameter(

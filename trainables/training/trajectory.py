@@ -42,7 +42,7 @@ TRAJECTORY_NORMS = ("logit_norm", "feature_norm")
 
 WEIGHT_NORM = "last_layer_weight_norm"
 GRADIENT_MEAN, GRADIENT_COUNTS = "gradient_norm_mean", "gradient_norm_counts"
-"""Of the training split, at the epochs asked for; the counts are of the bins of `GRADIENT_NORM_EDGES`."""
+"""Of the training split, at the requested epochs; the counts are of the bins of `GRADIENT_NORM_EDGES`."""
 
 
 @dataclass(frozen=True)

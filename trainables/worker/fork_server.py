@@ -73,7 +73,7 @@ def _forked(control: socket.socket, descriptor: int) -> int:
     finally:
         # Not `sys.exit`: what the server would do at its end is not the child's to do.
         os._exit(status)
-    raise AssertionError("a process that has ended goes on")
+    raise AssertionError("a process that has ended continues")
 
 
 def die_with_parent(parent: int) -> None:

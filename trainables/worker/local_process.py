@@ -42,7 +42,7 @@ class Died:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a process is told first.
+    """The first message to a process.
 
     Attributes:
         settings: `TrialSettings` of all trials, as plain values.

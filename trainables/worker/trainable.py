@@ -60,7 +60,7 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
     """
 
     def setup(self, config: TuneConfig, settings: Mapping[str, object] | None = None) -> None:
-        """Load the data set and take up the assignment. `settings` are `TrialSettings` as plain values."""
+        """Load the data set and start the assignment. `settings` are `TrialSettings` as plain values."""
         given = TrialSettings.from_mapping(settings or {})
         share = config.get("gpu")
         self._leaving = LeavingNode()

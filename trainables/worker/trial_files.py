@@ -54,14 +54,14 @@ class TrialFiles:
         self._stored |= {*checkpoint_epochs(self.checkpoints)}
 
     def checkpoint_written(self, path: Path, epoch: int) -> None:
-        """Put a checkpoint that lies under its final name into the store."""
+        """Upload a checkpoint that has its final name."""
         if self._store is not None:
             self._store.put(f"{self._place}/{path.name}", path)
             self._stored.add(epoch)
             path.unlink()
 
     def table_written(self, path: Path) -> None:
-        """Put a table's part that lies under its final name into the store."""
+        """Upload a table's part that has its final name."""
         if self._store is not None:
             self._store.put(f"{INCOMING}/{path.parent.name}/{path.name}", path)
             path.unlink()

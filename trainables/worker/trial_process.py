@@ -8,8 +8,8 @@ from trainables.extensions.code import take_up
 from trainables.worker.trial_settings import TrialSettings
 
 CONTEXT_BYTES = 512 * 2**20
-"""What a process takes of a GPU beside torch's allocator: CUDA's context and its libraries' handles. Our allowance;
-what it is on a GPU shows there as `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
+"""What a process uses of a GPU in addition to torch's allocator: CUDA's context and its libraries' handles.
+Our allowance; on a GPU the actual value is `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
 
 
 def prepare_process(settings: TrialSettings) -> None:

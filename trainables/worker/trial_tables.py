@@ -1,4 +1,4 @@
-"""The large tables that a trial's own process writes: `predictions`, `reliability` and, where asked for, `spectra`.
+"""The large tables that a trial's own process writes: `predictions`, `reliability` and, if requested, `spectra`.
 
 A trial writes one file per table and evaluation, named after (trial, replicate, epoch), so writing an evaluation
 twice leaves one file. A file is written under a temporary name and renamed: under its final name it is whole.
@@ -16,11 +16,12 @@ from numpy.typing import ArrayLike
 
 from trainables.files.atomic import replacing
 
+EVALUATION = (("trial", pa.string()), ("replicate", pa.int64()), ("epoch", pa.int64()))
+"""The columns that say which evaluation a row belongs to."""
+
 RELIABILITY_SCHEMA = pa.schema(
     [
-        ("trial", pa.string()),
-        ("replicate", pa.int64()),
-        ("epoch", pa.int64()),
+        *EVALUATION,
         ("split", pa.string()),
         ("bin", pa.int64()),
         ("lower", pa.float64()),
@@ -34,9 +35,7 @@ RELIABILITY_SCHEMA = pa.schema(
 
 SPECTRA_SCHEMA = pa.schema(
     [
-        ("trial", pa.string()),
-        ("replicate", pa.int64()),
-        ("epoch", pa.int64()),
+        *EVALUATION,
         ("loss", pa.string()),
         ("samples", pa.int64()),
         ("eigenvalue", pa.float64()),
@@ -52,9 +51,7 @@ def predictions_schema(classes: int) -> pa.Schema:
     """Return the schema of `predictions`, one row per sample, for `classes` classes (`logits` float32 [classes])."""
     return pa.schema(
         [
-            ("trial", pa.string()),
-            ("replicate", pa.int64()),
-            ("epoch", pa.int64()),
+            *EVALUATION,
             ("split", pa.string()),
             ("sample", pa.int64()),
             ("target", pa.int64()),

@@ -49,22 +49,20 @@ class Claim:
         name: as headers and the command line write it.
         paper: short name of the paper.
         statement: the claim, one sentence.
-        rule: when it holds and when it does not, decided before looking.
-        judge: rows of `final`, one a replicate and split → verdict; pure.
+        judge: rows of `final`, one a replicate and split → verdict; pure. Its docstring states the rule.
         weights: the judge needs the mean focal weights, which are computed from stored predictions.
     """
 
     name: str
     paper: str
     statement: str
-    rule: str
     judge: Callable[[Rows], Verdict]
     weights: bool = False
 
-
-def rule_of(judge: Callable[[Rows], Verdict]) -> str:
-    """Return the rule in a judge's docstring as one line: it is stated where it is computed, and nowhere else."""
-    return " ".join(inspect.cleandoc(judge.__doc__ or "").partition("Rule: ")[2].split())
+    @property
+    def rule(self) -> str:
+        """When it holds and when it does not, decided before looking; as one line."""
+        return " ".join(inspect.cleandoc(self.judge.__doc__ or "").partition("Rule: ")[2].split())
 
 
 def decide(interval: tuple[float, float] | None, *, positive_holds: bool = True) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 
-from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, undecided
 from sweeper.analysis.claims.numbers import (
     LEVEL,
     Estimate,
     Point,
-    by_trial,
     difference,
     mean_correlation,
     number,
@@ -19,7 +18,7 @@ from sweeper.analysis.claims.numbers import (
     trained_to_the_end,
     trial_mean,
 )
-from sweeper.text.cells import Row, Rows, text_of
+from sweeper.text.cells import Row, Rows, by_trial, text_of
 
 CROSS_ENTROPY, TRAINING = "hessian_cross_entropy_lambda_max", "hessian_training_lambda_max"
 
@@ -142,7 +141,6 @@ CLAIMS = (
         "curvature_falls_with_gamma",
         "curvature",
         "The largest eigenvalue of the validation Hessian falls as the focal loss's γ grows.",
-        rule_of(judge_gamma),
         judge_gamma,
         weights=True,
     ),
@@ -150,7 +148,6 @@ CLAIMS = (
         "every_loss_controls_curvature",
         "curvature",
         "Every calibration loss lowers the curvature of cross-entropy, as focal loss does.",
-        rule_of(judge_every_loss),
         judge_every_loss,
     ),
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sweeper.analysis.claims.base import Claim, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.base import Claim, Verdict, decide, undecided
 from sweeper.analysis.claims.numbers import (
     Point,
-    by_trial,
     difference,
     mean_correlation,
     number,
@@ -16,7 +15,7 @@ from sweeper.analysis.claims.numbers import (
     trained_to_the_end,
     trial_mean,
 )
-from sweeper.text.cells import Row, Rows, float_of
+from sweeper.text.cells import Row, Rows, by_trial, float_of
 
 
 def judge_selective(rows: Rows) -> Verdict:
@@ -108,14 +107,12 @@ CLAIMS = (
         "coverage_and_nu_calibrate",
         "selective",
         "With coverage and ν chosen on validation data, the selective-risk loss calibrates better than cross-entropy.",
-        rule_of(judge_selective),
         judge_selective,
     ),
     Claim(
         "cross_entropy_overconfident_on_mistakes",
         "mukhoti",
         "Cross-entropy is over-confident in its mistakes, and FLSD-53 less so.",
-        rule_of(judge_mistakes),
         judge_mistakes,
     ),
 )

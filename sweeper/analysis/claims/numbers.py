@@ -20,7 +20,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration: two numbers to hold against each other, means over its replicates, and its stratum."""
+    """One configuration: the two numbers to correlate, means over its replicates, and its stratum."""
 
     stratum: Hashable
     x: float
@@ -66,14 +66,6 @@ def number(row: Row, column: str) -> float | None:
     if value is None or isinstance(value, (str, datetime)) or not math.isfinite(value):
         return None
     return float(value)
-
-
-def by_trial(rows: Rows) -> dict[str, list[Row]]:
-    """Return the rows by configuration."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(text_of(row, "trial"), []).append(row)
-    return found
 
 
 def trial_mean(rows: Rows, value: str | Callable[[Row], float | None]) -> float | None:
@@ -127,6 +119,8 @@ def paired_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     A group is a configuration, its members differences of its replicates: the inference is over seeds, for these
     configurations. No interval below 4 degrees of freedom.
     """
+    from scipy.stats import t
+
     held = [np.asarray(group, dtype=np.float64) for group in groups if len(group)]
     if not held:
         return Estimate(None, None, 0)
@@ -137,7 +131,8 @@ def paired_mean(groups: Sequence[Sequence[float]]) -> Estimate:
         return Estimate(value, None, count)
     variance = sum(((group - group.mean()) ** 2).sum() for group in held) / freedom
     error = math.sqrt(variance * sum(1 / len(group) for group in held)) / len(held)
-    return Estimate(value, _around(value, error, freedom), count)
+    reach = float(t.ppf(0.5 + LEVEL / 2, freedom)) * error
+    return Estimate(value, (value - reach, value + reach), count)
 
 
 def difference(first: Sequence[float], second: Sequence[float], level: float = LEVEL) -> Estimate:
@@ -145,22 +140,15 @@ def difference(first: Sequence[float], second: Sequence[float], level: float = L
 
     Source: Welch 1947; Satterthwaite's degrees of freedom.
     """
+    from scipy.stats import ttest_ind
+
     a, b = (np.asarray(values, dtype=np.float64) for values in (first, second))
     if not len(a) or not len(b):
         return Estimate(None, None, 0)
     value, count = float(a.mean() - b.mean()), len(a) + len(b)
     if min(len(a), len(b)) < 3:
         return Estimate(value, None, count)
-    parts = [float(sample.var(ddof=1)) / len(sample) for sample in (a, b)]
-    total = sum(parts)
-    if total == 0:
+    if a.var() == b.var() == 0:
         return Estimate(value, (value, value), count)
-    freedom = total**2 / sum(part**2 / (len(s) - 1) for part, s in zip(parts, (a, b), strict=True))
-    return Estimate(value, _around(value, math.sqrt(total), freedom, level), count)
-
-
-def _around(value: float, error: float, freedom: float, level: float = LEVEL) -> tuple[float, float]:
-    from scipy.stats import t
-
-    reach = float(t.ppf(0.5 + level / 2, freedom)) * error
-    return value - reach, value + reach
+    limits = ttest_ind(a, b, equal_var=False).confidence_interval(level)
+    return Estimate(value, (float(limits.low), float(limits.high)), count)

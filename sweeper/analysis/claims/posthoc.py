@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, rule_of, undecided
-from sweeper.analysis.claims.numbers import Estimate, by_trial, number, of_split, paired_mean, trained_to_the_end
-from sweeper.text.cells import Row, Rows
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, undecided
+from sweeper.analysis.claims.numbers import Estimate, number, of_split, paired_mean, trained_to_the_end
+from sweeper.text.cells import Row, Rows, by_trial
 
 KL = "kl_to_posterior"
 
@@ -102,14 +102,12 @@ CLAIMS = (
         "focal_temperature_beats_temperature",
         "properness",
         "Focal temperature scaling calibrates better than temperature scaling.",
-        rule_of(judge_focal_temperature),
         judge_focal_temperature,
     ),
     Claim(
         "focal_map_recovers_posterior",
         "posterior",
         "The focal calibration map recovers the true posterior of a focal-trained network.",
-        rule_of(judge_posterior),
         judge_posterior,
     ),
 )

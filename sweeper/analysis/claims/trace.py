@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 
-from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, rule_of, undecided
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, undecided
 from sweeper.analysis.claims.numbers import (
     Estimate,
     Point,
-    by_trial,
     mean_correlation,
     number,
     of_split,
@@ -19,7 +18,7 @@ from sweeper.analysis.claims.numbers import (
     trial_mean,
 )
 from sweeper.analysis.statistics.basics import bootstrap_interval
-from sweeper.text.cells import Row, Rows
+from sweeper.text.cells import Row, Rows, by_trial
 
 TRACE = "hessian_cross_entropy_trace"
 
@@ -133,14 +132,12 @@ CLAIMS = (
         "ece_smallest_at_intermediate_trace",
         "curvature",
         "Calibration error is smallest at an intermediate trace of the Hessian.",
-        rule_of(judge_interior_minimum),
         judge_interior_minimum,
     ),
     Claim(
         "trace_regularisation_calibrates",
         "curvature",
         "Regularising the Hessian's trace lowers trace and calibration error as its weight τ grows.",
-        rule_of(judge_regularisation),
         judge_regularisation,
     ),
 )

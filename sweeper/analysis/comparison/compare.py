@@ -13,7 +13,7 @@ from sweeper.analysis.statistics.paired import PairedDifference, holm, paired_di
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.multi_sweep import SeveralResults
-from sweeper.text.cells import Row, Rows, Value, measured_or_none
+from sweeper.text.cells import Row, Rows, Value, measured_values
 
 METRICS = (
     ("test", "accuracy"),
@@ -153,8 +153,8 @@ def _finished(both: SeveralResults, sweep: str) -> dict[Key, dict[str, Value]]:
     wanted = {metric for _, metric in METRICS} | {"hessian_cross_entropy_samples"}
     columns = ["config_hash", "seed", "split", *sorted(wanted & set(table.column_names))]
     for row in table.select(columns).to_pylist():
-        measured = {f"{row['split']}_{name}": row[name] for name in columns[3:]}
-        found.setdefault((row["config_hash"], row["seed"]), {}).update(measured)
+        values = {f"{row['split']}_{name}": row[name] for name in columns[3:]}
+        found.setdefault((row["config_hash"], row["seed"]), {}).update(values)
     return found
 
 
@@ -202,5 +202,5 @@ def _sample_counts(units: Mapping[Unit, Rows]) -> set[Value]:
 
 
 def _mean(rows: Rows, column: str) -> float | None:
-    values = [value for row in rows if (value := measured_or_none(row, column)) is not None]
+    values = measured_values(rows, column)
     return sum(values) / len(values) if values else None

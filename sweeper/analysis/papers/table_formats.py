@@ -14,7 +14,7 @@ from sweeper.core.errors import SweeperError
 FORMATS = ("markdown", "latex", "csv")
 
 MISSING = "–"
-"""What stands in a cell that no sweep holds, and where the paper has none."""
+"""Placeholder for a number that no sweep, or the paper, has."""
 
 CSV_COLUMNS = (
     "table", "dataset", "architecture", "loss", "options", "posthoc", "split", "metric", "printed", "published",
@@ -87,7 +87,7 @@ def _ours(cell: Cell | None) -> str:
 
 
 def scale_in_print(number: PublishedNumber) -> float:
-    """Return what our unit is multiplied by in print: 100 where the paper gives per cent."""
+    """Return the printed scale of our unit: 100 if the paper prints per cent."""
     value = 1 - number.value if printed_as_error(number) else number.value
     try:
         return 100.0 if value and abs(float(number.printed) / value - 100) < 1 else 1.0

@@ -17,7 +17,7 @@ from sweeper.analysis.statistics.basics import Spread, spread
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import objective
-from sweeper.text.cells import Row, Rows, float_or_none, measured_or_none, text_of
+from sweeper.text.cells import Row, by_trial, float_or_none, measured_values, text_of
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
@@ -104,14 +104,14 @@ class _Finished:
     @cached_property
     def _trials(self) -> dict[str, list[Row]]:
         rows = self.results.rows("SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split")
-        return _grouped(rows)
+        return by_trial(rows)
 
     @cached_property
     def _recalibrations(self) -> dict[str, list[Row]]:
         rows = self.results.rows(
             "SELECT recalibrations.* FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
         )
-        return _grouped(rows)
+        return by_trial(rows)
 
     def _same_dataset(self, number: PublishedNumber) -> bool:
         dataset = self.results.specification.get("dataset", {})
@@ -133,20 +133,13 @@ class _Finished:
                 rows = [row for row in self._recalibrations.get(trial, []) if _recalibrated(row, number)]
         if number.metric == "error":
             column = column.removesuffix("error") + "accuracy"
-        values = [value for row in rows if (value := measured_or_none(row, column)) is not None]
+        values = measured_values(rows, column)
         return [1 - value for value in values] if number.metric == "error" else values
 
     def _measured_at_evaluation(self, number: PublishedNumber) -> bool:
         """Return whether the sweep's evaluations fit this method with the options in print."""
         methods = self.results.specification.get("evaluation", {}).get("posthoc", [])
         return any(given["name"] == number.posthoc and _method_agrees(given, number) for given in methods)
-
-
-def _grouped(rows: Rows) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(text_of(row, "trial"), []).append(row)
-    return groups
 
 
 def _recalibrated(row: Row, number: PublishedNumber) -> bool:

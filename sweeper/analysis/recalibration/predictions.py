@@ -47,7 +47,7 @@ class StoredPredictions:
 
 
 class PredictionFiles:
-    """The files of the table `predictions` as they are now.
+    """The current files of the table `predictions`.
 
     A running sweep may publish a new generation at any time; names that were visible once stay visible in it.
     """

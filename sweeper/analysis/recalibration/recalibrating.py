@@ -42,7 +42,7 @@ ROWS_A_BATCH = 1000
 FITTED_ON = "val"
 
 Progress = Callable[[int, int, int], None]
-"""Told the samples done, the samples there are, and the evaluations done."""
+"""Called with the samples done, all samples, and the evaluations done."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def recalibrate_sweep(
         methods: names of post-hoc methods.
         options: `key=value` or `method.key=value`.
         bins: of the calibration errors; the sweep's where none are given.
-        showing: gives, for the sweep's name, what is told of the progress.
+        showing: returns, for the sweep's name, the callback for progress.
 
     Raises:
         SweeperError: with every fault of what is asked for; and as `recalibrate`.
@@ -258,7 +258,7 @@ def _training_loss(sweep: Sweep, trial: str) -> Mapping[str, object]:
 
 
 def _show(paths: SweepPaths) -> None:
-    """Let the tables of this moment show the recalibrations; those that a driver makes from now on do anyway."""
+    """Link the recalibrations into the current tables; a driver links them into later ones."""
     try:
         link_recalibrations(paths, current_generation(paths.root))
     except OSError as error:

@@ -22,7 +22,7 @@ MOST_BINS = 1000
 
 @dataclass(frozen=True)
 class Request:
-    """One post-hoc method as it is to be fitted and measured.
+    """One post-hoc method to fit and measure.
 
     Attributes:
         method: a name of the post-hoc registry, or `UNCALIBRATED`.

@@ -64,8 +64,8 @@ class Figure:
         caption: one sentence that says what is shown, with n.
         findings: sentences that say what it shows here, for the top of the report.
         sql: the queries whose rows are drawn.
-        tables: the tables they read.
         panels: the plots, side by side where there is room.
+        tables: the tables that the queries read.
         legend: categories in the order of their colours; the statuses drawn are added by `statuses`.
         statuses: statuses of the trials drawn.
     """
@@ -74,8 +74,8 @@ class Figure:
     title: str
     caption: str
     sql: Sequence[str]
-    tables: Sequence[str]
     panels: Sequence[Panel]
+    tables: Sequence[str] = ("evaluations", "trials")
     findings: Sequence[str] = ()
     legend: Sequence[str] = ()
     statuses: Sequence[str] = ()
@@ -115,6 +115,11 @@ def counted(rows: Rows, noun: str = "configuration") -> str:
 def symbol(status: str, shape: str = "") -> str:
     """Return the marker of a status; `shape` takes the circle's place."""
     return SYMBOLS.get(status, OTHER_SYMBOL).replace("circle", shape or "circle")
+
+
+def marker(index: int, shape: str, size: float = 8) -> dict[str, object]:
+    """Return the marker of category number `index`."""
+    return {"color": colour(index), "size": size, "symbol": shape, "line": {"width": 1.4, "color": colour(index)}}
 
 
 def scatter_type(points: int) -> type[go.Scatter] | type[go.Scattergl]:

@@ -6,7 +6,19 @@ from collections.abc import Sequence
 
 from plotly.basedatatypes import BaseTraceType
 
-from sweeper.reporting.figure_parts.figure import colour, scatter_type, statuses, symbol, tagged
+from sweeper.reporting.figure_parts.configurations import gamma_axis, rank_correlations
+from sweeper.reporting.figure_parts.figure import (
+    Axis,
+    Panel,
+    colour,
+    marker,
+    plot,
+    scatter_type,
+    statuses,
+    symbol,
+    tagged,
+    thinned,
+)  # fmt: skip
 from sweeper.text.cells import Row, Rows, float_of, text_of
 from sweeper.text.labels import STATUS_WORDS, number
 
@@ -46,12 +58,7 @@ def configuration_traces(
                     mode="lines+markers" if line else "markers",
                     name=f"{architecture}, {STATUS_WORDS[status]}",
                     meta=tagged(status, architecture),
-                    marker={
-                        "color": colour(index),
-                        "size": 8,
-                        "symbol": symbol(status, shape),
-                        "line": {"width": 1.4, "color": colour(index)},
-                    },
+                    marker=marker(index, symbol(status, shape)),
                     line={"color": colour(index), "width": 1.2, "dash": "dot"},
                     opacity=1.0 if status == "completed" else 0.65,
                     text=[hover(row, x, y) for row in mine],
@@ -60,6 +67,29 @@ def configuration_traces(
                 )
             )
     return traces
+
+
+def gamma_panel(
+    heading: str, rows: Rows, zero: Rows, column: str, architectures: Sequence[str], y: Axis, *, line: bool = False
+) -> Panel:
+    """Return a column against γ, with its rank correlations below.
+
+    Args:
+        heading: of the panel.
+        rows: configurations with a γ and the column.
+        zero: those of cross-entropy, drawn as squares at γ = 0.
+        column: the ordinate.
+        architectures: as of `configuration_traces`.
+        y: its axis.
+        line: draw a line through finished trials.
+    """
+    (squares, fewer), (points, few) = thinned(zero), thinned(rows)
+    traces = [
+        *configuration_traces(squares, "gamma", column, architectures, shape="square"),
+        *configuration_traces(points, "gamma", column, architectures, connect=line),
+    ]
+    remarks = [*rank_correlations(rows, "gamma", column), *few, *(f"At γ = 0: {remark}" for remark in fewer)]
+    return Panel(heading, remarks, plot(traces, gamma_axis(rows), y))
 
 
 def error_bars(mine: Rows, y: str, index: int, points: int) -> dict[str, object]:

@@ -54,7 +54,6 @@ def draw(results: Results) -> Figure | None:
             f"{sample_size_remark(rows, left_out)}"
         ),
         sql=[sql],
-        tables=["evaluations", "trials"],
         panels=[panel(rows, loss, architectures) for loss in hessians],
         legend=architectures,
         statuses=statuses(rows),

@@ -61,7 +61,6 @@ def draw(results: Results) -> Figure | None:
             f"treated as low-confidence) and smoothing ν. {how} Darker is better.{among}"
         ),
         sql=[sql],
-        tables=["evaluations", "trials"],
         panels=[
             panel([row for row in rows if str(row["architecture"]) == architecture], metric, architecture, grid)
             for architecture in categories(rows, "architecture")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sweeper.analysis.statistics.basics import MINIMUM_PAIRS
 from sweeper.reporting.figure_parts.configurations import (
@@ -12,15 +13,13 @@ from sweeper.reporting.figure_parts.configurations import (
     at_gamma_zero,
     configuration_rows,
     correlated,
-    gamma_axis,
     measured_hessians,
     one_sample_size,
     only_gamma_varies,
-    rank_correlations,
     sample_size_remark,
 )
-from sweeper.reporting.figure_parts.figure import Figure, Panel, categories, counted, log_axis, plot, statuses, thinned
-from sweeper.reporting.figure_parts.scatter import configuration_traces
+from sweeper.reporting.figure_parts.figure import Figure, Panel, categories, counted, log_axis, statuses
+from sweeper.reporting.figure_parts.scatter import gamma_panel
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Rows, float_or_none
@@ -53,7 +52,6 @@ def draw(results: Results) -> Figure | None:
             f"{sample_size_remark(rows, left_out)}" + (f" {GAMMA_REMARK}" if zero else "")
         ),
         sql=[sql],
-        tables=["evaluations", "trials"],
         panels=[panel(rows, zero, family, loss, architectures, line) for family in families for loss in hessians],
         findings=findings(rows, families, list(hessians)),
         legend=architectures,
@@ -67,17 +65,12 @@ def panel(rows: Rows, zero: Rows, family: str, loss: str, architectures: Sequenc
     mine = [row for row in rows if row["loss"] == family]
     shown = [row for row in mine if (float_or_none(row, column) or 0) > 0]
     plain = [row for row in zero if (float_or_none(row, column) or 0) > 0]
-    (squares, fewer), (points, few) = thinned(plain), thinned(shown)
-    traces = [
-        *configuration_traces(squares, "gamma", column, architectures, shape="square"),
-        *configuration_traces(points, "gamma", column, architectures, connect=line),
-    ]
     y = log_axis("λ<sub>max</sub>", (float_or_none(row, column) for row in (*shown, *plain)))
-    remarks = rank_correlations(shown, "gamma", column)
-    if len(shown) < len(mine):
-        remarks.append(f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on a log scale.")
-    remarks += [*few, *(f"At γ = 0: {remark}" for remark in fewer)]
-    return Panel(f"{family}: {HESSIANS[loss]}", remarks, plot(traces, gamma_axis(shown), y))
+    drawn = gamma_panel(f"{family}: {HESSIANS[loss]}", shown, plain, column, architectures, y, line=line)
+    if len(shown) == len(mine):
+        return drawn
+    missing = f"{len(mine) - len(shown)} with λ_max ≤ 0 cannot be drawn on a log scale."
+    return replace(drawn, remarks=[*drawn.remarks, missing])
 
 
 def findings(rows: Rows, families: Sequence[str], hessians: Sequence[str]) -> list[str]:

@@ -60,7 +60,6 @@ def draw(results: Results) -> Figure | None:
             "over the families of a panel."
         ),
         sql=[board.sql, REPLICATES_SQL],
-        tables=["evaluations", "trials"],
         panels=panels,
     )
 

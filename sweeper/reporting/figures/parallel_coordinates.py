@@ -50,7 +50,6 @@ def draw(results: Results) -> Figure | None:
             f"an axis to select.{left_out}"
         ),
         sql=[board.sql],
-        tables=["evaluations", "trials"],
         panels=[Panel("", [], lines(board, shown), width=AXIS_WIDTH * (len(board.varying) + 4))],
     )
 

@@ -16,9 +16,9 @@ from sweeper.reporting.figure_parts.figure import (
     Panel,
     axis,
     categories,
-    colour,
     counted,
     log_axis,
+    marker,
     plot,
     scatter_type,
     statuses,
@@ -69,7 +69,6 @@ def draw(results: Results) -> Figure | None:
             f"{hessian}"
         ),
         sql=[sql],
-        tables=["evaluations", "trials"],
         panels=[panel(rows, front, x, y, losses) for x, y in pairs],
         findings=[finding(front, finished, goals)],
         legend=losses,
@@ -110,9 +109,9 @@ def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Pan
             mine = [row for row in shown if row["status"] == status and str(row["loss"]) == loss]
             if mine:
                 done = status == FINISHED
-                line = {"width": 1.4, "color": colour(index)}
-                mark = {"color": colour(index), "size": 8, "symbol": symbol(status), "line": line}
-                traces.append(points(kind, mine, x, y, mark, tagged(status, loss), 1.0 if done else 0.5))
+                traces.append(
+                    points(kind, mine, x, y, marker(index, symbol(status)), tagged(status, loss), 1.0 if done else 0.5)
+                )
     ring = {"color": "rgba(0,0,0,0)", "size": 15, "line": {"width": 1.8, "color": "var(--ink)"}}
     for loss in losses:
         mine = [row for row in front if str(row["loss"]) == loss]

@@ -13,8 +13,8 @@ from sweeper.reporting.figure_parts.figure import (
     Figure,
     Panel,
     axis,
-    colour,
     log_axis,
+    marker,
     plot,
     scatter_type,
     tagged,
@@ -44,7 +44,7 @@ SAVED_SQL = (
     "  sum(wall_seconds / epochs * ({limit} - epochs)) AS seconds\n"
     "FROM trials WHERE status = 'early_stopped' AND epochs > 0 GROUP BY stop_rung ORDER BY stop_rung"
 )
-"""What stopping spared, by rung: epochs of replicates, and seconds of trials at each one's own pace."""
+"""What early stopping saved at each rung: epochs of replicates, and seconds at each trial's own speed."""
 
 FINAL_SQL = (
     "SELECT trial, avg({metric}) AS final FROM epochs JOIN trials USING (trial, replicate)\n"
@@ -91,7 +91,7 @@ def rule(results: Results) -> str:
 
 
 def total(saved: Rows, results: Results, limit: int) -> str:
-    """Return what stopping spared in all, against training every replicate in full."""
+    """Return what early stopping saved in total, compared with training every replicate in full."""
     if not saved:
         return "Nothing was saved."
     full = limit * int_of(results.rows("SELECT count(*) AS n FROM trials")[0], "n")
@@ -111,11 +111,10 @@ def panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) 
     for index, (verdict, words) in enumerate(VERDICTS.items()):
         for status in sorted({text_of(row, "status") for row in rows if row["verdict"] == verdict}):
             mine = [row for row in rows if (row["verdict"], row["status"]) == (verdict, status)]
-            paint = colour(index)
             shape = SYMBOLS["early_stopped" if verdict == "stop" else FINISHED]
             trace = kind(
                 x=[place[row["trial"]] for row in mine], y=[row["metric"] for row in mine], mode="markers",
-                marker={"color": paint, "size": 7, "symbol": shape, "line": {"width": 1.4, "color": paint}},
+                marker=marker(index, shape, 7),
                 meta=tagged(status, words), text=[hover(row, words) for row in mine],
                 hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
@@ -134,16 +133,16 @@ def panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) 
 
 
 def remarks(rows: Rows, saved: Row | None, final: Mapping[str, float]) -> list[str]:
-    """Return the counts of a rung, what it saved, and how well it foretold the end."""
+    """Return the counts of a rung, what it saved, and how well it predicted the final rank."""
     stopped = sum(row["verdict"] == "stop" for row in rows)
     cutoffs = [row["cutoff"] for row in rows if row["cutoff"] is not None]
     sentences = [f"{stopped} of {len(rows)} stopped."]
     if cutoffs:
         sentences[0] = f"{stopped} of {len(rows)} stopped; the last cut-off {number(cutoffs[-1])}."
     if saved:
-        spared = f"Saved {int_of(saved, 'epochs'):,} epochs"
+        saved_epochs = f"Saved {int_of(saved, 'epochs'):,} epochs"
         seconds = float_or_none(saved, "seconds")
-        sentences.append(f"{spared}, about {duration(seconds)}." if seconds else f"{spared}.")
+        sentences.append(f"{saved_epochs}, about {duration(seconds)}." if seconds else f"{saved_epochs}.")
     pairs = [(float_of(row, "metric"), final[text_of(row, "trial")]) for row in rows if row["trial"] in final]
     found = correlation([a for a, _ in pairs], [b for _, b in pairs])
     if found is not None:

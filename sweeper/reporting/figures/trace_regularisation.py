@@ -64,7 +64,6 @@ def draw(results: Results) -> Figure | None:
             + (sample_size_remark(curved, left_out) if curved else "No Hessian was measured.")
         ),
         sql=[sql],
-        tables=["evaluations", "trials"],
         panels=panels,
         legend=architectures,
         statuses=statuses([*penalised, *plain]),

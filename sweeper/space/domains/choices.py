@@ -24,7 +24,7 @@ Configuration = dict[str, dict[str, Plain]]
 
 
 class Chooser(Protocol):
-    """Who makes the choices, each asked for once."""
+    """The source of choices; each is requested once."""
 
     def member(self, path: str, members: Members) -> int:
         """Return the place of one member of the `choice` or `one_of` at `path`."""

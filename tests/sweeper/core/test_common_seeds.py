@@ -28,7 +28,7 @@ def test_a_process_is_given_the_same_seeds_for_every_configuration(tmp_path):
     assert [apart.describe([index, 1])[0][3] for index in range(2)] == [[given[0][1]]] * 2
 
 
-def test_common_seeds_are_nobodys_own():
+def test_common_seeds_belong_to_no_configuration():
     own = {replicate_seed(0, configuration, r) for configuration in range(50) for r in range(5)}
     assert own.isdisjoint({replicate_seed(0, 0, r, common=True) for r in range(5)})
 

@@ -100,7 +100,7 @@ def test_elsewhere_than_on_a_terminal_a_line_now_and_then():
     assert "\x1b" not in stream.getvalue()
 
 
-def test_every_failure_is_told_at_once():
+def test_every_failure_is_shown_at_once():
     progress, stream = _plain(_sweep(), [0.0])
     body = {"configuration": 4, "kind": "crash", "reason": "its process died"}
     with progress:

@@ -46,7 +46,7 @@ def test_a_webhook_that_is_busy_is_tried_again():
 
 
 @pytest.mark.parametrize(("code", "tries"), [(500, 3), (429, 3), (404, 1), (302, 1)])
-def test_an_answer_that_is_an_error_is_told(code, tries):
+def test_an_error_response_is_reported(code, tries):
     with receiver(code) as server:
         assert deliver(_webhook(f"{server.url}/s3cr3t"), MESSAGE) == f"it returned HTTP {code}"
     assert [path for path, _ in server.messages] == ["/s3cr3t"] * tries, "and no redirect is followed"
@@ -60,7 +60,7 @@ def test_a_webhook_that_hangs_is_left(monkeypatch):
         assert time.monotonic() - began < 30, "the receiver answers after 30 s"
 
 
-def test_a_webhook_that_is_not_there_is_told_in_the_systems_words():
+def test_an_unreachable_webhook_is_reported_in_the_systems_words():
     with receiver() as server:
         url = server.url
     assert deliver(_webhook(f"{url}/s3cr3t"), MESSAGE) == "Connection refused"
@@ -74,7 +74,7 @@ def test_a_command_reads_the_message_from_its_standard_input_and_has_the_environ
     assert (tmp_path / "got").read_bytes() == MESSAGE
 
 
-def test_a_command_that_fails_is_told_and_what_it_prints_goes_nowhere(capfd):
+def test_a_failing_command_is_reported_and_its_output_is_discarded(capfd):
     text = "import sys; print('s3cr3t'); print('s3cr3t', file=sys.stderr); sys.exit(3)"
     assert deliver(_program(text), MESSAGE) == "it exited with status 3"
     assert deliver(Target("command 1", EVENTS, command=("/no/such/program",)), MESSAGE) == "No such file or directory"

@@ -24,7 +24,7 @@ from tests.sweeper.storage.test_sweeps import SPACE
 ALL = frozenset({"end", "failure", "budget"})
 
 
-class Told:
+class Scene:
     """A sweep of six trials, its notifier, and what was sent to whom."""
 
     def __init__(self, folder, *targets, answer=None):
@@ -60,84 +60,84 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path):
-    return Told(tmp_path)
+def scene(tmp_path):
+    return Scene(tmp_path)
 
 
-def test_the_end_is_told_with_counts_the_best_trial_and_how_to_go_on(told):
-    told.play(Script().attempt(1).report(0, 9, "completed", objective=0.25).report(1, 1, "early_stopped", rung=1))
-    told.now = 125.0
-    told.notifier.ended("stopped", "`sweeper stop` was called")
-    [message] = told.messages()
+def test_the_end_is_reported_with_counts_the_best_trial_and_how_to_resume(scene):
+    scene.play(Script().attempt(1).report(0, 9, "completed", objective=0.25).report(1, 1, "early_stopped", rung=1))
+    scene.now = 125.0
+    scene.notifier.ended("stopped", "`sweeper stop` was called")
+    [message] = scene.messages()
     assert (message["event"], message["outcome"], message["sweep"]) == ("end", "stopped", "small")
     assert message["reason"] == "`sweeper stop` was called"
     assert message["trials"]["completed"] == message["trials"]["early_stopped"] == 1
     assert message["best"]["trial"] == "c00000" and message["best"]["value"] == 0.25
-    assert message["best"]["configuration"] == told.sweep.describe(0)
+    assert message["best"]["configuration"] == scene.sweep.describe(0)
     assert message["results"] == "results/small" and message["resume"] == "sweeper resume results/small"
     assert message["text"].startswith("small stopped after 2 min 5 s: 4 waiting, 1 completed, 1 early stopped; best")
     assert message["rehearsal"] is False
 
 
-def test_the_first_failure_is_told_at_once_and_later_ones_together(told):
-    told.play(Script().attempt(1).failed(0, final=False))
-    assert told.sent == [], "it is tried again"
-    told.play(Script().attempt(1).failed(0, final=True).failed(1, final=True).failed(2, final=True))
-    told.now = FAILURE_SECONDS
-    told.notifier.flush_if_due()
-    first, second = told.messages()
+def test_the_first_failure_is_reported_at_once_and_later_ones_together(scene):
+    scene.play(Script().attempt(1).failed(0, final=False))
+    assert scene.sent == [], "it is tried again"
+    scene.play(Script().attempt(1).failed(0, final=True).failed(1, final=True).failed(2, final=True))
+    scene.now = FAILURE_SECONDS
+    scene.notifier.flush_if_due()
+    first, second = scene.messages()
     assert first["event"] == second["event"] == "failure"
     assert first["failures"] == [{"trial": "c00000", "kind": "crash", "reason": "its process died"}]
     assert [failure["trial"] for failure in second["failures"]] == ["c00001", "c00002"]
     assert second["text"].endswith("and 1 more") and second["failed"] == 2
 
 
-def test_failures_not_told_yet_come_before_the_end(told):
-    told.play(Script().attempt(1).failed(0, final=True).failed(1, final=True))
-    told.notifier.ended("finished")
-    assert [message["event"] for message in told.messages()] == ["failure", "failure", "end"]
+def test_unreported_failures_come_before_the_end(scene):
+    scene.play(Script().attempt(1).failed(0, final=True).failed(1, final=True))
+    scene.notifier.ended("finished")
+    assert [message["event"] for message in scene.messages()] == ["failure", "failure", "end"]
 
 
-def test_a_report_that_fails_is_a_failure_too(told):
-    told.play(Script().attempt(1).report(3, 2, "failed"))
-    [message] = told.messages()
+def test_a_report_that_fails_is_a_failure_too(scene):
+    scene.play(Script().attempt(1).report(3, 2, "failed"))
+    [message] = scene.messages()
     assert message["failures"][0]["trial"] == "c00003" and message["failures"][0]["reason"] == "because of fail"
 
 
-def test_a_spent_budget_is_told(told):
-    told.notifier.budget_reached("the budget is reached: gpu_hours 2 of 2")
-    [message] = told.messages()
+def test_an_exhausted_budget_is_reported(scene):
+    scene.notifier.budget_reached("the budget is reached: gpu_hours 2 of 2")
+    [message] = scene.messages()
     assert message["event"] == "budget" and message["reason"] == "the budget is reached: gpu_hours 2 of 2"
 
 
-def test_everyone_is_told_of_what_they_asked_for(tmp_path):
+def test_every_target_gets_the_events_it_asked_for(tmp_path):
     ends = Target("webhook 1", frozenset({"end"}), url="http://x")
     fails = Target("command 2", frozenset({"failure"}), command=("true",))
-    told = Told(tmp_path, ends, fails)
-    told.play(Script().attempt(1).failed(0, final=True))
-    told.notifier.ended("finished")
-    told.messages()
-    assert sorted((label, message["event"]) for label, message in told.sent) == [
+    scene = Scene(tmp_path, ends, fails)
+    scene.play(Script().attempt(1).failed(0, final=True))
+    scene.notifier.ended("finished")
+    scene.messages()
+    assert sorted((label, message["event"]) for label, message in scene.sent) == [
         ("command 2", "failure"),
         ("webhook 1", "end"),
     ]
 
 
 @pytest.mark.parametrize("on", ["end", "failure"])
-def test_an_error_that_ends_the_sweep_is_told_without_secrets(tmp_path, on):
-    told = Told(tmp_path, Target("webhook 1", frozenset({on}), url="http://x"))
-    with pytest.raises(SweeperError), told.notifier:
+def test_an_error_that_ends_the_sweep_is_reported_without_secrets(tmp_path, on):
+    scene = Scene(tmp_path, Target("webhook 1", frozenset({on}), url="http://x"))
+    with pytest.raises(SweeperError), scene.notifier:
         raise SweeperError("the cluster at http://me:s3cr3t@head is gone", "start it")
-    [message] = told.messages()
+    [message] = scene.messages()
     assert (message["event"], message["outcome"]) == ("failure", "failed")
     assert message["reason"] == "the cluster at http://***@head is gone" and "s3cr3t" not in json.dumps(message)
 
 
-def test_an_error_after_the_end_was_told_tells_nothing_more(told):
-    with pytest.raises(RuntimeError), told.notifier:
-        told.notifier.ended("finished")
+def test_an_error_after_the_end_was_reported_reports_nothing_more(scene):
+    with pytest.raises(RuntimeError), scene.notifier:
+        scene.notifier.ended("finished")
         raise RuntimeError("while MLflow was waited for")
-    assert [message["event"] for message in told.messages()] == ["end"]
+    assert [message["event"] for message in scene.messages()] == ["end"]
 
 
 def test_one_that_hangs_holds_up_neither_the_sweep_nor_another(tmp_path, caplog):
@@ -147,17 +147,17 @@ def test_one_that_hangs_holds_up_neither_the_sweep_nor_another(tmp_path, caplog)
         return release.wait(patient(30)) and None if target.label == "webhook 1" else None
 
     hangs, works = (Target(f"webhook {n}", ALL, url="http://x") for n in (1, 2))
-    told = Told(tmp_path, hangs, works, answer=answer)
+    scene = Scene(tmp_path, hangs, works, answer=answer)
     began = time.monotonic()
-    told.play(Script().attempt(1).failed(0, final=True))
-    told.notifier.ended("finished")
+    scene.play(Script().attempt(1).failed(0, final=True))
+    scene.notifier.ended("finished")
     assert time.monotonic() - began < 30, "the one that hangs was not waited for"
-    wait_until(lambda: len([label for label, _ in told.sent if label == "webhook 2"]) == 2)
+    wait_until(lambda: len([label for label, _ in scene.sent if label == "webhook 2"]) == 2)
     with caplog.at_level(logging.WARNING, "sweeper.notifications.notifier"):
-        notes = told.notifier.wait(0.5)
+        notes = scene.notifier.wait(0.5)
     assert notes == ["webhook 1 did not receive the notification of failure: not delivered in time"]
     assert notes[0] in caplog.text
-    assert [message["event"] for label, message in told.sent if label == "webhook 2"] == ["failure", "end"]
+    assert [message["event"] for label, message in scene.sent if label == "webhook 2"] == ["failure", "end"]
     release.set()
 
 
@@ -167,19 +167,19 @@ def test_what_a_target_missed_is_noted_and_nothing_a_delivery_raises_stops_a_swe
             raise ValueError("s3cr3t")
         return "it answered 500"
 
-    told = Told(tmp_path, answer=answer)
-    told.play(Script().attempt(1).failed(0, final=True))
-    told.notifier.ended("finished")
-    assert told.notifier.wait() == [
+    scene = Scene(tmp_path, answer=answer)
+    scene.play(Script().attempt(1).failed(0, final=True))
+    scene.notifier.ended("finished")
+    assert scene.notifier.wait() == [
         "webhook 1 did not receive the notification of failure: it answered 500",
         "webhook 1 did not receive the notification of end: ValueError",
     ]
-    assert told.notifier.wait() == [], "a note is given once"
+    assert scene.notifier.wait() == [], "a note is given once"
 
 
 def test_a_sweep_without_targets_does_nothing(tmp_path):
-    told = Told(tmp_path)
-    quiet = Notifier([], told.sweep, told.state, "results/small")
+    scene = Scene(tmp_path)
+    quiet = Notifier([], scene.sweep, scene.state, "results/small")
     with quiet:
         quiet.append(made_record(0, "ended", 0.0, {}))
         quiet.ended("finished")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
 import io
 import re
 from collections import defaultdict
@@ -98,7 +99,7 @@ def test_every_figure_has_the_rows_that_its_sql_gives_from_the_parquet_files(tex
         if not key or not code or "recalibrations" in code[1]:
             continue
         held = re.findall(r'<a (?:id="|href="#)(data-[^"]+)"', part)
-        queries = code[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").split(";\n\n")
+        queries = html.unescape(code[1]).split(";\n\n")
         for name, query in zip(held, queries, strict=True):
             rows = connection.sql(query).fetchall()
             assert len(files[name]) == len(rows), key[1]

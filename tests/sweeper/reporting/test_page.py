@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import shutil
 from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +19,7 @@ import yaml
 
 from sweeper.reporting import write_report
 from sweeper.reporting.figures import FIGURES
-from sweeper.reporting.markup import PACKED_FROM, Markup, data_script, json_text, tag
+from sweeper.reporting.markup import PACKED_FROM, data_script, json_text, pretty
 from sweeper.results import Results
 from tests.sweeper.results.test_results import rows_of
 
@@ -156,7 +157,7 @@ def test_curvature_points_are_the_means_of_the_replicates(page: Page, quickstart
     assert drawn == expected
 
 
-def test_finished_and_stopped_trials_are_told_apart(page: Page, quickstart_folder: Path) -> None:
+def test_finished_and_stopped_trials_have_different_markers(page: Page, quickstart_folder: Path) -> None:
     rows = last_validation(quickstart_folder)
     for trace in page.data["calibration-against-trace-1"]["data"]:
         if trace["mode"] == "lines":
@@ -280,9 +281,12 @@ def test_a_sweep_in_progress(live_folder: Path) -> None:
     assert not list(live_folder.glob(".report*"))
 
 
-def test_text_is_escaped_and_data_cannot_end_their_script() -> None:
-    assert tag("p", "<b>", title='"x"') == '<p title="&quot;x&quot;">&lt;b&gt;</p>'
-    assert tag("p", Markup("<b>"), hidden=True, id=None) == "<p hidden><b></p>"
+def test_text_is_escaped_and_data_cannot_end_their_script(quickstart_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "<b>"
+    shutil.copytree(quickstart_folder, folder, symlinks=True)
+    text = write_report(folder).read_text("utf-8")
+    assert "<h1>&lt;b&gt;</h1>" in text and "<b>" not in text[: text.index("<script")].partition("</style>")[2]
+    assert pretty("<b> = λ_max") == "&lt;b&gt;\u00a0=\u00a0λ<sub>max</sub>"
     script = data_script("x", json_text({"a": "</script><!--", "b": float("nan"), "c": [float("inf"), 1.5]}))
     assert script.count("<") == 2
     assert Page(script).data == {"x": {"a": "</script><!--", "b": None, "c": [None, 1.5]}}

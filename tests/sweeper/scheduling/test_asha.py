@@ -118,7 +118,7 @@ def test_without_a_scheduler_there_is_one_rung_and_no_stop():
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_first_trial_at_each_rung_goes_on(mode):
+def test_first_trial_at_each_rung_continues(mode):
     rungs = Rungs(dataclasses.replace(HALVING, mode=mode))
     for rung in (3, 9):
         decision = decide(rungs, 0, rung, 1e9)

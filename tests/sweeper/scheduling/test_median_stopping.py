@@ -87,7 +87,7 @@ def test_decisions_equal_ray_tunes_on_the_same_rungs(seed, mode):
             assert (action == TrialScheduler.STOP) == (decision.kind == "stop"), decision
 
 
-def test_a_value_equal_to_the_median_goes_on_and_a_better_one_before_counts():
+def test_a_value_equal_to_the_median_continues_and_a_better_one_before_counts():
     state = RULE.begin()
     for configuration, values in enumerate(((1.0, 3.0), (2.0, 4.0))):
         for rung, value in zip((2, 5), values, strict=True):

@@ -119,7 +119,7 @@ def _study(searcher: Searcher) -> optuna.Study:
     return searcher._study._ot_study
 
 
-def test_what_it_is_told_of_each_kind_of_ending():
+def test_what_it_observes_of_each_kind_of_ending():
     journaled = Journaled(searcher_for(SPEC))
     for index in range(5):
         journaled.suggest(index)

@@ -141,23 +141,23 @@ def test_checkpoints_of_a_trial_that_the_journal_does_not_know_are_removed(tmp_p
 
 
 def test_a_suggestion_is_durable_before_its_trial_is_given_out(tmp_path):
-    sweep, told = _sweep(tmp_path), []
+    sweep, happened = _sweep(tmp_path), []
 
     class Settling(Journal):
         def append(self, body):
-            told.append(body.kind)
+            happened.append(body.kind)
             return super().append(body)
 
         def settle(self):
-            told.append("settled")
+            happened.append("settled")
             super().settle()
 
     driver = sweep.driver()
     driver._recorder._journal = Settling(sweep.paths.journal, durable=False)
     driver.begin()
-    told.clear()
+    happened.clear()
     assert driver.next_assignment() == [0]
-    assert told == ["suggested", "settled"]
+    assert happened == ["suggested", "settled"]
 
 
 def test_it_is_asked_only_when_a_trial_could_start_at_once(tmp_path):

@@ -229,7 +229,7 @@ def test_rules_over_several_hyperparameters_see_every_member():
         (
             {"scheduler": {"max_epochs": 9, "reduction_factor": 1}},
             "scheduler.reduction_factor",
-            "outside [2, inf): below 2 more than half would go on",
+            "outside [2, inf): below 2, more than half of the trials would continue",
         ),
         ({"scheduler": {"name": "ahsa", "max_epochs": 9}}, "scheduler.name", "did you mean 'asha'?"),
         ({"scheduler": "asha"}, "scheduler.max_epochs", "asha needs max_epochs"),
@@ -249,7 +249,7 @@ def test_rules_over_several_hyperparameters_see_every_member():
         (
             {"scheduler": {"name": "median_stopping", "max_epochs": 9, "min_competitors": 0}},
             "scheduler.min_competitors",
-            "outside [1, inf): a median takes at least one value",
+            "outside [1, inf): a median needs at least one value",
         ),
         ({"scheduler": {"name": "none", "max_epochs": 9, "grace": 3}}, "scheduler.grace", "no hyperparameter 'grace'"),
         ({"seed": -1}, "seed", "greater than or equal to 0"),

@@ -40,7 +40,7 @@ def test_short_and_long_forms(written, entries):
     assert found == entries
 
 
-def test_a_sweep_that_tells_nobody_is_written_down_as_before():
+def test_a_sweep_without_notifications_resolves_as_before():
     assert "notify" not in _spec([]).resolved()
     kept = _spec(["${HOOK}"])
     assert build_spec(kept.resolved()) == kept
@@ -65,7 +65,7 @@ def test_an_address_that_may_hold_a_secret_is_refused_and_never_repeated(address
     assert "s3cr3t" not in str(caught.value).lower()
 
 
-def test_every_fault_is_told_at_once_without_its_value():
+def test_every_fault_is_reported_at_once_without_its_value():
     message = _faults(
         [
             {"webhook": "ftp://s3cr3t/x"},
@@ -94,7 +94,7 @@ def test_every_fault_is_told_at_once_without_its_value():
         assert part in message, (part, message)
 
 
-def test_the_environment_gives_addresses_and_what_is_missing_is_told_before_anything_starts(tmp_path):
+def test_the_environment_gives_addresses_and_what_is_missing_is_reported_before_anything_starts(tmp_path):
     wanted = [Notification(webhook="https://example.org/${HOOK}"), Notification(command=[sys.executable, "-V"])]
     targets = resolve_targets(wanted, {"HOOK": "s3cr3t"})
     assert [target.url for target in targets] == ["https://example.org/s3cr3t", ""]

@@ -115,7 +115,7 @@ def _faults(call) -> str:
     return str(caught.value)
 
 
-def test_every_name_that_cannot_be_used_is_told_with_its_line_at_once(folder):
+def test_every_unusable_name_is_reported_with_its_line_at_once(folder):
     losses = ["bad:Lair", "bad:untyped", {"name": "bad:raises", "aa": 1}, {"name": "bad:raises", "a": "x"}, "nowhere:X"]
     evaluation = {"metrics": ["ece", "bad:mapping", "bad:mapping"], "posthoc": ["bad:none"]}
     said = _faults(lambda: load_spec(_space(folder, space={"loss": {"one_of": losses}}, evaluation=evaluation)))
@@ -250,7 +250,7 @@ def test_a_network_that_lanes_cannot_share_trains_one_after_the_other(folder):
     assert notes[0].startswith("cross_entropy on lanes:Asks trains replicates one after another, not as lanes: it")
 
 
-def test_a_loss_of_ones_own_goes_on_from_a_checkpoint_as_if_never_interrupted(folder):
+def test_a_user_defined_loss_continues_from_a_checkpoint_as_if_never_interrupted(folder):
     (folder / "lanes.py").write_text(LANES)
     spec = load_spec(_space(folder, space={"loss": "lanes:Counts"}, samples=1))
     dataset, values = prepare_dataset(spec), configurations(spec)[0]
@@ -281,7 +281,7 @@ def _begun(folder: Path, name: str) -> tuple:
     return spec, code, facts, sweep
 
 
-def test_a_sweep_is_opened_without_its_code_and_taken_up_with_its_own_copy(folder):
+def test_a_sweep_is_opened_without_its_code_and_resumed_with_its_own_copy(folder):
     (folder / "mine.py").write_text("def loss(logits, targets, scale: float = 1.0): return scale * logits.sum(1)\n")
     _, code, _, sweep = _begun(folder, "first")
     (folder / "mine.py").write_text("raise SystemExit('imported')\n")
@@ -348,7 +348,7 @@ def test_what_a_package_adds_is_listed_with_where_it_comes_from_and_checked_by_d
     assert (losses["tempered"].summary, losses["tempered"].source) == ("A power.", "acme 2.0, acme:tempered")
     assert losses["lost"].summary.startswith("cannot be used: acme:lost: acme has no 'lost'")
     assert losses["focal"].source != "acme 2.0", "the project's own name is not taken away"
-    assert [h.default for h in losses["tempered"].hyperparameters] == ["0.5"]
+    assert [h.default for h in losses["tempered"].hyperparameters] == [0.5]
     assert "worst" in {entry.name for entry in catalogue.list_components("metrics")}
     (check,) = [check for check in checks() if check.subject == "components of packages"]
     assert not check.ok and "loss lost: acme:lost" in check.finding and "hides it" in check.finding

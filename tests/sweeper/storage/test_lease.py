@@ -40,14 +40,14 @@ def other_driver(path):
     process.stdout.close()
 
 
-def test_nobody_holds_a_sweep_that_no_driver_has(path):
+def test_a_sweep_without_a_driver_has_no_holder(path):
     assert holder(path) is None
     with Lease(path):
         pass
     assert holder(path) is None
 
 
-def test_a_second_driver_is_told_who_the_first_is(path, other_driver):
+def test_a_second_driver_learns_who_the_first_is(path, other_driver):
     with pytest.raises(SweeperError) as caught, Lease(path):
         pass
     assert f"process {other_driver.pid} on {socket.gethostname()}" in str(caught.value)

@@ -67,7 +67,7 @@ def test_a_download_is_checked_and_kept(tmp_path, server):
     assert server.starts == [0]
 
 
-def test_an_interrupted_download_goes_on_where_it_stopped(tmp_path, server):
+def test_an_interrupted_download_resumes_where_it_stopped(tmp_path, server):
     source = source_of(server.url + "/data")
     server.cut_after = 100_000
     with pytest.raises(DataSetUnavailableError, match="run again to continue"):

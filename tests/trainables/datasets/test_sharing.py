@@ -101,7 +101,7 @@ def test_other_data_than_the_sweeps_are_refused(node):
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "no facts", "other facts"])
-def test_a_damaged_copy_is_made_anew(node, damage):
+def test_a_damaged_copy_is_rebuilt(node, damage):
     dataset = images()
     key = share(dataset)
     file = node / key / ("facts.pickle" if "facts" in damage else "train.inputs.npy")

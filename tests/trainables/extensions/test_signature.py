@@ -71,7 +71,7 @@ def test_a_declaration_counts_more_than_the_signature():
         (lambda *, logits, targets: 0, ["called with (logits, targets, …)"]),
     ],
 )
-def test_every_argument_that_cannot_be_read_is_told_at_once(target, said):
+def test_every_unreadable_argument_is_reported_at_once(target, said):
     with pytest.raises(ExtensionError) as caught:
         hyperparameters_of(target, "m:t", ["logits", "targets"])
     for words in said:

@@ -98,7 +98,7 @@ def test_a_temporary_folder_goes_and_what_was_renamed_stays(tmp_path: Path) -> N
         pass
 
 
-def test_names_are_told_apart() -> None:
+def test_names_are_distinguished() -> None:
     assert all(map(is_temporary, (*OF_0_1, temporary_name())))
     assert temporary_name() != temporary_name()
     others = ("sweep.yaml", "e00003.pt", ".cifar.tar.gz.lock", "0000000002-report.json", "report.html", "a.tmp", ".tmp")

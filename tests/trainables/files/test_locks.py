@@ -46,7 +46,7 @@ def held_elsewhere(path: Path, kind: str = "exclusive") -> Iterator[subprocess.P
             process.kill()
 
 
-def test_who_does_not_wait_is_told_that_another_has_it(tmp_path: Path) -> None:
+def test_without_patience_a_held_lock_raises(tmp_path: Path) -> None:
     with (
         held_elsewhere(tmp_path / "lock"),
         pytest.raises(LockHeldError, match="lock"),

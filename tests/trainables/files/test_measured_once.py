@@ -41,7 +41,7 @@ def test_processes_that_measure_at_once_take_the_same_answer(tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"other": 1}'])
-def test_a_broken_file_is_measured_anew(tmp_path, broken):
+def test_a_broken_file_is_measured_again(tmp_path, broken):
     kept_choice(tmp_path, "[1]", lambda: "fused")
     (file,) = tmp_path.iterdir()
     file.write_text(broken)

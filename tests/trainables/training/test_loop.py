@@ -120,7 +120,7 @@ def test_training_leaves_the_processs_randomness_alone(dataset):
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss["name"])
 @pytest.mark.parametrize("architecture", ["mlp", "dropout_mlp"])
 @pytest.mark.parametrize("cut", range(EPOCHS))
-def test_a_restored_replicate_goes_on_bit_for_bit(dataset, dropout_mlp, loss, architecture, cut):
+def test_a_restored_replicate_continues_bit_for_bit(dataset, dropout_mlp, loss, architecture, cut):
     configuration = _configuration(loss, architecture)
     whole = _replicate(dataset, configuration)
     expected = _rows(whole, EPOCHS)

@@ -172,7 +172,7 @@ def test_a_finished_trial_repeats_its_last_report_and_trains_no_more(tmp_path, d
     assert json.dumps(_finish(resumed)) == json.dumps([last])
 
 
-def test_wall_time_goes_on_over_a_restore(tmp_path, dataset):
+def test_wall_time_continues_over_a_restore(tmp_path, dataset):
     ticks = iter(range(0, 10_000, 5))
     settings = replace(SETTINGS, checkpoints=tmp_path)
     first = Trial(_assignment(), settings, dataset).advance(lambda: float(next(ticks)))
@@ -275,7 +275,7 @@ def test_each_evaluations_predictions_and_bins_are_written_once(tmp_path, datase
     assert sum(correct) / len(correct) == accuracy
 
 
-def test_a_spectrum_is_written_or_its_reason_is_and_the_trial_goes_on(tmp_path, dataset, monkeypatch):
+def test_a_spectrum_is_written_or_its_reason_is_and_the_trial_continues(tmp_path, dataset, monkeypatch):
     curvature = {"samples": 40, "lanczos_steps": 2, "trace_probes": 2, "spectrum": True, "spectrum_steps": 3}
     evaluation = EvaluationSettings.from_mapping({"curvature": curvature, "posthoc": [], "bootstrap": 0})
     settings = replace(SETTINGS, tables=tmp_path / "measured", evaluation=evaluation)

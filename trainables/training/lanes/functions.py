@@ -41,7 +41,7 @@ class _Draw(torch.autograd.Function):
 
 
 def _drawn(inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns) -> Tensor:
-    """Return what `draw` gives for each lane of `inputs`."""
+    """Return the draws of `draw` for each lane of `inputs`."""
     drawn: Tensor = _Draw.apply(inputs, draw, turns)  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
     return drawn
 
@@ -59,7 +59,7 @@ class LaneFunctions(TorchFunctionMode):
         self._turns = turns
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace these functions' calls, leave every other as it is."""
+        """Replace calls of these functions; leave all others unchanged."""
         if func is functional.dropout:
             return self._dropout(*args, **(kwargs or {}))
         if func is torch.Tensor.bernoulli_:

@@ -37,7 +37,7 @@ class LaneLosses:
         return isinstance(first, HessianTrace) and not is_zero(first.weight)
 
     def renew(self) -> None:
-        """Copy anew what the lanes' losses have in common, after they were told that an epoch begins."""
+        """Copy the state that the lanes' losses share, after `begin_epoch`."""
         self._mapped = copy.copy(self._bases[0])
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def chosen_packing(
     training: TrainingSettings = PLAIN,
     choices: Path | None = None,
 ) -> str:
-    """Return `fused`, `sequential` or `trials`: the one asked for, or for `auto` the faster of the first two here.
+    """Return `fused`, `sequential` or `trials`: the requested one, or for `auto` the faster of the first two here.
 
     `auto` never chooses `trials`, which pays where one network fills a GPU: a process sees only its own share of
     the machine, so what replicates would gain from separate processes cannot be measured in one.

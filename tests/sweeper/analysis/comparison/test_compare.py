@@ -37,7 +37,7 @@ def text_of(first: Path, second: Path) -> str:
     return console.export_text()
 
 
-def test_where_nothing_can_be_paired_the_best_of_each_is_told(tmp_path: Path) -> None:
+def test_where_nothing_can_be_paired_the_best_of_each_is_shown(tmp_path: Path) -> None:
     first = write_sweep(tmp_path / "first", configurations=12, samples=60)
     second = write_sweep(tmp_path / "second", space="gamma", configurations=4, samples=60, failures=0)
     text = text_of(first, second)

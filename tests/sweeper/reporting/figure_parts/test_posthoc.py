@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -17,8 +18,8 @@ from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.ids import SweepPaths
 from sweeper.reporting.figure_parts.posthoc import Variant, posthoc_measurements
 from sweeper.reporting.figures import posthoc_temperature
-from sweeper.reporting.posthoc_table import Cell, alike, marks_of, posthoc_section
-from sweeper.reporting.sources import Sources
+from sweeper.reporting.page import render
+from sweeper.reporting.posthoc_table import Cell, alike, marks_of, posthoc_tables
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
@@ -48,7 +49,7 @@ class Tables(HTMLParser):
             self._place = ""
 
     def handle_endtag(self, name: str) -> None:
-        if name in ("h3", "table"):
+        if name in ("h3", "th", "td"):
             self._place = ""
 
     def handle_data(self, data: str) -> None:
@@ -74,7 +75,7 @@ def results(gamma_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Res
 
 
 def test_the_table_holds_means_deviations_and_temperatures(results: Results) -> None:
-    page = posthoc_section(results, Sources(results))
+    page = render(results)
     tables = Tables(page).tables
     ece = next(rows for heading, rows in tables.items() if heading.startswith("Expected"))
     assert ece[0] == [
@@ -100,15 +101,15 @@ def test_the_table_holds_means_deviations_and_temperatures(results: Results) -> 
 
 
 def test_an_unavailable_method_is_a_dash_with_the_reason_below(results: Results) -> None:
-    page = posthoc_section(results, Sources(results))
+    page = render(results)
     reasons = results.rows("SELECT DISTINCT unavailable AS reason FROM recalibrations WHERE unavailable IS NOT NULL")
     assert len(reasons) == 1
-    assert reasons[0]["reason"] in page and re.search(r"–<sup title=[^>]*>a</sup>", page)
+    assert str(reasons[0]["reason"]) in html.unescape(page) and re.search(r"–<sup title=[^>]*>a</sup>", page)
     ece = next(rows for heading, rows in Tables(page).tables.items() if heading.startswith("Expected"))
     assert [line[4] == "–a" for line in ece[1:]] == [False] * 8 + [True]
 
 
-def test_the_smallest_mean_is_bold_and_what_cannot_be_told_from_it_marked() -> None:
+def test_the_smallest_mean_is_bold_and_what_is_indistinguishable_from_it_marked() -> None:
     def cell(*values: float) -> Cell:
         return Cell(dict(enumerate(values)), None, None, None)
 
@@ -150,7 +151,7 @@ def test_without_any_method_there_is_neither_table_nor_figure(gamma_folder: Path
     text = (folder / "sweep.yaml").read_text().replace("- temperature", "[]")
     (folder / "sweep.yaml").write_text(re.sub(r"posthoc:\s*\[\]", "posthoc: []", text))
     assert posthoc_measurements(Results(folder)) is None
-    assert posthoc_section(Results(folder), Sources(Results(folder))) == ""
+    assert posthoc_tables(Results(folder)) is None
     assert posthoc_temperature.draw(Results(folder)) is None
 
 

@@ -80,7 +80,7 @@ def test_resumed_at_every_epoch_it_equals_the_uninterrupted_one(
         assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[epoch - 1 :])], f"from epoch {epoch}"
 
 
-def test_a_trial_goes_on_with_the_packing_it_began_with(tmp_path, dataset):
+def test_a_trial_keeps_the_packing_it_began_with(tmp_path, dataset):
     for began, other in (("fused", "sequential"), ("sequential", "auto")):
         settings = replace(SETTINGS, checkpoints=tmp_path / began, packing=began)
         Trial(_assignment(), settings, dataset).advance()
