@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sweeper.reporting.summary import summary
 from sweeper.results import Results
 from sweeper.text.display import as_html, as_text
 
@@ -52,6 +51,8 @@ class FinishedRun:
         return self.outcome == "finished" and not self.counts["failed"]
 
     def _look(self) -> RenderableType:
+        from sweeper.reporting.summary import summary  # a run imports it when trials are training
+
         lines = [f"note     {note}" for note in self.notes]
         if self.outcome != "finished":
             total = sum(self.counts.values())

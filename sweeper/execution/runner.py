@@ -19,6 +19,7 @@ from sweeper.execution.assembly import Parts
 from sweeper.execution.choice import runs_here
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
+from sweeper.execution.early_imports import import_meanwhile
 from sweeper.execution.exit_notice import last_words
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
@@ -31,7 +32,6 @@ from sweeper.journal.state import SweepState
 from sweeper.notifications.notifier import Notifier
 from sweeper.planning.lane_notes import lane_notes
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
-from sweeper.reporting import write_report
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
@@ -192,6 +192,7 @@ def _drive(
             # Nothing may be left to do but to say so: the last driver died between the last report and the end.
             driven = unfinished or state.outcome is None
             if driven:
+                import_meanwhile("sweeper.reporting", "scipy.stats")
                 parts = Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, notifier)
                 driver = parts.run(options, server) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing
@@ -199,6 +200,8 @@ def _drive(
             progress.stage("writing tables and report")
             mirror.collect()
             tables.close()
+            from sweeper.reporting import write_report  # at the start it would delay the first trial
+
             write_report(paths.root)
             options.timings.note("tables and report written")
             mirror.complete(ended=not state.unfinished())
