@@ -9,9 +9,9 @@ RELEASE := $(VENV)/.release-installed
 SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead losses posthoc curvature scheduler trials replicates lanes-gpu lane-memory lane-evaluation training \
-	report searchers peers
+	report searchers peers timings
 
-.PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme fuzz rehearse format graph install \
+.PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph install \
 	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
@@ -94,6 +94,10 @@ dist: $(RELEASE)
 # The wheel in an environment of its own, away from this checkout: every command that needs no network, and quickstart.
 check-wheel: dist
 	$(BIN)/python -m tests.release.clean_environment dist
+
+# Every Python of this machine beside the usual one: install, quickstart of six trials, numerical tests. Gigabytes each.
+check-pythons: $(DEVELOPMENT)
+	$(BIN)/python -m tests.release.check_pythons $(PYTHONS)
 
 # Every command of the README, from a fresh clone in an empty home: half an hour on two cores.
 check-readme: $(DEVELOPMENT)
