@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from sweeper.core.errors import SweeperError
 
 GRACE_SECONDS = 5.0
+"""How long the server's processes have to end by themselves."""
 
 NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 """MLflow starts eight processes that carry out jobs of its generative AI; no sweep has any. The environment may ask."""
-
-"""How long the server's processes have to end by themselves."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
