@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -56,11 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    rank = {name: place for place, name in enumerate(LONGEST)}
-    tests = config.rootpath / "tests"
-    places = {path: rank.get(path.relative_to(tests).as_posix(), len(rank)) for path in {item.path for item in items}}
-    items.sort(key=lambda item: places[item.path])
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from sweeper.tracking.server import NO_JOBS
 from tests.patience import patient
 from tests.sweeper.records import fields
 
@@ -43,7 +44,7 @@ class Server:
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self._backend, "--workers", "1",
                    "--host", "127.0.0.1", "--port", str(self.port),
                    "--artifacts-destination", str(self._folder / "served")]  # fmt: skip
-        environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        environment = {**os.environ, **NO_JOBS, "MLFLOW_DISABLE_TELEMETRY": "true"}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
         until = time.monotonic() + patient(240)

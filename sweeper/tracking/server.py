@@ -16,6 +16,9 @@ from sweeper.core.errors import SweeperError
 GRACE_SECONDS = 5.0
 """How long the server's processes have to end by themselves."""
 
+NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+"""MLflow starts eight processes that carry out jobs of its generative AI; no sweep has any. The environment may ask."""
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,7 +39,7 @@ def serve(tracking_uri: str, port: int) -> int:
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with _ended_by_signals():
         # The server starts processes of its own, which outlive it: they end together, as one group.
-        process = subprocess.Popen(command, start_new_session=True)
+        process = subprocess.Popen(command, start_new_session=True, env={**NO_JOBS, **os.environ})
         try:
             return process.wait()
         except KeyboardInterrupt:
