@@ -197,7 +197,7 @@ def _check_address(uri: str, parts: SplitResult, options: Mapping[str, str]) -> 
     if parts.username or parts.password or "@" in parts.netloc:
         raise StoreError(
             f"the address {parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path} carries credentials",
-            "leave them out, for addresses are written down; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the "
+            "leave them out, because addresses are stored in plain text; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the "
             "cloud's own way) on every machine instead",
         )
     if parts.scheme not in SCHEMES or not parts.netloc:
