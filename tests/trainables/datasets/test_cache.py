@@ -96,7 +96,7 @@ def test_a_wrong_checksum_names_both_sums_and_leaves_nothing(tmp_path, server):
 
 def test_unreachable_and_missing_addresses(tmp_path, server):
     for url in (server.url + "/missing", "http://127.0.0.1:9/data"):
-        with pytest.raises(DataSetUnavailableError, match="download stopped"):
+        with pytest.raises(DataSetUnavailableError, match="download was interrupted"):
             fetch(source_of(url), tmp_path, download=True)
 
 

@@ -115,7 +115,7 @@ def damaged(path, layout, damage):
         ("missing", "the file is missing"),
         ("cut", "cannot be read as a CIFAR file"),
         ("garbage", "cannot be read as a CIFAR file"),
-        ("code", "names .*print, which no CIFAR file does"),
+        ("code", "references .*print, which no CIFAR file does"),
         ("list", "does not contain a dictionary"),
         ("narrow", "rows of 3,072"),
         ("labels", "labels outside 0 to 9"),

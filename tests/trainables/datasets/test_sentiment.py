@@ -83,7 +83,7 @@ def test_the_archive_is_checked_and_unpacked(tmp_path):
         ("(3)", "neither a word nor two sub-trees"),
         ("()", "label ''"),
         ("hello", "text outside of parentheses"),
-        (")", "closes that was not opened"),
+        (")", "has no opening one"),
     ],
 )
 def test_broken_lines_are_named(tmp_path, line, sentence):
