@@ -123,7 +123,7 @@ def _check_loss(values: Values, dataset: DataSet) -> None:
 def _check_value(value: object, leaves: Sequence[Tensor]) -> None:
     if not isinstance(value, Tensor) or value.shape != () or not value.is_floating_point():
         shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise _Fault(f"it gives {shown} for {SAMPLES} samples, which must be one number or one a sample")
+        raise _Fault(f"it returns {shown} for {SAMPLES} samples; it must return one number or one per sample")
     if not torch.isfinite(value):
         raise _Fault(f"its value is {float(value)} at ordinary logits")
     if not value.requires_grad:

@@ -5,12 +5,16 @@ Style, script, plots and data are all inside; plotly's script comes after everyt
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import resources
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from sweeper.analysis.claims import CLAIMS
@@ -18,7 +22,6 @@ from sweeper.analysis.claims.base import Claim
 from sweeper.analysis.judging import judge_claims, named_claims
 from sweeper.reporting.figure_parts.figure import colour, symbol
 from sweeper.reporting.figures import FIGURES
-from sweeper.reporting.markup import data_script, json_text, pretty
 from sweeper.reporting.posthoc_table import posthoc_tables
 from sweeper.reporting.sources import Sources
 from sweeper.reporting.tables import decisions_table, failures_table, trials_table
@@ -27,6 +30,10 @@ from sweeper.results.leaderboard import leaderboard
 from sweeper.results.overview import Overview, details, headline, overview
 from sweeper.text.durations import duration
 from sweeper.text.labels import STATUS_WORDS, plural
+
+PACKED_FROM = 200_000
+"""Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and
+one of large data is a fifth of its size and is not parsed before it is needed."""
 
 FILTERS = {
     "finished": ("completed",),
@@ -133,3 +140,34 @@ def words(value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
     return str(value)
+
+
+def data_script(identifier: str, text: str) -> Markup:
+    """Return JSON text as an inert script element that no `</script>` or `<!--` in it can end; large text packed."""
+    if len(text) >= PACKED_FROM:
+        packed = base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+        return Markup(f'<script type="application/gzip" id="{escape(identifier)}">{packed}</script>')
+    safe = text.replace("<", "\\u003c")
+    return Markup(f'<script type="application/json" id="{escape(identifier)}">{safe}</script>')
+
+
+def json_text(value: object) -> str:
+    """Return compact JSON; NaN and infinities, which JSON lacks, become null."""
+    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def finite(value: object) -> object:
+    """Return the value with every NaN and infinity in it replaced by None."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def pretty(text: str) -> Markup:
+    """Return text as HTML: λ_max with its subscript, and no line broken at a `=` or `±`."""
+    unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
+    return Markup(str(escape(unbroken)).replace("λ_max", "λ<sub>max</sub>"))

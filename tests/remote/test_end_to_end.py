@@ -159,7 +159,7 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     (handed_back,) = [record for record in records if record.kind == "failed"]
     body = fields(handed_back)
     assert (body["kind"], body["counts"], body["final"]) == ("preempted", False, False)
-    assert "taken away" in body["reason"]
+    assert "about to be removed" in body["reason"]
     trial = [r for r in records if r.kind == "report" and fields(r)["configuration"] == body["configuration"]]
     before = [r for r in trial if r.sequence < handed_back.sequence][-1]
     after = next(r for r in trial if r.sequence > handed_back.sequence)

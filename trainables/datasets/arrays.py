@@ -78,7 +78,7 @@ def splits_of(
     unknown = sorted(set(given.tolist()) - set(SPLITS))
     if unknown or len(given) != len(targets):
         raise DataSetUnavailableError(
-            path, f"has a split {unknown} or not one for each sample", "use train, val and test"
+            path, f"has unknown splits {unknown} or not one split per sample", "use train, val and test"
         )
     parts = [np.flatnonzero(given == name).astype(np.int64) for name in SPLITS]
     for name, part in zip(SPLITS, parts, strict=True):

@@ -101,7 +101,7 @@ class DataSet:
         for name in self.further:
             if name in SPLITS or not (name.isidentifier() and name == name.lower()):
                 raise ValueError(
-                    f"a further split of {self.name} is called {name!r}; choose lower-case letters, digits and _, "
+                    f"an additional split of {self.name} is called {name!r}; choose lower-case letters, digits and _, "
                     f"and none of {', '.join(SPLITS)}"
                 )
 

@@ -62,7 +62,7 @@ def fetch(source: Source, folder: Path, download: bool) -> Path:
     path = folder / source.file_name
     if not path.is_file() and not download:
         raise DataSetUnavailableError(
-            path, "the file is missing", f"give the data set download: true, or put there a copy of {source.url}"
+            path, "the file is missing", f"give the data set download: true, or copy {source.url} there"
         )
     with locked(path):
         if not path.is_file():
@@ -79,7 +79,7 @@ def _download(source: Source, path: Path) -> None:
         _receive(source.url, part)
     except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
         raise DataSetUnavailableError(
-            source.url, f"the download stopped ({error})", f"run again to continue, or put a copy at {path}"
+            source.url, f"the download was interrupted ({error})", f"run again to resume it, or put a copy at {path}"
         ) from error
     try:
         _require_checksum(part, source.checksum, "run again to download it again")
@@ -158,7 +158,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataSetUnavailableError(
-            folder, f"the folder cannot be made ({error})", f"set {FOLDER_VARIABLE} to a folder that can be written"
+            folder, f"the folder cannot be created ({error})", f"set {FOLDER_VARIABLE} to a writable folder"
         ) from error
 
 
@@ -174,7 +174,7 @@ def temporary_beside(path: Path) -> Iterator[Path]:
             folder = guard.enter_context(temporary_folder(path.parent))
         except OSError as error:
             raise DataSetUnavailableError(
-                path.parent, f"the folder cannot be written ({error})", f"set {FOLDER_VARIABLE} to one that can be"
+                path.parent, f"the folder cannot be written ({error})", f"set {FOLDER_VARIABLE} to a writable folder"
             ) from error
         yield folder
 
@@ -183,7 +183,7 @@ def extracted(archive: Path, member: str) -> Path:
     """Return the folder or file `member` next to `archive`, unpacking the archive if it is missing.
 
     Raises:
-        DataSetUnavailableError: the archive is broken or does not hold `member`.
+        DataSetUnavailableError: the archive is broken or does not contain `member`.
     """
     target = archive.parent / member
     with locked(target):
@@ -193,7 +193,7 @@ def extracted(archive: Path, member: str) -> Path:
             unpack(archive, temporary)
             if not (temporary / member).exists():
                 raise DataSetUnavailableError(
-                    archive, f"does not hold {member}", "delete it and give the data set download: true"
+                    archive, f"does not contain {member}", "delete it and give the data set download: true"
                 )
             (temporary / member).rename(target)
     return target

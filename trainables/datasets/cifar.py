@@ -109,7 +109,7 @@ class ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return a class or function of the list above."""
         if (module, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no CIFAR file does")
+            raise pickle.UnpicklingError(f"it references {module}.{name}, which no CIFAR file does")
         return super().find_class(module, name)
 
 
@@ -127,7 +127,7 @@ def read_pickle(path: Path) -> dict[bytes, Any]:
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
         raise DataSetUnavailableError(path, f"cannot be read as a CIFAR file ({error})", REMEDY) from error
     if not isinstance(content, dict):
-        raise DataSetUnavailableError(path, "does not hold a dictionary", REMEDY)
+        raise DataSetUnavailableError(path, "does not contain a dictionary", REMEDY)
     return {key if isinstance(key, bytes) else str(key).encode(): value for key, value in content.items()}
 
 
@@ -140,9 +140,9 @@ def read_images(path: Path, label_key: bytes, classes: int) -> ImageArrays:
     content = read_pickle(path)
     data, labels = np.asarray(content.get(b"data")), np.asarray(content.get(label_key))
     if data.ndim != 2 or data.shape[1] != 3072 or data.dtype != np.uint8 or labels.shape != data.shape[:1]:
-        raise DataSetUnavailableError(path, "does not hold rows of 3,072 uint8 pixels and a label for each", REMEDY)
+        raise DataSetUnavailableError(path, "does not contain rows of 3,072 uint8 pixels and a label for each", REMEDY)
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
-        raise DataSetUnavailableError(path, f"holds labels outside 0 to {classes - 1}", REMEDY)
+        raise DataSetUnavailableError(path, f"contains labels outside 0 to {classes - 1}", REMEDY)
     return ImageArrays(data.reshape(-1, 3, 32, 32), labels.astype(np.int64))
 
 
@@ -162,7 +162,7 @@ def read_folder(folder: Path, layout: Layout) -> tuple[ImageArrays, ImageArrays,
     for arrays, expected in ((train, layout.train_samples), (test, layout.test_samples)):
         if len(arrays.targets) != expected:
             raise DataSetUnavailableError(
-                folder, f"holds {len(arrays.targets):,} images where {expected:,} belong", REMEDY
+                folder, f"contains {len(arrays.targets):,} images; {expected:,} are expected", REMEDY
             )
     return train, test, class_names
 

@@ -64,7 +64,7 @@ def read_digits(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         raise DataSetUnavailableError(path, f"cannot be read as the packaged digits ({error})", REMEDY) from error
     if table.shape[1] != 65 or not (table.min() >= 0 and table[:, :64].max() <= LEVELS and table[:, 64].max() <= 9):
         raise DataSetUnavailableError(
-            path, "does not hold rows of 64 pixels from 0 to 16 and a class from 0 to 9", REMEDY
+            path, "does not contain rows of 64 pixels from 0 to 16 and a class from 0 to 9", REMEDY
         )
     return table[:, :64].astype(np.uint8).reshape(-1, 8, 8), table[:, 64].astype(np.int64)
 

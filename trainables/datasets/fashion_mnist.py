@@ -61,7 +61,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
         raise DataSetUnavailableError(path, f"is not an IDX file of bytes in {dimensions} dimensions", REMEDY)
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
     if len(content) - start != np.prod(shape):
-        raise DataSetUnavailableError(path, f"holds {len(content) - start:,} bytes where {shape} belong", REMEDY)
+        raise DataSetUnavailableError(path, f"contains {len(content) - start:,} bytes; the shape is {shape}", REMEDY)
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
@@ -91,7 +91,7 @@ def load_fashion_mnist(
         labels = read_idx(files[f"{part}_labels"], 1).astype(np.int64)
         if len(images) != len(labels) or labels.max(initial=0) >= len(CLASS_NAMES):
             raise DataSetUnavailableError(
-                files[f"{part}_labels"], "does not hold one label from 0 to 9 for each image", REMEDY
+                files[f"{part}_labels"], "does not contain one label from 0 to 9 for each image", REMEDY
             )
         splits[part] = ImageArrays(images[:, None], labels)
     return image_dataset(

@@ -79,7 +79,7 @@ def class_folders(folder: Path) -> list[Path]:
     folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if len(folders) < 2:
         raise DataSetUnavailableError(
-            folder, "does not hold a sub-folder for each of two or more classes", "check the data set's folder"
+            folder, "does not contain a sub-folder for each of two or more classes", "check the data set's folder"
         )
     return folders
 
@@ -92,5 +92,7 @@ def image_paths(folder: Path) -> list[Path]:
     """
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in EXTENSIONS)
     if not paths:
-        raise DataSetUnavailableError(folder, "holds no images", f"put images there ({', '.join(sorted(EXTENSIONS))})")
+        raise DataSetUnavailableError(
+            folder, "contains no images", f"put images there ({', '.join(sorted(EXTENSIONS))})"
+        )
     return paths

@@ -54,7 +54,7 @@ def message_files(folder: Path) -> tuple[list[Path], NDArray[np.int64], tuple[st
     groups = sorted(path for path in folder.iterdir() if path.is_dir())
     files = [sorted(path for path in group.iterdir() if path.name.isdigit()) for group in groups]
     if len(groups) < 2 or not all(files):
-        raise DataSetUnavailableError(folder, "does not hold a folder of numbered messages for each group", REMEDY)
+        raise DataSetUnavailableError(folder, "does not contain a folder of numbered messages for each group", REMEDY)
     targets = np.repeat(np.arange(len(groups)), [len(group) for group in files]).astype(np.int64)
     return [path for group in files for path in group], targets, tuple(group.name for group in groups)
 

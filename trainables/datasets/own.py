@@ -12,7 +12,7 @@ from trainables.registry import Component, ExtensionError
 
 def _dataset(target: Any, path: str, name: str) -> Component:
     if not callable(target) or target is DataSet:
-        raise ExtensionError(f"{path} is {described(target)}; a data set is a function that returns one")
+        raise ExtensionError(f"{path} is {described(target)}; a data set is a function that returns a DataSet")
     return Component(name, target, hyperparameters_of(target, path, []))
 
 

@@ -70,12 +70,12 @@ def parse_tree(line: str) -> Tree:
             stack[-1].append(token)
         else:
             if not stack:
-                raise ValueError("a parenthesis closes that was not opened")
+                raise ValueError("a closing parenthesis has no opening one")
             node = _node(stack.pop())
             if not stack:
                 return node
             stack[-1].append(node)
-    raise ValueError("the tree does not end")
+    raise ValueError("the tree is incomplete")
 
 
 def _node(parts: list[Tree | str]) -> Tree:
@@ -106,7 +106,7 @@ def read_trees(path: Path) -> list[Tree]:
             except ValueError as error:
                 raise DataSetUnavailableError(path, f"line {number}: {error}", REMEDY) from error
     if not trees:
-        raise DataSetUnavailableError(path, "holds no trees", REMEDY)
+        raise DataSetUnavailableError(path, "contains no trees", REMEDY)
     return trees
 
 

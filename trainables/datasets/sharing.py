@@ -72,7 +72,7 @@ def shared_dataset(key: str, load: Callable[[], DataSet]) -> DataSet:
         dataset = load()
         if content_key(dataset) != key:
             raise DataSetUnavailableError(
-                data_folder(), "holds other data than those that the sweep was started with", "copy the same files"
+                data_folder(), "contains other data than the sweep was started with", "copy the same files"
             )
         with contextlib.suppress(DataSetUnavailableError, OSError):
             _write(dataset, folder)

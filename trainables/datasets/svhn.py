@@ -37,10 +37,10 @@ def read_mat(path: Path) -> ImageArrays:
         raise DataSetUnavailableError(path, f"cannot be read as a MATLAB file ({error})", REMEDY) from error
     images, labels = content.get("X"), content.get("y")
     if images is None or labels is None or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
-        raise DataSetUnavailableError(path, "does not hold images X [32, 32, 3, N] and labels y", REMEDY)
+        raise DataSetUnavailableError(path, "does not contain images X [32, 32, 3, N] and labels y", REMEDY)
     targets = labels.astype(np.int64).reshape(-1)
     if len(targets) != images.shape[3] or not (targets.min() >= 1 and targets.max() <= 10):
-        raise DataSetUnavailableError(path, "does not hold one label from 1 to 10 for each image", REMEDY)
+        raise DataSetUnavailableError(path, "does not contain one label from 1 to 10 for each image", REMEDY)
     pixels = np.ascontiguousarray(images.transpose(3, 2, 0, 1)).astype(np.uint8, copy=False)
     return ImageArrays(pixels, targets % 10)
 

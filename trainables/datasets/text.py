@@ -77,16 +77,18 @@ def read_word_vectors(path: str, words: Sequence[str], vocabulary: int, first_id
                 vector = np.array(numbers.split(" "), np.float32)
             except ValueError as error:
                 raise DataSetUnavailableError(
-                    file, f"line {number} holds no numbers", "download the file again"
+                    file, f"line {number} contains no numbers", "download the file again"
                 ) from error
             dimension = dimension or len(vector)
             if len(vector) != dimension:
                 raise DataSetUnavailableError(
-                    file, f"line {number} has {len(vector)} numbers where {dimension} belong", "download the file again"
+                    file,
+                    f"line {number} has {len(vector)} numbers; {dimension} are expected",
+                    "download the file again",
                 )
             found[ids[word]] = vector
     if not found:
-        raise DataSetUnavailableError(file, "has a vector for none of the words", "give word vectors in GloVe's format")
+        raise DataSetUnavailableError(file, "contains none of the words", "give word vectors in GloVe's format")
     matrix = np.zeros((vocabulary, dimension), np.float32)
     for row, vector in found.items():
         matrix[row] = vector

@@ -60,7 +60,7 @@ def training_files(folder: Path, classes: list[str]) -> tuple[list[Path], NDArra
         counts.append(len(found))
     if len(set(counts)) > 1:
         raise DataSetUnavailableError(
-            folder / "train", f"holds {min(counts)} images of some classes and {max(counts)} of others", REMEDY
+            folder / "train", f"contains {min(counts)} images of some classes and {max(counts)} of others", REMEDY
         )
     return paths, np.repeat(np.arange(len(classes)), counts).astype(np.int64)
 

@@ -21,7 +21,7 @@ def mean_of(found: object, targets: Tensor) -> Tensor:
     if isinstance(found, Tensor) and found.shape in ((), targets.shape):
         return found.mean()
     shown = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-    raise ValueError(f"it gives {shown} for {len(targets)} samples, which must be one number or one a sample")
+    raise ValueError(f"it returns {shown} for {len(targets)} samples; it must return one number or one per sample")
 
 
 class FunctionLoss(Loss):

@@ -163,7 +163,7 @@ def _refusal(
 ) -> str:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if weights_file is not None:
-        return f"{network} cannot take the weights in {weights_file} ({reason}); give weights of this very network"
+        return f"{network} cannot load the weights in {weights_file} ({reason}); give weights of this network"
     if pretrained:
         return (
             f"the pretrained weights of {network} cannot be loaded ({reason}); check the connection, "

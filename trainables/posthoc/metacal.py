@@ -66,12 +66,12 @@ def fit_metacal_mis(logits: ArrayLike, targets: ArrayLike, *, alpha: float = 0.0
     """
     values, labels = validation_data(logits, targets)
     if not 0.0 < alpha < 1.0:
-        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is a share of right predictions")
+        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is a share of correct predictions")
     correct = np.flatnonzero(values.argmax(axis=1) == labels)
     sample = min(len(correct) // 10, LARGEST_SAMPLE)
     if sample == 0:
         raise PosthocUnavailable(
-            f"metacal_mis needs at least 10 right predictions on validation data and has {len(correct)}: "
+            f"metacal_mis needs at least 10 correct predictions on validation data and has {len(correct)}: "
             "give more validation samples or a better network"
         )
     drawn = np.random.default_rng(seed).choice(correct, sample, replace=False)

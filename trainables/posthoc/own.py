@@ -24,7 +24,7 @@ class CheckedCalibrator(Calibrator):
         Raises ExtensionError: it cannot be called, or its `parameters` are not those that its `PARAMETERS` name.
         """
         if not callable(inner):
-            raise ExtensionError(f"{path} gave a {type(inner).__name__}; which must map logits to probabilities")
+            raise ExtensionError(f"{path} returned a {type(inner).__name__}, which must map logits to probabilities")
         parameters = dict(getattr(inner, "parameters", {}))
         unnamed = sorted(set(parameters) - set(columns))
         if unnamed:

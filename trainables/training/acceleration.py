@@ -146,5 +146,5 @@ def _compiled(forward: Callable[..., Tensor], *inputs: Any) -> Tensor:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise CannotCompileError(
             f"torch.compile could not translate the network ({type(error).__name__}: {reason}); set training.compile: "
-            "false, or see that each node has a C++ compiler (g++)"
+            "false, or make sure that each node has a C++ compiler (g++)"
         ) from error

@@ -106,7 +106,7 @@ class Watchdog:
             return f"its process did no work for {silent:.0f} s, longer than hang_timeout = {self._silence:g} s"
         if self._overtime is not None and step > self._overtime:
             limit = f"{OVERTIME:g} × trial_timeout = {self._overtime:g} s"
-            return f"it has not come to the end of an epoch after {step:.0f} s, longer than {limit}"
+            return f"it has not finished an epoch after {step:.0f} s, longer than {limit}"
         return ""
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

@@ -197,8 +197,8 @@ def _check_address(uri: str, parts: SplitResult, options: Mapping[str, str]) -> 
     if parts.username or parts.password or "@" in parts.netloc:
         raise StoreError(
             f"the address {parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path} carries credentials",
-            "leave them out, for addresses are written down; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the "
-            "cloud's own way) on every machine instead",
+            "leave them out, because addresses are stored in plain text; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY (or the cloud's equivalent) on every machine instead",
         )
     if parts.scheme not in SCHEMES or not parts.netloc:
         raise StoreError(f"{uri!r} is not the address of a store", "write s3://bucket/prefix or gs://bucket/prefix")

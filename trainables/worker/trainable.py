@@ -71,7 +71,7 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         """Return the reports of at least one configuration; of several when they are short."""
         if self._leaving():
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.
-            raise NodeLeavingError("its node is about to be taken away: it goes on from its checkpoint on another")
+            raise NodeLeavingError("its node is about to be removed: it continues from its checkpoint on another")
         reports, exhausted = self._assignments.step()
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
         return {"reports": [report.to_dict() for report in reports], "exhausted": exhausted}

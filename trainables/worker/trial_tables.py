@@ -94,7 +94,7 @@ def write_predictions(
         for split, values in logits.items()
     ]
     if len({batch.schema for batch in batches}) != 1:
-        raise ValueError(f"predictions of {trial}: needs one split at least, all of them with as many classes")
+        raise ValueError(f"predictions of {trial}: needs at least one split, and the same number of classes in each")
     path = folder / "predictions" / part_name(trial, replicate, epoch)
     return write_parquet(path, batches[0].schema, [pa.concat_batches(batches)], durable=True)
 

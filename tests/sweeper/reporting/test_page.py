@@ -19,7 +19,7 @@ import yaml
 
 from sweeper.reporting import write_report
 from sweeper.reporting.figures import FIGURES
-from sweeper.reporting.markup import PACKED_FROM, data_script, json_text, pretty
+from sweeper.reporting.page import PACKED_FROM, data_script, json_text, pretty
 from sweeper.results import Results
 from tests.sweeper.results.test_results import rows_of
 

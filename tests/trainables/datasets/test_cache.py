@@ -70,7 +70,7 @@ def test_a_download_is_checked_and_kept(tmp_path, server):
 def test_an_interrupted_download_resumes_where_it_stopped(tmp_path, server):
     source = source_of(server.url + "/data")
     server.cut_after = 100_000
-    with pytest.raises(DataSetUnavailableError, match="run again to continue"):
+    with pytest.raises(DataSetUnavailableError, match="run again to resume"):
         fetch(source, tmp_path, download=True)
     assert not (tmp_path / "file.bin").exists()
     server.cut_after = None
@@ -96,7 +96,7 @@ def test_a_wrong_checksum_names_both_sums_and_leaves_nothing(tmp_path, server):
 
 def test_unreachable_and_missing_addresses(tmp_path, server):
     for url in (server.url + "/missing", "http://127.0.0.1:9/data"):
-        with pytest.raises(DataSetUnavailableError, match="download stopped"):
+        with pytest.raises(DataSetUnavailableError, match="download was interrupted"):
             fetch(source_of(url), tmp_path, download=True)
 
 
@@ -168,7 +168,7 @@ def test_broken_archives_leave_nothing_behind(tmp_path, kind, damage):
 
 
 def test_an_archive_of_something_else_is_named(tmp_path):
-    with pytest.raises(DataSetUnavailableError, match="does not hold other"):
+    with pytest.raises(DataSetUnavailableError, match="does not contain other"):
         extracted(archive_of(tmp_path, "tar"), "other")
 
 

@@ -115,11 +115,11 @@ def damaged(path, layout, damage):
         ("missing", "the file is missing"),
         ("cut", "cannot be read as a CIFAR file"),
         ("garbage", "cannot be read as a CIFAR file"),
-        ("code", "names .*print, which no CIFAR file does"),
-        ("list", "does not hold a dictionary"),
+        ("code", "references .*print, which no CIFAR file does"),
+        ("list", "does not contain a dictionary"),
         ("narrow", "rows of 3,072"),
         ("labels", "labels outside 0 to 9"),
-        ("fewer", "holds 165 images where 200 belong"),
+        ("fewer", "contains 165 images; 200 are expected"),
     ],
 )
 def test_broken_files_are_named_with_the_remedy(tmp_path, capsys, damage, sentence):

@@ -92,7 +92,7 @@ def damage_tiny(tree, damage):
         ("cut image", r"n01_0\.JPEG: cannot be decoded"),
         ("no image", r"n01_0\.JPEG: cannot be decoded"),
         ("fewer images", "19 images of some classes and 20 of others"),
-        ("no class", "holds no images"),
+        ("no class", "contains no images"),
         ("no list", "wnids.txt: the list of classes is missing"),
         ("no annotations", "val_annotations.txt: the file is missing"),
         ("odd annotation", "without a known class"),
@@ -138,7 +138,7 @@ def test_a_test_folder_is_used_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        ("missing", "does not hold a sub-folder"),
+        ("missing", "does not contain a sub-folder"),
         ("other classes", "other classes than the training images: class1, extra"),
         ("cut", r"0\.png: cannot be decoded"),
         ("too few", "too few images to train on"),

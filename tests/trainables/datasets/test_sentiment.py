@@ -77,13 +77,13 @@ def test_the_archive_is_checked_and_unpacked(tmp_path):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("(3 (2 It) (4 (2 's)", "line 5: the tree does not end"),
+        ("(3 (2 It) (4 (2 's)", "line 5: the tree is incomplete"),
         ("(7 good)", "label '7'"),
         ("(3 (2 a) (2 b) (2 c))", "neither a word nor two sub-trees"),
         ("(3)", "neither a word nor two sub-trees"),
         ("()", "label ''"),
         ("hello", "text outside of parentheses"),
-        (")", "closes that was not opened"),
+        (")", "has no opening one"),
     ],
 )
 def test_broken_lines_are_named(tmp_path, line, sentence):
@@ -98,7 +98,7 @@ def test_missing_and_empty_files_are_named(tmp_path):
         load_dataset("sst2", folder=str(tmp_path))
     trees = write_trees(tmp_path)
     (trees / "dev.txt").write_text("\n")
-    with pytest.raises(DataSetUnavailableError, match=r"dev\.txt: holds no trees"):
+    with pytest.raises(DataSetUnavailableError, match=r"dev\.txt: contains no trees"):
         load_dataset("sst2", folder=str(tmp_path))
     (trees / "dev.txt").unlink()
     with pytest.raises(DataSetUnavailableError, match=r"dev\.txt: the file is missing"):

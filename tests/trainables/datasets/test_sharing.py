@@ -95,7 +95,7 @@ def test_the_first_process_of_a_node_loads(node):
 
 
 def test_other_data_than_the_sweeps_are_refused(node):
-    with pytest.raises(DataSetUnavailableError, match="holds other data than those that the sweep was started with"):
+    with pytest.raises(DataSetUnavailableError, match="contains other data than the sweep was started with"):
         shared_dataset(content_key(images()), lambda: images(seed=1))
     assert not [path for path in node.iterdir() if path.is_dir()]
 

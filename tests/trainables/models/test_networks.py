@@ -164,7 +164,7 @@ def test_unsuitable_weights_are_refused(tmp_path, capsys, source, content):
     torch.save({"a": Code() if content == "code" else torch.zeros(1)}, path)
     if content == "cut":
         path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"weights\.pth.*give weights of this very network"):
+    with pytest.raises(ValueError, match=r"weights\.pth.*give weights of this network"):
         build_model(source, IMAGE, 5, weights_file=str(path), **OPTIONS[source])
     assert "code of the file" not in capsys.readouterr().out
 
@@ -178,7 +178,7 @@ def test_safetensors_are_read_and_broken_ones_refused(tmp_path):
     loaded = build_model("timm", IMAGE, 5, model="resnet10t", weights_file=str(path))
     assert torch.equal(loaded.conv1[0].weight, source.conv1[0].weight)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match="give weights of this very network"):
+    with pytest.raises(ValueError, match="give weights of this network"):
         build_model("timm", IMAGE, 5, model="resnet10t", weights_file=str(path))
 
 

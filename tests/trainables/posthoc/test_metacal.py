@@ -120,7 +120,7 @@ def test_requests_that_cannot_be_met_are_explained():
         fit("metacal_acc", *logits_and_targets(strength=0.5), accuracy=0.999)
     with pytest.raises(PosthocUnavailable, match=r"a tenth of 190 validation samples, 19, .* at least 200"):
         fit("metacal_acc", logits[:190], targets[:190])
-    with pytest.raises(PosthocUnavailable, match="at least 10 right predictions on validation data and has 0"):
+    with pytest.raises(PosthocUnavailable, match="at least 10 correct predictions on validation data and has 0"):
         fit("metacal_mis", logits, (logits.argmax(1) + 1) % 4)
     same = np.tile([1.0, 0.0, 0.0, 0.0], (40, 1))
     with pytest.raises(PosthocUnavailable, match="metacal_mis accepts none of 38 validation samples"):

@@ -22,7 +22,7 @@ class _Draw(torch.autograd.Function):
 
     @staticmethod
     def forward(inputs: Tensor, draw: Callable[[Tensor], Tensor], turns: Turns) -> Tensor:
-        raise RuntimeError("what is random in lanes is drawn under vmap only")
+        raise RuntimeError("random numbers in lanes are drawn under vmap only")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
