@@ -77,6 +77,7 @@ DECISIONS_SCHEMA = pa.schema(
         ("metric", pa.float64()),
         ("cutoff", pa.float64()),
         ("competitors", pa.int64()),
+        ("stratum", pa.string()),
         # UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
         ("decided_at", pa.timestamp("us")),
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sweeper.journal.decision import Decision
@@ -39,6 +39,13 @@ GRACE_EPOCHS = Hyperparameter(
     reason="a trial has no value before its first epoch",
     source="Ray Tune's AsyncHyperBandScheduler, grace_period",
 )
+WITHIN = Hyperparameter(
+    "within",
+    "texts",
+    source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune",
+)
+"""Paths of a space that divide trials into strata, see `sweeper.scheduling.strata`; any scheduler that compares trials
+takes it. It is no setting of the `Scheduler` itself, which knows of one pool alone."""
 
 
 def grace_before_the_end(values: Mapping[str, object]) -> str | None:
@@ -72,6 +79,11 @@ class Scheduler(ABC):
     def begin(self) -> RungState:
         """Return the state before the first record."""
 
+    @property
+    def smallest_pool(self) -> int:
+        """The fewest trials among which a comparison can stop any but the worst by chance."""
+        return 2
+
     def score(self, value: float) -> float:
         """Return a value of the objective with larger meaning better; its own inverse."""
         return value if self.mode == "max" else -value
@@ -101,6 +113,14 @@ class RungState(ABC):
     def compare(self, rung: int, configuration: int, metric: float) -> Decision:
         """Return whether a configuration that reaches a rung before the last continues or stops. Changes nothing."""
 
+    def pool(self, configuration: int) -> RungState:
+        """Return the state of the trials that a configuration competes with: all of them, but for strata."""
+        return self
+
+    def stratum(self, configuration: int) -> str | None:
+        """Return the name of a configuration's stratum; `None` where there is one pool."""
+        return None
+
     def apply(self, record: Record) -> None:
         """Fold one journal record in: a report that was decided on at a rung."""
         if not isinstance(record.body, Reported) or record.body.decision is None:
@@ -119,6 +139,15 @@ def decide(state: RungState, configuration: int, epoch: int, metric: float | Non
         epoch: completed epochs.
         metric: the objective's value, mean over replicates.
     """
+    decision = _decide(state.pool(configuration), configuration, epoch, metric)
+    stratum = state.stratum(configuration) if decision is not None else None
+    if decision is None or stratum is None:
+        return decision
+    reason = f"{decision.reason}, within {stratum}" if decision.kind in ("continue", "stop") else decision.reason
+    return replace(decision, reason=reason, stratum=stratum)
+
+
+def _decide(state: RungState, configuration: int, epoch: int, metric: float | None) -> Decision | None:
     scheduler = state.scheduler
     rungs, last = state.epochs, scheduler.max_epochs
     if metric is None or not math.isfinite(metric):

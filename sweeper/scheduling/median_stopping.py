@@ -29,6 +29,7 @@ from sweeper.scheduling.base import (
     GRACE_EPOCHS,
     MAX_EPOCHS,
     SCHEDULERS,
+    WITHIN,
     RungState,
     Scheduler,
     grace_before_the_end,
@@ -54,6 +55,11 @@ class MedianStopping(Scheduler):
     def rungs(self) -> tuple[int, ...]:
         """The epochs at which trials are evaluated and compared; the last one is `max_epochs`."""
         return (*range(self.grace_epochs, self.max_epochs, self.interval_epochs or self.grace_epochs), self.max_epochs)
+
+    @property
+    def smallest_pool(self) -> int:
+        """One more trial than a comparison takes."""
+        return self.min_competitors + 1
 
     def begin(self) -> RunningAverages:
         """Return the state before the first record."""
@@ -126,6 +132,7 @@ SCHEDULERS.register(
                 reason="a median takes at least one value, and that of few is mostly chance",
                 source="Ray Tune's MedianStoppingRule, min_samples_required",
             ),
+            WITHIN,
         ),
         "a trial stops when its best value is worse than the median of the others' running averages",
         "Golovin et al. 2017 (Google Vizier), section 3.2.2",

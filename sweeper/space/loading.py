@@ -19,7 +19,7 @@ from search_spaces import locate
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
-from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS
+from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.space import notify as notify_targets
 from sweeper.space.components import resolve_component, resolve_plain_component
 from sweeper.space.domains.domains import (
@@ -39,6 +39,7 @@ from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.searchers import check_searcher
+from sweeper.space.strata import size_faults, within_faults
 from sweeper.space.structure import structural_faults, written_out
 from sweeper.space.user_code import look_beside
 from trainables.registry import Registry
@@ -76,7 +77,12 @@ def load_spec(
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
     spec = _checked(document, str(path), registries)
-    return rehearsal_of(spec, registries) if rehearse else spec
+    if rehearse:
+        return rehearsal_of(spec, registries)
+    faults = size_faults(spec)
+    if faults:
+        raise InvalidSearchSpace([dataclasses.replace(f, line=document.line_of(f.path)) for f in faults], str(path))
+    return spec
 
 
 def build_spec(
@@ -144,6 +150,8 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
     scheduler = values.get("scheduler")
     if isinstance(scheduler, dict):
+        if isinstance(scheduler.get(WITHIN.name), str):
+            scheduler = {**scheduler, WITHIN.name: [scheduler[WITHIN.name]]}
         values["scheduler"] = _check_scheduler(scheduler, registries.schedulers, faults)
     if isinstance(space, dict):
         nodes = _check_space(space, registries, faults)
@@ -152,6 +160,8 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         if not faults:
             faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
+        if isinstance(scheduler, dict):
+            faults += within_faults(scheduler, tree)
     evaluation = values.get("evaluation", {})
     if isinstance(evaluation, dict):
         values["evaluation"] = check_evaluation(dict(evaluation), registries, values.get("dataset"), faults)

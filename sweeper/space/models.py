@@ -15,6 +15,8 @@ from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
 from sweeper.core.plain import Plain
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
+from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.domains.domains import Fields, parse, plain
 
@@ -62,7 +64,7 @@ class Objective(_Part):
     mode: Literal["min", "max"] = "min"
 
 
-Setting = str | bool | int | float | list[float] | None
+Setting = str | bool | int | float | list[float] | list[str] | None
 """A plug-in's setting as YAML writes it."""
 
 
@@ -305,10 +307,17 @@ class SweepSpec(_Part):
     def schedule(self) -> Scheduler:
         """The scheduler, with the objective it compares."""
         chosen, goal = self.scheduler, self.objective
+        settings = chosen.settings
+        within = settings.pop(WITHIN.name, None)
         scheduler: Scheduler = SCHEDULERS.build(
-            chosen.name, goal.metric, goal.mode, max_epochs=chosen.max_epochs, **chosen.settings
+            chosen.name, goal.metric, goal.mode, max_epochs=chosen.max_epochs, **settings
         )
-        return scheduler
+        if not isinstance(within, list):
+            return scheduler
+        from sweeper.space.configurations import configurations  # which needs this module
+
+        known = None if self.searcher.learns else configurations(self)
+        return stratified(scheduler, [str(path) for path in within], known)
 
     @property
     def replicate_seeds(self) -> ReplicateSeeds:
