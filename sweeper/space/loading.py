@@ -32,9 +32,10 @@ from sweeper.space.domains.domains import (
     is_random,
     resolved_faults,
 )
-from sweeper.space.evaluation import check_evaluation, further_metric_labels
+from sweeper.space.evaluation import check_evaluation
 from sweeper.space.file import Document, read_document
 from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
+from sweeper.space.objectives import metric_faults
 from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
@@ -235,8 +236,6 @@ def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fa
             hint = did_you_mean(claim, registries.claims).removeprefix("; ")
             faults.append(Fault(join_path("header.claims", index), f"unknown claim {claim!r}", hint))
     metric = objective.get("metric") if isinstance(objective, dict) else None
-    known = (*registries.objectives, *(f"val_{label}" for label in further_metric_labels(values.get("evaluation"))))
-    if isinstance(metric, str) and metric not in known:
-        hint = did_you_mean(metric, known).removeprefix("; ")
-        faults.append(Fault("objective.metric", f"unknown metric {metric!r}", hint))
+    if isinstance(metric, str):
+        faults += metric_faults(metric, "objective.metric", values.get("evaluation"), registries)
     return faults

@@ -19,6 +19,8 @@ from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.domains.domains import Fields, parse, plain
+from trainables.registry import column_label
+from trainables.registry.measured import CROSS_FITTED, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
@@ -318,6 +320,13 @@ class SweepSpec(_Part):
 
         known = None if self.searcher.learns else configurations(self)
         return stratified(scheduler, [str(path) for path in within], known)
+
+    @property
+    def cross_fitted(self) -> list[str]:
+        """The names of the post-hoc methods whose metrics on validation data are compared, and so are cross-fitted."""
+        columns = [measured_as(metric)[1] for metric in (self.objective.metric,)]
+        names = [str(method["name"]) for method in self.evaluation.posthoc]
+        return [n for n in names if any(c.startswith(f"{CROSS_FITTED}{column_label(n)}_") for c in columns)]
 
     @property
     def replicate_seeds(self) -> ReplicateSeeds:

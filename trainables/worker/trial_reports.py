@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from trainables.registry.measured import measured_as
+
 NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
 """The kinds of failure that a trial finds in itself."""
 
@@ -105,6 +107,6 @@ def mean_objective(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence
     last = max(row["epoch"] for row in epoch_rows)
     values = [row[metric] for row in epoch_rows if row["epoch"] == last and metric in row]
     if not values:
-        split, _, name = metric.partition("_")
+        split, name = measured_as(metric)
         values = [row[name] for row in evaluations if row["split"] == split and name in row]
     return math.fsum(values) / len(values) if values else None
