@@ -6,7 +6,6 @@ keep their order from rung to rung; where they change places, fewer go on, so th
 
 from __future__ import annotations
 
-import heapq
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 
 from sweeper.planning.estimate import Estimate, estimate
 from sweeper.planning.view import PlanView
-from sweeper.scheduling.base import Scheduler, decide
+from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.models import Resources, SweepSpec
@@ -281,36 +281,13 @@ def simulate_strata(
     repetitions = repetitions or max(40, min(1000, 50_000 // size))
     random = np.random.default_rng(seed)
     counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))
+    every = range(size)
     for counted in counts:
-        _simulate_once(scheduler, rows, min(workers, size), random, counted)
+        quality, pace = random.normal(size=size), random.uniform(0.5, 2.0, size=size)
+        course = play(scheduler, every, quality[:, None].repeat(len(scheduler.rungs), 1), pace, min(workers, size))
+        for trial, place in course.reached.items():
+            counted[rows[trial], : place + 1] += 1
     return names, counts * scale
-
-
-def _simulate_once(
-    scheduler: Scheduler,
-    rows: Sequence[int],
-    workers: int,
-    random: np.random.Generator,
-    reached: NDArray[np.float64],
-) -> None:
-    """Run one sweep of random trials, `workers` at a time, each at a speed of its own, in random order.
-
-    `rows` has each trial's row in `reached` [strata, rungs], where arrivals are counted.
-    """
-    state, epochs, trials = scheduler.begin(), scheduler.rungs, len(rows)
-    quality, pace = random.normal(size=trials), random.uniform(0.5, 2.0, size=trials)
-    running = [(epochs[0] * pace[trial], trial, 0) for trial in range(workers)]
-    heapq.heapify(running)
-    waiting = iter(range(workers, trials))
-    while running:
-        now, trial, column = heapq.heappop(running)
-        reached[rows[trial], column] += 1
-        decision = decide(state, trial, epochs[column], quality[trial])
-        state.add(epochs[column], trial, quality[trial])
-        if decision is not None and decision.kind == "continue":
-            heapq.heappush(running, (now + (epochs[column + 1] - epochs[column]) * pace[trial], trial, column + 1))
-        elif (following := next(waiting, None)) is not None:
-            heapq.heappush(running, (now + epochs[0] * pace[following], following, 0))
 
 
 def _hours(value: float) -> str:

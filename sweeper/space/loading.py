@@ -153,7 +153,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
     if isinstance(scheduler, dict):
         if isinstance(scheduler.get(WITHIN.name), str):
             scheduler = {**scheduler, WITHIN.name: [scheduler[WITHIN.name]]}
-        values["scheduler"] = _check_scheduler(scheduler, registries.schedulers, faults)
+        values["scheduler"] = check_scheduler(scheduler, registries.schedulers, faults)
     if isinstance(space, dict):
         nodes = _check_space(space, registries, faults)
         nodes = check_searcher(values, nodes, registries.searchers, faults)
@@ -169,7 +169,7 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
     return checked, faults
 
 
-def _check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
+def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
     """Return the scheduler with its defaults filled in; what it breaks is added to `faults`."""
     settings: dict[str, Plain] = {"name": DEFAULT, **given}
     name = settings["name"]
