@@ -22,6 +22,7 @@ class Decision:
         cutoff: the value it was compared with, or `None` when there was none.
         competitors: how many trials had reached the rung before it.
         stratum: the stratum within which it was compared; `None` where all trials compete in one pool.
+        feasible: whether a trial that is complete keeps to the sweep's constraints; it is the best only then.
     """
 
     rung: int | None
@@ -31,6 +32,7 @@ class Decision:
     cutoff: float | None
     competitors: int
     stratum: str | None = None
+    feasible: bool = True
 
     def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):
@@ -38,8 +40,9 @@ class Decision:
             object.__setattr__(self, "metric", None)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the decision as plain JSON values; without strata none is named, as in every older journal."""
-        return {key: value for key, value in vars(self).items() if key != "stratum" or value is not None}
+        """Return the decision as plain JSON values; what older journals lack is left out where it says nothing."""
+        unsaid = {"stratum": None, "feasible": True}
+        return {key: value for key, value in vars(self).items() if key not in unsaid or value != unsaid[key]}
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Decision:
@@ -52,4 +55,5 @@ class Decision:
             fields["cutoff"],
             fields["competitors"],
             fields.get("stratum"),
+            fields.get("feasible", True),
         )

@@ -29,6 +29,7 @@ from sweeper.scheduling.base import (
     MAX_EPOCHS,
     SCHEDULERS,
     WITHIN,
+    Measured,
     RungState,
     Scheduler,
     grace_before_the_end,
@@ -67,7 +68,7 @@ class Halving(Scheduler):
             epoch *= self.reduction_factor
         return (*rungs, self.max_epochs)
 
-    def begin(self) -> Rungs:
+    def begin(self) -> RungState:
         """Return the state before the first record."""
         return Rungs(self)
 
@@ -131,7 +132,7 @@ class Rungs(RungState):
         self._share, self._keep_at_least = halving.quantile, halving.keep_at_least
         self.by_epoch = {epoch: Rung() for epoch in halving.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float) -> None:
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Record the value with which a configuration arrived at a rung."""
         self.by_epoch[rung].add(configuration, self.scheduler.score(metric))
 
@@ -139,7 +140,7 @@ class Rungs(RungState):
         """Return how many configurations have reached a rung."""
         return len(self.by_epoch[rung])
 
-    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose value is worse than the quantile of the others'."""
         scheduler, others = self.scheduler, self.by_epoch[rung]
         cutoff_score = others.quantile(self._share)

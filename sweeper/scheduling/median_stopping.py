@@ -30,6 +30,7 @@ from sweeper.scheduling.base import (
     MAX_EPOCHS,
     SCHEDULERS,
     WITHIN,
+    Measured,
     RungState,
     Scheduler,
     grace_before_the_end,
@@ -76,7 +77,7 @@ class RunningAverages(RungState):
         self._scores: dict[int, dict[int, float]] = {}
         self._averages: dict[int, list[float]] = {rung: [] for rung in rule.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float) -> None:
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Record the value with which a configuration reached a rung, and its running average there."""
         scores = self._scores.setdefault(configuration, {})
         if rung not in scores:
@@ -88,7 +89,7 @@ class RunningAverages(RungState):
         """Return how many configurations have reached a rung."""
         return len(self._averages[rung])
 
-    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose best value so far is strictly worse than the median of the others' running averages."""
         scheduler, count = self.scheduler, self.competitors(rung)
         if count < self._needed:

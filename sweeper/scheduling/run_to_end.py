@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.journal.decision import Decision
-from sweeper.scheduling.base import IGNORES_SETTINGS, MAX_EPOCHS, SCHEDULERS, RungState, Scheduler
+from sweeper.scheduling.base import IGNORES_SETTINGS, MAX_EPOCHS, SCHEDULERS, Measured, RungState, Scheduler
 from trainables.registry import Component, Hyperparameter
 
 
@@ -42,7 +42,7 @@ class Arrivals(RungState):
         super().__init__(scheduler)
         self._arrived: dict[int, set[int]] = {rung: set() for rung in scheduler.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float) -> None:
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Count a configuration once."""
         self._arrived[rung].add(configuration)
 
@@ -50,7 +50,7 @@ class Arrivals(RungState):
         """Return how many configurations have reached an epoch."""
         return len(self._arrived[rung])
 
-    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Let it continue. Raises ValueError where epoch `rung` is no rung."""
         if rung not in self._arrived:
             raise ValueError(f"epoch {rung} is no rung: trials that run to the end are not compared")

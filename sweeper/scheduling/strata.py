@@ -17,7 +17,7 @@ from typing import Any
 
 from sweeper.journal.decision import Decision
 from sweeper.journal.records import Record, Suggested
-from sweeper.scheduling.base import RungState, Scheduler
+from sweeper.scheduling.base import Measured, RungState, Scheduler
 
 
 def stratum_name(values: Mapping[str, Any], within: Sequence[str]) -> str:
@@ -56,6 +56,11 @@ class Stratified(Scheduler):
     def rungs(self) -> tuple[int, ...]:
         """The same epochs in every stratum."""
         return self.one_pool.rungs
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is compared in every stratum."""
+        return self.one_pool.metrics
 
     @property
     def smallest_pool(self) -> int:
@@ -100,17 +105,17 @@ class StrataState(RungState):
             self._pools[name] = self._one_pool.begin()
         return self._pools[name]
 
-    def add(self, rung: int, configuration: int, metric: float) -> None:
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Take in the value with which a configuration reached a rung, in its stratum."""
-        self.pool(configuration).add(rung, configuration, metric)
+        self.pool(configuration).add(rung, configuration, metric, measured)
 
     def competitors(self, rung: int) -> int:
         """Return how many configurations of all strata have reached a rung."""
         return sum(pool.competitors(rung) for pool in self._pools.values())
 
-    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Return whether a configuration continues from a rung, by its stratum. Changes nothing that decides."""
-        return self.pool(configuration).compare(rung, configuration, metric)
+        return self.pool(configuration).compare(rung, configuration, metric, measured)
 
     def apply(self, record: Record) -> None:
         """Fold one journal record in; a suggestion says what its configuration's stratum is."""

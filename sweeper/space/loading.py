@@ -21,6 +21,7 @@ from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
 from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.space import notify as notify_targets
+from sweeper.space import objectives as goals
 from sweeper.space.components import resolve_component, resolve_plain_component
 from sweeper.space.domains.domains import (
     INVALID,
@@ -35,7 +36,7 @@ from sweeper.space.domains.domains import (
 from sweeper.space.evaluation import check_evaluation
 from sweeper.space.file import Document, read_document
 from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
-from sweeper.space.objectives import metric_faults
+from sweeper.space.objectives import objective_faults
 from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
@@ -124,6 +125,7 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     faults = list(document.faults)
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
+        goals.written_out(values)
         registries = registries or installed_registries()
         space, found = _check_names(values, document.values.get("space"), registries)
         faults += found
@@ -228,14 +230,11 @@ def _invalid(node: Node) -> bool:
 def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
     """Check the rules over several keys; values of a wrong type are the structure's business."""
     faults = notify_targets.notification_faults(values.get("notify"))
-    objective = values.get("objective")
     header = values.get("header")
     claims = header.get("claims") if isinstance(header, dict) else None
     for index, claim in enumerate(claims if isinstance(claims, list) else ()):
         if isinstance(claim, str) and claim not in registries.claims:
             hint = did_you_mean(claim, registries.claims).removeprefix("; ")
             faults.append(Fault(join_path("header.claims", index), f"unknown claim {claim!r}", hint))
-    metric = objective.get("metric") if isinstance(objective, dict) else None
-    if isinstance(metric, str):
-        faults += metric_faults(metric, "objective.metric", values.get("evaluation"), registries)
+    faults += objective_faults(values, registries)
     return faults

@@ -14,13 +14,11 @@ from sweeper.core.plain import Plain
 from sweeper.results import Results
 from sweeper.scheduling import DEFAULT, SCHEDULERS
 from sweeper.space.loading import check_scheduler
+from trainables.registry.measured import larger_is_better
 from trainables.registry.nearest import did_you_mean
 
 ONE_POOL = "none"
 """What `--within` calls no strata."""
-
-LARGER_IS_BETTER = ("accuracy", "top5", "s99_accuracy")
-"""Metrics that are maximised unless an objective says otherwise, `val_s99:max`."""
 
 
 def candidates(
@@ -88,7 +86,7 @@ def _objective(text: str) -> tuple[str, Literal["min", "max"]]:
     metric, _, mode = text.partition(":")
     if mode not in ("", "min", "max"):
         raise SweeperError(f"the objective {text!r} ends with {mode!r}", "write metric, metric:min or metric:max")
-    larger = metric.endswith(LARGER_IS_BETTER)
+    larger = larger_is_better(metric)
     return metric, "max" if mode == "max" or (larger and not mode) else "min"
 
 
