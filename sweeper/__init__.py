@@ -16,7 +16,19 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-COMMANDS = ("run", "plan", "resume", "status", "stop", "report", "compare", "recalibrate", "claims", "submit")
+COMMANDS = (
+    "run",
+    "plan",
+    "resume",
+    "status",
+    "stop",
+    "report",
+    "compare",
+    "recalibrate",
+    "claims",
+    "what_if",
+    "submit",
+)
 """The commands that are functions of this package."""
 
 __all__ = [*COMMANDS, "SweeperError", "results"]

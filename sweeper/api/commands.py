@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sweeper.analysis.claims.base import Verdict
     from sweeper.analysis.comparison.compare import Comparison
     from sweeper.analysis.recalibration.recalibrating import Recalibrated
+    from sweeper.analysis.replay.replaying import Kept
     from sweeper.monitoring.live import Progress
     from sweeper.monitoring.notebook import NotebookProgress
     from sweeper.planning.plan import Plan
@@ -208,6 +209,30 @@ def compare(first: str, second: str, *, output: str | Path | None = None) -> Sho
     (first, second), folder = all_here([first, second], _output(output))
     found = compare_sweeps(load(first, folder), load(second, folder))
     return Shown(found, view(found))
+
+
+def what_if(
+    name: str,
+    *,
+    scheduler: str | Sequence[str] = (),
+    within: str | Sequence[str] = (),
+    objective: str | Sequence[str] = (),
+    orders: int = 200,
+    trials: int | None = None,
+    workers: int = 2,
+    by: str | None = None,
+    judge: str | None = None,
+    seed: int = 0,
+    output: str | Path | None = None,
+) -> Shown[list[Kept]]:
+    """Replay a fully trained sweep through other schedulers; like `sweeper what-if`. Raises SweeperError."""
+    from sweeper.analysis.replay.view import what_if as replayed
+    from sweeper.results import load
+
+    asked = ([text] if isinstance(text, str) else list(text) for text in (scheduler, within, objective))
+    sweep = load(*here(name, _output(output)))
+    found = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
+    return Shown(found.kept, found.look)
 
 
 def claims(

@@ -1,4 +1,4 @@
-"""The commands that analyse sweeps: `compare`, `claims`, `recalibrate`, `focal-map`."""
+"""The commands that analyse sweeps: `compare`, `claims`, `what-if`, `recalibrate`, `focal-map`."""
 
 from __future__ import annotations
 
@@ -73,6 +73,51 @@ def claims(
         typer.echo(json.dumps([{**v.to_dict(), "rehearsal": bool(found.rehearsed)} for v in verdicts], indent=2))
     else:
         typer.echo("\n".join(verdict_lines(verdicts, rehearsal=bool(found.rehearsed))))
+
+
+@commands.command("what-if")
+def what_if(
+    name: Name,
+    scheduler: Annotated[
+        list[str] | None,
+        typer.Option(help="Scheduler as YAML, '{name: asha, reduction_factor: 2}'; repeatable.", show_default="asha"),
+    ] = None,
+    within: Annotated[
+        list[str] | None,
+        typer.Option(help="Strata, 'architecture,loss', or none for one pool; repeatable.", show_default="none"),
+    ] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(help="Metric to compare by, or metric:max; repeatable.", show_default="the sweep's"),
+    ] = None,
+    orders: Annotated[int, typer.Option(min=2, help="Random orders to replay.")] = 200,
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials drawn for each order.", show_default="all")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Trials that run at once.")] = 2,
+    by: Annotated[
+        str | None,
+        typer.Option(help="Strata to count survivors in.", show_default="architecture,loss where they vary"),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(help="What a trial is worth.", show_default="test NLL after temperature scaling"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the orders.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    output: Output = RESULTS,
+) -> None:
+    """Replay a fully trained sweep through other schedulers: what they would keep, and what that costs."""
+    from sweeper.analysis.replay.view import plain
+    from sweeper.analysis.replay.view import what_if as replayed
+    from sweeper.results import load
+
+    found = replayed(
+        load(*here(name, output)), scheduler or (), within or (), objective or (), orders=orders, trials=trials,
+        workers=workers, by=by, judge=judge, seed=seed,
+    )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps([plain(each) for each in found.kept], indent=2))
+    else:
+        show(found.look)
 
 
 @commands.command()

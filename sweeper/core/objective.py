@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from trainables.registry.measured import measured_as
+
 Mode: TypeAlias = Literal["min", "max"]
 
 
@@ -23,12 +25,12 @@ class Objective:
     @property
     def split(self) -> str:
         """The split it is measured on: `train`, `val` or `test`."""
-        return self.metric.partition("_")[0]
+        return measured_as(self.metric)[0]
 
     @property
     def column(self) -> str:
         """The column of `evaluations` that holds it, e.g. `nll`."""
-        return self.metric.partition("_")[2]
+        return measured_as(self.metric)[1]
 
     @property
     def direction(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from trainables.registry import column_label
+from trainables.registry.measured import CROSS_FITTED
 from trainables.worker.trial_tables import EVALUATION, RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
 
 REHEARSAL = "rehearsal"
@@ -69,6 +70,7 @@ DECISIONS_SCHEMA = pa.schema(
         ("metric", pa.float64()),
         ("cutoff", pa.float64()),
         ("competitors", pa.int64()),
+        ("stratum", pa.string()),
         # UTC, but without saying so: DuckDB needs a further package to hand out times that carry a zone.
         ("decided_at", pa.timestamp("us")),
     ]
@@ -122,10 +124,13 @@ def table_schemas(
     }
 
 
-def evaluation_columns(posthoc_methods: Sequence[str], metrics: Sequence[str] = ()) -> tuple[str, ...]:
+def evaluation_columns(
+    posthoc_methods: Sequence[str], metrics: Sequence[str] = (), cross_fitted: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Return the columns that an evaluation measures, without those that name it (trial, epoch, split …).
 
-    `posthoc_methods` and `metrics` are the names that a search space gives under `evaluation`.
+    `posthoc_methods` and `metrics` are the names that a search space gives under `evaluation`, `cross_fitted`
+    those of the methods that its objectives need on validation data.
     They are composed of what the measuring parts declare, so a new metric is a new column without a change here.
     A column ending in `_unavailable` holds the reason why a group of columns is empty.
     """
@@ -134,6 +139,7 @@ def evaluation_columns(posthoc_methods: Sequence[str], metrics: Sequence[str] = 
     from trainables.metrics import METRIC_NAMES
     from trainables.metrics.bootstrap import BOOTSTRAPPED
     from trainables.metrics.further import further_metric_names
+    from trainables.metrics.refinement import REFINEMENT_COLUMNS
     from trainables.posthoc import parameter_names
     from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS, REGION_COLUMNS
     from trainables.training.evaluation import POSTHOC_METRICS
@@ -144,10 +150,15 @@ def evaluation_columns(posthoc_methods: Sequence[str], metrics: Sequence[str] = 
         for method in posthoc_methods
         for name in dict.fromkeys((*parameter_names(method), *POSTHOC_METRICS, *POSTERIOR_COLUMNS, "unavailable", *own))
     ]
+    held_out = [
+        f"{CROSS_FITTED}{column_label(method)}_{name}"
+        for method in cross_fitted
+        for name in (*POSTHOC_METRICS, "unavailable")
+    ]
     hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
-    measured = (*METRIC_NAMES, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS, *own)
-    return (*measured, *posthoc, *hessian, "hessian_unavailable", "spectrum_unavailable")
+    measured = (*METRIC_NAMES, *REFINEMENT_COLUMNS, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS, *own)
+    return (*measured, *posthoc, *held_out, *hessian, "hessian_unavailable", "spectrum_unavailable")
 
 
 def epoch_columns(trajectory: Mapping[str, Any] | None) -> dict[str, type]:

@@ -242,7 +242,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "max_epochs": spec.scheduler.max_epochs,
         "rungs": list(spec.schedule.rungs),
         "objective": spec.objective.metric,
-        "evaluation": spec.evaluation.model_dump(mode="json"),
+        "evaluation": {**spec.evaluation.model_dump(mode="json"), "cross_fitted": spec.cross_fitted},
         "tables": str(tables),
         "checkpoints": str(paths.checkpoints),
         "store": mirror.store.uri if mirror.store is not None else None,

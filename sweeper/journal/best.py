@@ -13,8 +13,9 @@ from typing import TypeAlias
 from sweeper.core.objective import Mode, score
 from sweeper.journal.state import COMPLETED, FAILED, SweepState, TrialState
 
-Rank: TypeAlias = tuple[bool, float, int]
-"""Completed, score, and minus the configuration's index: the best trial has the largest."""
+Rank: TypeAlias = tuple[int, float, int]
+"""2 for completed, 1 for completed against the sweep's constraints, 0 for neither; the score; and minus the
+configuration's index: the best trial has the largest."""
 
 
 def best_trial(state: SweepState, mode: Mode) -> TrialState | None:
@@ -32,7 +33,8 @@ def rank_of(trial: TrialState, mode: Mode) -> Rank | None:
     """Return how good a trial is among those of its sweep; `None` for one that cannot be the best."""
     if trial.status == FAILED or trial.objective is None or not math.isfinite(trial.objective):
         return None
-    return trial.status == COMPLETED, score(trial.objective, mode), -trial.configuration
+    completed = (1 + trial.feasible) * (trial.status == COMPLETED)
+    return completed, score(trial.objective, mode), -trial.configuration
 
 
 def best_words(trial: TrialState) -> str:

@@ -21,6 +21,8 @@ class Decision:
         metric: the trial's value of the objective; `None` where that is not a finite number, whatever was given.
         cutoff: the value it was compared with, or `None` when there was none.
         competitors: how many trials had reached the rung before it.
+        stratum: the stratum within which it was compared; `None` where all trials compete in one pool.
+        feasible: whether a trial that is complete keeps to the sweep's constraints; it is the best only then.
     """
 
     rung: int | None
@@ -29,6 +31,8 @@ class Decision:
     metric: float | None
     cutoff: float | None
     competitors: int
+    stratum: str | None = None
+    feasible: bool = True
 
     def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):
@@ -36,12 +40,20 @@ class Decision:
             object.__setattr__(self, "metric", None)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the decision as plain JSON values."""
-        return dict(vars(self))
+        """Return the decision as plain JSON values; what older journals lack is left out where it says nothing."""
+        unsaid = {"stratum": None, "feasible": True}
+        return {key: value for key, value in vars(self).items() if key not in unsaid or value != unsaid[key]}
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Decision:
         """Read what `to_dict` wrote."""
         return Decision(
-            fields["rung"], fields["kind"], fields["reason"], fields["metric"], fields["cutoff"], fields["competitors"]
+            fields["rung"],
+            fields["kind"],
+            fields["reason"],
+            fields["metric"],
+            fields["cutoff"],
+            fields["competitors"],
+            fields.get("stratum"),
+            fields.get("feasible", True),
         )

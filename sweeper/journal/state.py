@@ -104,6 +104,7 @@ class TrialState:
         wall_seconds: time spent in it by its workers.
         reused_from, reused_epochs: the sweep whose reports were taken over, and up to which epoch.
         objective: the last judged value of the sweep's objective (mean over replicates).
+        feasible: whether it kept to the sweep's constraints when it was complete.
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
@@ -126,6 +127,7 @@ class TrialState:
     reused_from: str | None = None
     reused_epochs: int | None = None
     objective: float | None = None
+    feasible: bool = True
     attempt: int = 0
     failures: int = 0
     replicate_errors: dict[int, str] = field(default_factory=dict)
@@ -266,6 +268,7 @@ class SweepState:
         trial.replicate_errors.update(report.replicate_errors)
         if decision is not None and trial.status in ENDED:
             trial.stop_kind, trial.stop_reason = report.failure_kind or decision.kind, decision.reason
+            trial.feasible = decision.feasible
             trial.stop_rung = decision.rung if trial.status == EARLY_STOPPED else None
             trial.error = decision.reason if trial.status == FAILED else None
         for replicate in trial.replicates.values():

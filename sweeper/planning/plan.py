@@ -6,21 +6,23 @@ keep their order from rung to rung; where they change places, fewer go on, so th
 
 from __future__ import annotations
 
-import heapq
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.planning.estimate import Estimate, estimate
 from sweeper.planning.view import PlanView
-from sweeper.scheduling.base import Scheduler, decide
+from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.simulation import play
+from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.models import Resources, SweepSpec
 from sweeper.space.rehearsal import notice
+from sweeper.space.strata import stratum_sizes
 from sweeper.text.durations import duration
 
 SIMULATED_TRIALS = 2000
@@ -36,6 +38,9 @@ PACKINGS = {
     "trials": "trials: each replicate has its own process up to the next rung",
 }
 """How replicates share processes, in words."""
+
+SHOWN_STRATA = 24
+"""Strata that a plan shows a line each of; of more, the smallest."""
 
 REPORT_SECONDS = 0.05
 """What the driver and the tables cost for each evaluation of a replicate."""
@@ -71,6 +76,14 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Stratum:
+    """One stratum: how many trials it has, and how many of them reach each rung."""
+
+    trials: float
+    reaching: dict[int, Range]
+
+
+@dataclass(frozen=True)
 class Plan(PlanView):
     """What a sweep will do.
 
@@ -89,6 +102,7 @@ class Plan(PlanView):
         packing: how replicates share processes.
         takes: what each process takes of a machine, in words.
         searcher: who chooses configurations, in words; empty where they are drawn at random or taken from grids.
+        strata: stratum → its trials, and how many of them are expected to reach each rung; empty for one pool.
     """
 
     trials: int
@@ -105,6 +119,7 @@ class Plan(PlanView):
     packing: str = "sequential"
     takes: str = ""
     searcher: str = ""
+    strata: dict[str, Stratum] = field(default_factory=dict)
 
     def warnings(self) -> Iterator[str]:
         """Yield that it is a rehearsal, if it is."""
@@ -124,6 +139,11 @@ class Plan(PlanView):
         for rung, count in self.reaching.items():
             kind = "end" if rung == last else "rung"
             yield f"{kind}, epoch {rung}", f"reached by {count.text(1 if count.low != count.high else 0)} trials"
+        for name, stratum in self._shown_strata():
+            left = stratum.reaching[last]
+            yield f"within {name}", f"{stratum.trials:,.0f} trials, {left.text(1)} reach epoch {last}"
+        if len(self.strata) > SHOWN_STRATA:
+            yield "within strata", f"{len(self.strata) - SHOWN_STRATA} more strata, none of them smaller"
         yield "total epochs", self.epochs.text()
         yield "evaluations", self.evaluations.text()
         if self.seconds is not None:
@@ -133,6 +153,13 @@ class Plan(PlanView):
         if self.estimate and self.estimate.worth_a_card:
             for card, (low, high) in self.estimate.gpu_hours.items():
                 yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
+
+    def _shown_strata(self) -> list[tuple[str, Stratum]]:
+        """Return strata in the order of the space, or where there are many the smallest of them."""
+        found = list(self.strata.items())
+        if len(found) > SHOWN_STRATA:
+            found = sorted(found, key=lambda each: (each[1].trials, each[1].reaching[max(self.reaching)].mean))
+        return found[:SHOWN_STRATA]
 
     def grounds(self) -> Iterator[str]:
         """Yield where GPU-hours and time come from."""
@@ -163,8 +190,9 @@ def plan(
     trials, replicates = len(space), spec.replicates.count
     apart = replicates if spec.replicates.packing == "trials" else 1
     workers = min(workers or local_workers(spec), trials * apart)
-    simulated = simulate(spec.schedule, trials, math.ceil(workers / apart))
-    rungs = spec.schedule.rungs
+    schedule = _schedule(spec)
+    names, by_stratum = simulate_strata(schedule, trials, math.ceil(workers / apart))
+    simulated, rungs = by_stratum.sum(axis=1), schedule.rungs
     lengths = np.diff([0, *rungs])
     epochs = simulated @ lengths * replicates
     evaluations = simulated.sum(axis=1) * replicates
@@ -180,6 +208,8 @@ def plan(
     packing, taken = spec.replicates.packing, takes(spec.resources)
     planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
     planned = replace(planned, searcher=searched(spec))
+    if isinstance(schedule, Stratified):
+        planned = replace(planned, strata=_strata(spec, rungs, names, by_stratum))
     if not estimated:
         return planned
     return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean))
@@ -205,37 +235,59 @@ def takes(resources: Resources) -> str:
     return f"{cores} and {resources.gpu:g} of a GPU ({most} processes per GPU); doubled after running out of GPU memory"
 
 
+def _schedule(spec: SweepSpec) -> Scheduler:
+    """Return a sweep's scheduler; where a searcher chooses configurations, with random ones in their place."""
+    schedule = spec.schedule
+    if isinstance(schedule, Stratified) and schedule.configurations is None:
+        return replace(schedule, configurations=examples(spec))
+    return schedule
+
+
+def _strata(
+    spec: SweepSpec, rungs: Sequence[int], names: Sequence[str], by_stratum: NDArray[np.float64]
+) -> dict[str, Stratum]:
+    """Return every stratum with how many of its trials reach each rung, from counts [repetitions, strata, rungs]."""
+    found = {name: by_stratum[:, row] for row, name in enumerate(names)}
+    return {
+        name: Stratum(size, {rung: Range.of(found[name][:, column]) for column, rung in enumerate(rungs)})
+        for name, size in stratum_sizes(spec).items()
+        if name in found
+    }
+
+
 def simulate(
     scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
 ) -> NDArray[np.float64]:
     """Return how many of `trials` reach each rung, float64 [repetitions, rungs], under the scheduler's decisions."""
-    size = min(trials, SIMULATED_TRIALS)
+    counts: NDArray[np.float64] = simulate_strata(scheduler, trials, workers, repetitions, seed)[1].sum(axis=1)
+    return counts
+
+
+def simulate_strata(
+    scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Return the strata's names, and how many trials of each reach each rung, float64 [repetitions, strata, rungs].
+
+    Without strata there is one, of the empty name.
+    """
+    size, state = min(trials, SIMULATED_TRIALS), scheduler.begin()
+    named = [state.stratum(trial) or "" for trial in range(size)]
+    names = [*dict.fromkeys(named)]
+    rows = [names.index(name) for name in named]
+    scale = trials / size
     if len(scheduler.rungs) == 1:
-        return np.full((1, 1), float(trials))
+        counted = np.bincount(rows, minlength=len(names)).astype(np.float64)
+        return names, counted[None, :, None] * np.float64(scale)
     repetitions = repetitions or max(40, min(1000, 50_000 // size))
     random = np.random.default_rng(seed)
-    counts = [_simulate_once(scheduler, size, min(workers, size), random) for _ in range(repetitions)]
-    return np.array(counts, dtype=np.float64) * (trials / size)
-
-
-def _simulate_once(scheduler: Scheduler, trials: int, workers: int, random: np.random.Generator) -> list[int]:
-    """Run one sweep of random trials, `workers` at a time, each at a speed of its own, in random order."""
-    state, epochs = scheduler.begin(), scheduler.rungs
-    quality, pace = random.normal(size=trials), random.uniform(0.5, 2.0, size=trials)
-    reached = [0] * len(epochs)
-    running = [(epochs[0] * pace[trial], trial, 0) for trial in range(workers)]
-    heapq.heapify(running)
-    waiting = iter(range(workers, trials))
-    while running:
-        now, trial, column = heapq.heappop(running)
-        reached[column] += 1
-        decision = decide(state, trial, epochs[column], quality[trial])
-        state.add(epochs[column], trial, quality[trial])
-        if decision is not None and decision.kind == "continue":
-            heapq.heappush(running, (now + (epochs[column + 1] - epochs[column]) * pace[trial], trial, column + 1))
-        elif (following := next(waiting, None)) is not None:
-            heapq.heappush(running, (now + epochs[0] * pace[following], following, 0))
-    return reached
+    counts = np.zeros((repetitions, len(names), len(scheduler.rungs)))
+    every = range(size)
+    for counted in counts:
+        quality, pace = random.normal(size=size), random.uniform(0.5, 2.0, size=size)
+        course = play(scheduler, every, quality[:, None].repeat(len(scheduler.rungs), 1), pace, min(workers, size))
+        for trial, place in course.reached.items():
+            counted[rows[trial], : place + 1] += 1
+    return names, counts * scale
 
 
 def _hours(value: float) -> str:

@@ -7,11 +7,12 @@ from datetime import datetime
 
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, varying_columns
+from sweeper.results.overview import stratum_column
 from sweeper.text.cells import Value, text_of
 from sweeper.text.labels import STATUS_WORDS, describe, short
 
 DECISIONS_SQL = (
-    "SELECT trial, kind, epoch, rung, metric, cutoff, competitors, reason, decided_at\n"
+    "SELECT trial, kind, epoch, rung, metric, cutoff, competitors, reason, {stratum}, decided_at\n"
     "FROM decisions ORDER BY decided_at DESC, trial DESC, epoch DESC"
 )
 
@@ -90,16 +91,19 @@ def is_text(board: Leaderboard, name: str) -> bool:
 
 def decisions_table(results: Results) -> DataTable:
     """Return every decision of the scheduler, newest first."""
-    rows = results.rows(DECISIONS_SQL)
+    query = DECISIONS_SQL.format(stratum=stratum_column(results))
+    rows = results.rows(query)
     columns = [
         column("trial", "text"), column("decision", "text"), column("epoch"), column("rung"), column("metric"),
-        column("cut-off"), column("competitors"), column("reason", "text"), column("time (UTC)", "time"),
+        column("cut-off"), column("competitors"), column("reason", "text"), column("stratum", "text"),
+        column("time (UTC)", "time"),
     ]  # fmt: skip
     caption = (
-        "Why each trial continued or was stopped, newest first: its metric, the cut-off, and the number of competitors."
+        "Why each trial continued or was stopped, newest first: its metric, the cut-off, and the number of competitors "
+        "(of its stratum, where trials compete within strata)."
     )
     values: list[list[object]] = [[*list(row.values())[:-1], stamp(row["decided_at"])] for row in rows]
-    return DataTable("decisions", "Scheduler decisions", caption, columns, values, DECISIONS_SQL, ("decisions",))
+    return DataTable("decisions", "Scheduler decisions", caption, columns, values, query, ("decisions",))
 
 
 def failures_table(results: Results) -> DataTable:

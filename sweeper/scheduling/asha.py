@@ -9,6 +9,9 @@ reached the rung before it, and either stops there or continues at once. It depa
   (of 48 trials at rungs 3/9/27, 17.6 reach the second rung on average, not 16, and 9.3 the third, not 5.3);
 * the cut-off is the (1 − 1/reduction_factor) quantile, linearly interpolated, of the *others'* values.
 
+`keep_at_least: k` is no part of ASHA: a trial that fewer than k of those before it beat continues in any case, so the
+best k of a pool are never stopped at a rung, in whatever order they come.
+
 Unlike Ray's class, a value that is not a finite number ends the trial as failed at once, rungs are whole epochs
 computed without logarithms, and trials are known by their configuration, so a resumed trial cannot compete
 with itself.
@@ -17,7 +20,7 @@ with itself.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from dataclasses import dataclass
 
 from sweeper.journal.decision import Decision
@@ -25,11 +28,21 @@ from sweeper.scheduling.base import (
     GRACE_EPOCHS,
     MAX_EPOCHS,
     SCHEDULERS,
+    WITHIN,
+    Measured,
     RungState,
     Scheduler,
     grace_before_the_end,
 )
 from trainables.registry import Component, Hyperparameter
+
+KEEP_AT_LEAST = Hyperparameter(
+    "keep_at_least",
+    "integer",
+    minimum=1,
+    reason="it counts trials of each stratum, or of the sweep, that continue from every rung",
+    source="none by default, as in Li et al. 2020",
+)
 
 
 @dataclass(frozen=True)
@@ -39,10 +52,12 @@ class Halving(Scheduler):
     Attributes:
         grace_epochs: the first rung.
         reduction_factor: from one rung to the next, in epochs; about one trial in as many continues.
+        keep_at_least: how many of the best at a rung continue whatever the cut-off; `None` for none.
     """
 
     grace_epochs: int = 1
     reduction_factor: float = 3
+    keep_at_least: int | None = None
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -53,9 +68,14 @@ class Halving(Scheduler):
             epoch *= self.reduction_factor
         return (*rungs, self.max_epochs)
 
-    def begin(self) -> Rungs:
+    def begin(self) -> RungState:
         """Return the state before the first record."""
         return Rungs(self)
+
+    @property
+    def smallest_pool(self) -> int:
+        """As many trials as the reduction factor: of fewer, not even one is stopped on average."""
+        return math.ceil(self.reduction_factor)
 
     @property
     def quantile(self) -> float:
@@ -84,6 +104,10 @@ class Rung:
             self.values[configuration] = value
             insort(self._ordered, value)
 
+    def better_than(self, value: float) -> int:
+        """Return how many values are strictly larger than `value`."""
+        return len(self._ordered) - bisect_right(self._ordered, value)
+
     def quantile(self, share: float) -> float | None:
         """Return the linearly interpolated quantile of the values, or `None` when there are none.
 
@@ -105,10 +129,10 @@ class Rungs(RungState):
     def __init__(self, halving: Halving) -> None:
         """Start with the empty rungs of `halving`."""
         super().__init__(halving)
-        self._share = halving.quantile
+        self._share, self._keep_at_least = halving.quantile, halving.keep_at_least
         self.by_epoch = {epoch: Rung() for epoch in halving.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float) -> None:
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Record the value with which a configuration arrived at a rung."""
         self.by_epoch[rung].add(configuration, self.scheduler.score(metric))
 
@@ -116,7 +140,7 @@ class Rungs(RungState):
         """Return how many configurations have reached a rung."""
         return len(self.by_epoch[rung])
 
-    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose value is worse than the quantile of the others'."""
         scheduler, others = self.scheduler, self.by_epoch[rung]
         cutoff_score = others.quantile(self._share)
@@ -124,12 +148,16 @@ class Rungs(RungState):
             reason = f"first trial at rung {rung}: nothing to compare with"
             return Decision(rung, "continue", reason, metric, None, 0)
         cutoff = scheduler.score(cutoff_score)
-        stops = scheduler.score(metric) < cutoff_score
-        relation = "worse than" if stops else "at least as good as"
+        worse = scheduler.score(metric) < cutoff_score
+        relation = "worse than" if worse else "at least as good as"
         reason = (
             f"{scheduler.metric} {metric:.6g} at rung {rung} is {relation} the cut-off {cutoff:.6g} "
             f"of {len(others)} competitor{'s' if len(others) != 1 else ''}"
         )
+        kept = self._keep_at_least is not None and others.better_than(scheduler.score(metric)) < self._keep_at_least
+        if worse and kept:
+            reason += f", but among the best {self._keep_at_least}, which continue (keep_at_least)"
+        stops = worse and not kept
         return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, len(others))
 
 
@@ -148,6 +176,8 @@ SCHEDULERS.register(
                 reason="below 2, more than half of the trials would continue",
                 source="Li et al. 2018 (Hyperband), section 2.6: the theory's optimum is e ≈ 2.72",
             ),
+            KEEP_AT_LEAST,
+            WITHIN,
         ),
         "asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung",
         "Li et al. 2020 (arXiv:1810.05934), the stopping variant of Ray Tune",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sweeper.journal.decision import Decision
 from sweeper.journal.records import Record, Reported
-from sweeper.scheduling.base import RungState, Scheduler, decide
+from sweeper.scheduling.base import RungState, Scheduler, decide, measurements
 from trainables.worker.trial_reports import TrialReport
 
 
@@ -17,7 +17,8 @@ def decide_on(state: RungState, report: TrialReport) -> Decision | None:
     Where replicates diverged, or failed otherwise in separate processes, the mean is over the others and the reason
     says so: such a configuration competes, but never unmarked.
     """
-    decision = decide(state, report.configuration, report.epoch, report.objective)
+    measured = measurements(report, state.scheduler.metrics)
+    decision = decide(state, report.configuration, report.epoch, report.objective, measured)
     diverged = sorted(report.replicate_errors)
     if decision is None or decision.kind == "fail" or not diverged:
         return decision

@@ -9,14 +9,16 @@ and between rungs nothing is decided. The same state and the same report always 
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from sweeper.journal.decision import Decision
 from sweeper.journal.records import Record, Reported
 from trainables.registry import Hyperparameter, Registry
+from trainables.worker.trial_reports import TrialReport, objective_values
 
 SCHEDULERS = Registry("scheduler")
 """Schedulers by the name that a search space gives. A component's build takes (metric, mode, **settings) and returns a
@@ -27,6 +29,9 @@ DEFAULT = "asha"
 
 IGNORES_SETTINGS = "ignores settings"
 """A component's tag: settings of other schedulers are left out instead of refused, so that a name turns them off."""
+
+Measured: TypeAlias = Mapping[str, tuple[float, float]]
+"""Metric → its mean over replicates, and the mean's standard error."""
 
 MAX_EPOCHS = Hyperparameter(
     "max_epochs", "integer", minimum=1, maximum=100_000, required=True, reason="a trial trains at least one epoch"
@@ -39,6 +44,25 @@ GRACE_EPOCHS = Hyperparameter(
     reason="a trial has no value before its first epoch",
     source="Ray Tune's AsyncHyperBandScheduler, grace_period",
 )
+WITHIN = Hyperparameter(
+    "within",
+    "texts",
+    source="none by default: all trials compete in one pool, as in Li et al. 2020 and in Ray Tune",
+)
+"""Paths of a space that divide trials into strata, see `sweeper.scheduling.strata`; any scheduler that compares trials
+takes it. It is no setting of the `Scheduler` itself, which knows of one pool alone."""
+
+
+def measurements(report: TrialReport, metrics: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Return what a report measured of `metrics`, over its sound replicates; one that was not measured is missing."""
+    found: dict[str, tuple[float, float]] = {}
+    sound = [row for row in report.epochs if row["replicate"] not in report.replicate_errors]
+    for metric in metrics:
+        values = objective_values(metric, sound, report.evaluations) if sound else []
+        if values and all(map(math.isfinite, values)):
+            error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+            found[metric] = (math.fsum(values) / len(values), error)
+    return found
 
 
 def grace_before_the_end(values: Mapping[str, object]) -> str | None:
@@ -72,6 +96,16 @@ class Scheduler(ABC):
     def begin(self) -> RungState:
         """Return the state before the first record."""
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What it compares besides its metric's mean: none but for several objectives and constraints."""
+        return ()
+
+    @property
+    def smallest_pool(self) -> int:
+        """The fewest trials among which a comparison can stop any but the worst by chance."""
+        return 2
+
     def score(self, value: float) -> float:
         """Return a value of the objective with larger meaning better; its own inverse."""
         return value if self.mode == "max" else -value
@@ -90,7 +124,7 @@ class RungState(ABC):
         self.scheduler, self.epochs = scheduler, frozenset(scheduler.rungs)
 
     @abstractmethod
-    def add(self, rung: int, configuration: int, metric: float) -> None:
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Take in the value with which a configuration reached a rung; a second one is ignored, for it was decided."""
 
     @abstractmethod
@@ -98,8 +132,23 @@ class RungState(ABC):
         """Return how many configurations have reached a rung."""
 
     @abstractmethod
-    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
-        """Return whether a configuration that reaches a rung before the last continues or stops. Changes nothing."""
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+        """Return whether a configuration that reaches a rung before the last continues or stops. Changes nothing.
+
+        `measured` has the scheduler's `metrics`; one that has none does not look at it.
+        """
+
+    def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
+        """Return whether a trial that reaches a rung keeps to the sweep's constraints, if it has any."""
+        return True
+
+    def pool(self, configuration: int) -> RungState:
+        """Return the state of the trials that a configuration competes with: all of them, but for strata."""
+        return self
+
+    def stratum(self, configuration: int) -> str | None:
+        """Return the name of a configuration's stratum; `None` where there is one pool."""
+        return None
 
     def apply(self, record: Record) -> None:
         """Fold one journal record in: a report that was decided on at a rung."""
@@ -107,10 +156,13 @@ class RungState(ABC):
             return
         decision = record.body.decision
         if decision.rung is not None and decision.metric is not None:
-            self.add(decision.rung, record.body.configuration, decision.metric)
+            measured = measurements(record.body.report, self.scheduler.metrics)
+            self.add(decision.rung, record.body.configuration, decision.metric, measured)
 
 
-def decide(state: RungState, configuration: int, epoch: int, metric: float | None) -> Decision | None:
+def decide(
+    state: RungState, configuration: int, epoch: int, metric: float | None, measured: Measured | None = None
+) -> Decision | None:
     """Return the decision on a trial that reports after `epoch` epochs, or `None` between rungs. Changes nothing.
 
     Args:
@@ -118,7 +170,19 @@ def decide(state: RungState, configuration: int, epoch: int, metric: float | Non
         configuration: the trial's configuration.
         epoch: completed epochs.
         metric: the objective's value, mean over replicates.
+        measured: of the scheduler's `metrics`, where it has any.
     """
+    decision = _decide(state.pool(configuration), configuration, epoch, metric, measured)
+    stratum = state.stratum(configuration) if decision is not None else None
+    if decision is None or stratum is None:
+        return decision
+    reason = f"{decision.reason}, within {stratum}" if decision.kind in ("continue", "stop") else decision.reason
+    return replace(decision, reason=reason, stratum=stratum)
+
+
+def _decide(
+    state: RungState, configuration: int, epoch: int, metric: float | None, measured: Measured | None
+) -> Decision | None:
     scheduler = state.scheduler
     rungs, last = state.epochs, scheduler.max_epochs
     if metric is None or not math.isfinite(metric):
@@ -127,6 +191,7 @@ def decide(state: RungState, configuration: int, epoch: int, metric: float | Non
         reason = f"{scheduler.metric} is {metric} after epoch {epoch}: not a finite number"
         return Decision(epoch if epoch in rungs else None, "fail", reason, metric, None, 0)
     if epoch >= last:
-        reason = f"reached the last epoch, {last}"
-        return Decision(last, "complete", reason, metric, None, state.competitors(last))
-    return state.compare(epoch, configuration, metric) if epoch in rungs else None
+        reason, keeps = f"reached the last epoch, {last}", state.keeps_to_constraints(last, measured)
+        reason += "" if keeps else ", but does not keep to the constraints"
+        return Decision(last, "complete", reason, metric, None, state.competitors(last), feasible=keeps)
+    return state.compare(epoch, configuration, metric, measured) if epoch in rungs else None

@@ -29,6 +29,8 @@ from sweeper.scheduling.base import (
     GRACE_EPOCHS,
     MAX_EPOCHS,
     SCHEDULERS,
+    WITHIN,
+    Measured,
     RungState,
     Scheduler,
     grace_before_the_end,
@@ -55,6 +57,11 @@ class MedianStopping(Scheduler):
         """The epochs at which trials are evaluated and compared; the last one is `max_epochs`."""
         return (*range(self.grace_epochs, self.max_epochs, self.interval_epochs or self.grace_epochs), self.max_epochs)
 
+    @property
+    def smallest_pool(self) -> int:
+        """One more trial than a comparison takes."""
+        return self.min_competitors + 1
+
     def begin(self) -> RunningAverages:
         """Return the state before the first record."""
         return RunningAverages(self)
@@ -70,7 +77,7 @@ class RunningAverages(RungState):
         self._scores: dict[int, dict[int, float]] = {}
         self._averages: dict[int, list[float]] = {rung: [] for rung in rule.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float) -> None:
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Record the value with which a configuration reached a rung, and its running average there."""
         scores = self._scores.setdefault(configuration, {})
         if rung not in scores:
@@ -82,7 +89,7 @@ class RunningAverages(RungState):
         """Return how many configurations have reached a rung."""
         return len(self._averages[rung])
 
-    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
         """Stop a trial whose best value so far is strictly worse than the median of the others' running averages."""
         scheduler, count = self.scheduler, self.competitors(rung)
         if count < self._needed:
@@ -126,6 +133,7 @@ SCHEDULERS.register(
                 reason="a median needs at least one value, and the median of few is mostly chance",
                 source="Ray Tune's MedianStoppingRule, min_samples_required",
             ),
+            WITHIN,
         ),
         "a trial stops when its best value is worse than the median of the others' running averages",
         "Golovin et al. 2017 (Google Vizier), section 3.2.2",

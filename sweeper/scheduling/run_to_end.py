@@ -1,22 +1,33 @@
-"""No early stopping, `none` in a search space: every trial runs to its last epoch, the only rung."""
+"""No early stopping, `none` in a search space: every trial runs to its last epoch.
+
+That is the only rung, unless `evaluate_epochs` names more, at which trials are evaluated and continue. A sweep with the
+rungs of another scheduler is what `sweeper what-if` replays.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.journal.decision import Decision
-from sweeper.scheduling.base import IGNORES_SETTINGS, MAX_EPOCHS, SCHEDULERS, RungState, Scheduler
-from trainables.registry import Component
+from sweeper.scheduling.base import IGNORES_SETTINGS, MAX_EPOCHS, SCHEDULERS, Measured, RungState, Scheduler
+from trainables.registry import Component, Hyperparameter
 
 
 @dataclass(frozen=True)
 class RunToEnd(Scheduler):
-    """Stops no trial before `max_epochs`."""
+    """Stops no trial before `max_epochs`.
+
+    Attributes:
+        evaluate_epochs: further epochs at which trials are evaluated; those from `max_epochs` on are left out.
+    """
+
+    evaluate_epochs: Sequence[float] = ()
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The last epoch alone."""
-        return (self.max_epochs,)
+        """The epochs at which trials are evaluated; where none are named, the last one alone."""
+        return (*sorted({int(epoch) for epoch in self.evaluate_epochs if epoch < self.max_epochs}), self.max_epochs)
 
     def begin(self) -> Arrivals:
         """Return the state before the first record."""
@@ -24,31 +35,42 @@ class RunToEnd(Scheduler):
 
 
 class Arrivals(RungState):
-    """Which configurations have reached the last epoch."""
+    """Which configurations have reached each epoch of evaluation."""
 
     def __init__(self, scheduler: RunToEnd) -> None:
         """Start with none."""
         super().__init__(scheduler)
-        self._arrived: set[int] = set()
+        self._arrived: dict[int, set[int]] = {rung: set() for rung in scheduler.rungs}
 
-    def add(self, rung: int, configuration: int, metric: float) -> None:
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
         """Count a configuration once."""
-        self._arrived.add(configuration)
+        self._arrived[rung].add(configuration)
 
     def competitors(self, rung: int) -> int:
-        """Return how many configurations have reached the last epoch."""
-        return len(self._arrived)
+        """Return how many configurations have reached an epoch."""
+        return len(self._arrived[rung])
 
-    def compare(self, rung: int, configuration: int, metric: float) -> Decision:
-        """Raise, for there is no rung before the last one."""
-        raise ValueError(f"epoch {rung} is no rung: trials that run to the end are not compared")
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+        """Let it continue. Raises ValueError where epoch `rung` is no rung."""
+        if rung not in self._arrived:
+            raise ValueError(f"epoch {rung} is no rung: trials that run to the end are not compared")
+        return Decision(rung, "continue", f"evaluated after epoch {rung}", metric, None, len(self._arrived[rung]))
 
 
 SCHEDULERS.register(
     Component(
         "none",
         RunToEnd,
-        (MAX_EPOCHS,),
+        (
+            MAX_EPOCHS,
+            Hyperparameter(
+                "evaluate_epochs",
+                "numbers",
+                minimum=1,
+                reason="nothing is trained before the first epoch",
+                source="none by default: an evaluation takes as long as some epochs",
+            ),
+        ),
         "every trial runs to the end; settings of other schedulers are ignored",
         tags=frozenset({IGNORES_SETTINGS}),
     )

@@ -19,8 +19,9 @@ from search_spaces import locate
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
-from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS
+from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.space import notify as notify_targets
+from sweeper.space import objectives as goals
 from sweeper.space.components import resolve_component, resolve_plain_component
 from sweeper.space.domains.domains import (
     INVALID,
@@ -32,13 +33,15 @@ from sweeper.space.domains.domains import (
     is_random,
     resolved_faults,
 )
-from sweeper.space.evaluation import check_evaluation, further_metric_labels
+from sweeper.space.evaluation import check_evaluation
 from sweeper.space.file import Document, read_document
 from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
+from sweeper.space.objectives import objective_faults
 from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.searchers import check_searcher
+from sweeper.space.strata import size_faults, within_faults
 from sweeper.space.structure import structural_faults, written_out
 from sweeper.space.user_code import look_beside
 from trainables.registry import Registry
@@ -76,7 +79,12 @@ def load_spec(
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
     spec = _checked(document, str(path), registries)
-    return rehearsal_of(spec, registries) if rehearse else spec
+    if rehearse:
+        return rehearsal_of(spec, registries)
+    faults = size_faults(spec)
+    if faults:
+        raise InvalidSearchSpace([dataclasses.replace(f, line=document.line_of(f.path)) for f in faults], str(path))
+    return spec
 
 
 def build_spec(
@@ -117,6 +125,7 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     faults = list(document.faults)
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
+        goals.written_out(values)
         registries = registries or installed_registries()
         space, found = _check_names(values, document.values.get("space"), registries)
         faults += found
@@ -144,7 +153,9 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
     scheduler = values.get("scheduler")
     if isinstance(scheduler, dict):
-        values["scheduler"] = _check_scheduler(scheduler, registries.schedulers, faults)
+        if isinstance(scheduler.get(WITHIN.name), str):
+            scheduler = {**scheduler, WITHIN.name: [scheduler[WITHIN.name]]}
+        values["scheduler"] = check_scheduler(scheduler, registries.schedulers, faults)
     if isinstance(space, dict):
         nodes = _check_space(space, registries, faults)
         nodes = check_searcher(values, nodes, registries.searchers, faults)
@@ -152,13 +163,15 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
         if not faults:
             faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
+        if isinstance(scheduler, dict):
+            faults += within_faults(scheduler, tree)
     evaluation = values.get("evaluation", {})
     if isinstance(evaluation, dict):
         values["evaluation"] = check_evaluation(dict(evaluation), registries, values.get("dataset"), faults)
     return checked, faults
 
 
-def _check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
+def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list[Fault]) -> dict[str, Plain]:
     """Return the scheduler with its defaults filled in; what it breaks is added to `faults`."""
     settings: dict[str, Plain] = {"name": DEFAULT, **given}
     name = settings["name"]
@@ -217,16 +230,11 @@ def _invalid(node: Node) -> bool:
 def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
     """Check the rules over several keys; values of a wrong type are the structure's business."""
     faults = notify_targets.notification_faults(values.get("notify"))
-    objective = values.get("objective")
     header = values.get("header")
     claims = header.get("claims") if isinstance(header, dict) else None
     for index, claim in enumerate(claims if isinstance(claims, list) else ()):
         if isinstance(claim, str) and claim not in registries.claims:
             hint = did_you_mean(claim, registries.claims).removeprefix("; ")
             faults.append(Fault(join_path("header.claims", index), f"unknown claim {claim!r}", hint))
-    metric = objective.get("metric") if isinstance(objective, dict) else None
-    known = (*registries.objectives, *(f"val_{label}" for label in further_metric_labels(values.get("evaluation"))))
-    if isinstance(metric, str) and metric not in known:
-        hint = did_you_mean(metric, known).removeprefix("; ")
-        faults.append(Fault("objective.metric", f"unknown metric {metric!r}", hint))
+    faults += objective_faults(values, registries)
     return faults

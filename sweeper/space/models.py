@@ -15,12 +15,19 @@ from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds
 from sweeper.core.plain import Plain
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
+from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.ranking import Constraint, Goal
+from sweeper.scheduling.several import ranked
+from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.domains.domains import Fields, parse, plain
+from trainables.registry import column_label
+from trainables.registry.measured import CROSS_FITTED, larger_is_better, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
-LEFT_OUT_IF_EMPTY = ("header", "notify", "rehearsal", "rehearsed", "searcher")
+LEFT_OUT_IF_EMPTY = ("constraints", "header", "notify", "objectives", "rehearsal", "rehearsed", "searcher")
 """Keys that a resolved search space holds only where they say something."""
 
 
@@ -62,7 +69,35 @@ class Objective(_Part):
     mode: Literal["min", "max"] = "min"
 
 
-Setting = str | bool | int | float | list[float] | None
+class Guard(_Part):
+    """What a trial must keep to, to continue before those that do not and to be the best.
+
+    Attributes:
+        metric: what is looked at, as an objective names it.
+        within: at most so far from the best trial at the same rung; `0.5 points of the best` are 0.005.
+        min: at least so much.
+        max: at most so much.
+        mode: which direction of the metric is good, for `within`; by its name where none is given.
+    """
+
+    metric: str
+    within: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    min: float | None = Field(default=None, allow_inf_nan=False)
+    max: float | None = Field(default=None, allow_inf_nan=False)
+    mode: Literal["min", "max"] | None = None
+
+    @property
+    def constraint(self) -> Constraint:
+        """The same, as schedulers know it."""
+        larger = self.min is not None
+        if self.within is not None:
+            larger = larger_is_better(self.metric) if self.mode is None else self.mode == "max"
+        return Constraint(
+            Goal(self.metric, "max" if larger else "min"), self.within, self.max if self.min is None else self.min
+        )
+
+
+Setting = str | bool | int | float | list[float] | list[str] | None
 """A plug-in's setting as YAML writes it."""
 
 
@@ -258,6 +293,8 @@ class SweepSpec(_Part):
 
     Attributes:
         dataset: `{name: …, option: value}`.
+        objectives: several of them, of which the first is `objective`; empty for that one alone.
+        constraints: what trials must keep to.
         space: the tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
         samples: configurations drawn a grid point.
         searcher: how they are chosen.
@@ -277,6 +314,8 @@ class SweepSpec(_Part):
     header: Header = Header()
     dataset: dict[str, Any]
     objective: Objective = Objective()
+    objectives: list[Objective] = Field(default_factory=list)
+    constraints: list[Guard] = Field(default_factory=list)
     scheduler: SchedulerSettings
     samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
     searcher: SearcherSettings = SearcherSettings()
@@ -305,10 +344,28 @@ class SweepSpec(_Part):
     def schedule(self) -> Scheduler:
         """The scheduler, with the objective it compares."""
         chosen, goal = self.scheduler, self.objective
+        settings = chosen.settings
+        within = settings.pop(WITHIN.name, None)
         scheduler: Scheduler = SCHEDULERS.build(
-            chosen.name, goal.metric, goal.mode, max_epochs=chosen.max_epochs, **chosen.settings
+            chosen.name, goal.metric, goal.mode, max_epochs=chosen.max_epochs, **settings
         )
-        return scheduler
+        if (self.objectives or self.constraints) and isinstance(scheduler, Halving):
+            goals = tuple(Goal(each.metric, each.mode) for each in self.objectives or (goal,))
+            scheduler = ranked(scheduler, goals, tuple(each.constraint for each in self.constraints))
+        if not isinstance(within, list):
+            return scheduler
+        from sweeper.space.configurations import configurations  # which needs this module
+
+        known = None if self.searcher.learns else configurations(self)
+        return stratified(scheduler, [str(path) for path in within], known)
+
+    @property
+    def cross_fitted(self) -> list[str]:
+        """The names of the post-hoc methods whose metrics on validation data are compared, and so are cross-fitted."""
+        objectives = [each.metric for each in (self.objective, *self.objectives)]
+        columns = [measured_as(each)[1] for each in (*objectives, *(guard.metric for guard in self.constraints))]
+        names = [str(method["name"]) for method in self.evaluation.posthoc]
+        return [n for n in names if any(c.startswith(f"{CROSS_FITTED}{column_label(n)}_") for c in columns)]
 
     @property
     def replicate_seeds(self) -> ReplicateSeeds:

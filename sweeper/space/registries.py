@@ -65,10 +65,12 @@ def installed_registries() -> Registries:
     from trainables.losses import LOSSES
     from trainables.metrics import METRIC_NAMES
     from trainables.metrics.further import METRICS
+    from trainables.metrics.refinement import REFINEMENT_COLUMNS
     from trainables.models import ARCHITECTURES
     from trainables.posthoc import POSTHOC
     from trainables.training.recipe import OPTIMIZERS
 
     defaults = asdict(CurvatureSettings())
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
-    return Registries(*components, METRIC_NAMES, defaults, settings_faults, tuple(CLAIMS), METRICS)
+    metrics = (*METRIC_NAMES, *REFINEMENT_COLUMNS)
+    return Registries(*components, metrics, defaults, settings_faults, tuple(CLAIMS), METRICS)

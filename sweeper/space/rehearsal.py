@@ -120,10 +120,17 @@ def _scale_epochs(values: dict[str, Any], epochs: int, said: list[str]) -> None:
     scheduler = values["scheduler"]
     before = scheduler["max_epochs"]
     counted = {key: value for key, value in scheduler.items() if key.endswith("_epochs") and value is not None}
-    scaled = {key: max(1, min(epochs, round(value * epochs / before))) for key, value in counted.items()}
+    scaled = {key: _scaled_count(value, before, epochs) for key, value in counted.items()}
     values["scheduler"] = {**scheduler, **scaled, "max_epochs": epochs}
     if epochs != before:
         said.append(f"{before} epochs → {epochs}; milestones, warm-up and rungs move with them")
+
+
+def _scaled_count(epoch: Any, before: int, after: int) -> Any:
+    """Return an epoch, or each of a list, at its place in a run of `after` epochs."""
+    if isinstance(epoch, list):
+        return [*dict.fromkeys(_scaled_count(each, before, after) for each in epoch)]
+    return max(1, min(after, round(epoch * after / before)))
 
 
 def _rehearsed_recipe(settings: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> dict[str, Any]:

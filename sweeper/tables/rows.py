@@ -54,4 +54,5 @@ class JournalRows:
             return []
         self._decided[configuration] = (epoch, {decision.kind} | (kinds if epoch == newest else set()))
         decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
-        return [{"trial": trial_name(configuration), "epoch": epoch, **decision.to_dict(), "decided_at": decided_at}]
+        said = {key: value for key, value in decision.to_dict().items() if key != "feasible"}  # the reason says it, too
+        return [{"trial": trial_name(configuration), "epoch": epoch, **said, "decided_at": decided_at}]

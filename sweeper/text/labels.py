@@ -9,6 +9,8 @@ from sweeper.text.cells import Row
 LABELS = {
     "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "ada_ece": "equal-mass ECE",
     "mce": "MCE", "cw_ece": "class-wise ECE", "aurc": "AURC", "loss": "loss", "gamma": "γ", "nu": "ν",
+    "refinement_nll": "refinement NLL", "refinement_brier": "refinement Brier score",
+    "calibration_nll": "calibration NLL", "calibration_brier": "calibration Brier score",
     "alpha": "α", "val": "validation", "hessian_cross_entropy_lambda_max": "cross-entropy λ_max",
     "hessian_cross_entropy_trace": "cross-entropy Tr(H)",
 }  # fmt: skip

@@ -21,10 +21,13 @@ from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.further import Metrics, further_metric_columns
+from trainables.metrics.refinement import refinement_columns
 from trainables.posthoc import PosthocUnavailable, fit
+from trainables.posthoc.cross_fitting import cross_fitted
 from trainables.posthoc.posterior_columns import posterior_columns, region_columns
 from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.registry import column_label
+from trainables.registry.measured import CROSS_FITTED
 from trainables.training.network_norms import network_norms
 from trainables.training.trajectory import TrajectorySettings
 
@@ -56,6 +59,7 @@ class EvaluationSettings:
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
         splits: the data set's splits to measure on, in the order of the rows; `val` among them.
+        cross_fitted: those of `posthoc`, by name, that are cross-fitted on `val` besides: objectives need them.
 
     Raises:
         ValueError: `val` is missing.
@@ -68,6 +72,7 @@ class EvaluationSettings:
     bootstrap: int = 100
     trajectory: TrajectorySettings | None = None
     splits: tuple[str, ...] = (FITTED_ON, "test")
+    cross_fitted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the splits."""
@@ -89,6 +94,7 @@ class EvaluationSettings:
             bootstrap=settings.get("bootstrap", 100),
             trajectory=TrajectorySettings.from_mapping(trajectory, bins) if trajectory else None,
             splits=tuple(settings.get("splits", EvaluationSettings.splits)),
+            cross_fitted=tuple(settings.get("cross_fitted", ())),
         )
 
 
@@ -143,6 +149,7 @@ def evaluate(
     recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
+    rows[FITTED_ON].update(_cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss))
     rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
     spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
     rows[FITTED_ON].update(fault)
@@ -176,7 +183,8 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
 
 def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int) -> Row:
     probabilities = softmax64(logits)
-    row: Row = dict(evaluate_probabilities(probabilities, targets, settings.bins))
+    measured = evaluate_probabilities(probabilities, targets, settings.bins)
+    row: Row = {**measured, **refinement_columns(logits, targets, measured)}
     if settings.bootstrap:
         repeated = (settings.bins, settings.bootstrap, seed)
         row.update(bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, *repeated))
@@ -215,6 +223,22 @@ def _posthoc_columns(
             row.update(further_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
             distances = posterior_columns(_posterior(dataset, name), calibrated[name])
             row.update({prefix + metric: value for metric, value in distances.items()})
+    return columns
+
+
+def _cross_fitted_columns(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, loss: Loss) -> Row:
+    columns: Row = {}
+    for method, given in settings.posthoc:
+        if method not in settings.cross_fitted:
+            continue
+        prefix = f"{CROSS_FITTED}{column_label(method)}_"
+        try:
+            options = with_training_gamma(method, given, _trained_with(loss))
+            measured = evaluate_probabilities(cross_fitted(method, logits, targets, options), targets, settings.bins)
+        except PosthocUnavailable as error:
+            columns[f"{prefix}unavailable"] = str(error)
+            continue
+        columns |= {prefix + metric: measured[metric] for metric in POSTHOC_METRICS}
     return columns
 
 

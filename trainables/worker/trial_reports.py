@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from trainables.registry.measured import measured_as
+
 NON_FINITE, TIMED_OUT = "non_finite", "timed_out"
 """The kinds of failure that a trial finds in itself."""
 
@@ -102,9 +104,21 @@ def non_finite(rows: Sequence[Row]) -> dict[int, str]:
 
 def mean_objective(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> float | None:
     """Return the mean over replicates of the judged metric at the last epoch; `None` where it was not measured."""
+    values = objective_values(metric, epoch_rows, evaluations)
+    return math.fsum(values) / len(values) if values else None
+
+
+def objective_values(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> list[float]:
+    """Return a metric of each replicate at the last epoch; none where it was not measured.
+
+    Args:
+        metric: as an objective names it.
+        epoch_rows: of the sound replicates; at least one.
+        evaluations: of the same report.
+    """
     last = max(row["epoch"] for row in epoch_rows)
     values = [row[metric] for row in epoch_rows if row["epoch"] == last and metric in row]
     if not values:
-        split, _, name = metric.partition("_")
+        split, name = measured_as(metric)
         values = [row[name] for row in evaluations if row["split"] == split and name in row]
-    return math.fsum(values) / len(values) if values else None
+    return values

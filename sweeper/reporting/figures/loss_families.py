@@ -22,6 +22,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.text.cells import float_or_none, int_of, text_of
 from sweeper.text.labels import label, plural
+from trainables.registry.measured import measured_as
 
 ABSENT = "Loss families compared: fewer than two families have two finished configurations or replicates."
 
@@ -105,7 +106,7 @@ def panel(found: Sequence[FamilyComparison], metric: str, reference: str) -> Pan
         },
         text=[sentence(item) for item in shown], hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
-    split, _, name = metric.partition("_")
+    split, name = measured_as(metric)
     words = f"{split} {label(name)}"
     line = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "layer": "below",
             "line": {"color": "var(--axis)", "width": 1.2, "dash": "dash"}}  # fmt: skip

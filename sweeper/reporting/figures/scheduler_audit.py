@@ -21,7 +21,7 @@ from sweeper.reporting.figure_parts.figure import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, objective
-from sweeper.results.overview import epoch_limit
+from sweeper.results.overview import epoch_limit, stratum_column
 from sweeper.scheduling import SCHEDULERS
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
 from sweeper.text.durations import duration
@@ -32,7 +32,7 @@ ABSENT = "Scheduler audit: no trial was compared with others at a rung."
 VERDICTS = {"continue": "continued", "stop": "stopped"}
 
 JUDGED_SQL = (
-    "SELECT rung, trial, decisions.kind AS verdict, metric, cutoff, competitors, decided_at, status\n"
+    "SELECT rung, trial, decisions.kind AS verdict, metric, cutoff, competitors, {stratum}, decided_at, status\n"
     "FROM decisions JOIN (SELECT trial, min(status) AS status FROM trials GROUP BY trial) USING (trial)\n"
     "WHERE decisions.kind IN ('stop', 'continue') AND rung IS NOT NULL AND metric IS NOT NULL AND isfinite(metric)\n"
     "ORDER BY rung, decided_at, trial"
@@ -56,11 +56,12 @@ FINAL_SQL = (
 def draw(results: Results) -> Figure | None:
     """Return the metric against its cut-off, one panel per rung; None where nothing was compared."""
     goal = objective(results)
-    rows = results.rows(JUDGED_SQL)
+    judged = JUDGED_SQL.format(stratum=stratum_column(results))
+    rows = results.rows(judged)
     if not any(row["cutoff"] is not None for row in rows):
         return None
     limit = epoch_limit(results)
-    queries = [JUDGED_SQL, SAVED_SQL.format(limit=limit)]
+    queries = [judged, SAVED_SQL.format(limit=limit)]
     saved = {int_of(row, "rung"): row for row in results.rows(queries[1])}
     final: dict[str, float] = {}
     if goal.metric in results.columns("epochs"):
@@ -75,7 +76,8 @@ def draw(results: Results) -> Figure | None:
         caption=(
             f"The {goal.label} of each trial when it reached a rung, in order of arrival, and the cut-off it was "
             f"compared with (line): {plural(len(rows), 'comparison')}, {stopped} stopped. The cut-off moves because "
-            f"later trials have more competitors.{rule(results)} {total(list(saved.values()), results, limit)}"
+            f"later trials have more competitors.{within(rows)}{rule(results)} "
+            f"{total(list(saved.values()), results, limit)}"
         ),
         sql=queries,
         tables=["decisions", "trials", "epochs"],
@@ -88,6 +90,12 @@ def rule(results: Results) -> str:
     """Return what the scheduler does, with a space before it; nothing where this version does not know it."""
     name = results.specification.get("scheduler", {}).get("name")
     return f" Rule of {name}: {SCHEDULERS[name].summary}." if name in SCHEDULERS else ""
+
+
+def within(rows: Rows) -> str:
+    """Return how many strata there are, with a space before it; nothing for one pool."""
+    strata = len({row["stratum"] for row in rows if row["stratum"]})
+    return f" Trials compete within {strata} strata, each with a line of its own." if strata else ""
 
 
 def total(saved: Rows, results: Results, limit: int) -> str:
@@ -120,15 +128,18 @@ def panel(rows: Rows, rung: int, saved: Row | None, final: Mapping[str, float]) 
             )  # fmt: skip
             traces.append(trace)
     compared = [row for row in rows if row["cutoff"] is not None]
-    line = {"color": "var(--soft)", "width": 1.4, "shape": "hv"}
-    cutoff = go.Scatter(
-        x=[place[row["trial"]] for row in compared], y=[row["cutoff"] for row in compared], mode="lines", line=line,
-        meta=tagged(""), hovertemplate="cut-off %{y:.4g}<extra></extra>",
-    )  # fmt: skip
+    for stratum in dict.fromkeys(row["stratum"] for row in compared):
+        own = [row for row in compared if row["stratum"] == stratum]
+        cutoff = go.Scatter(
+            x=[place[row["trial"]] for row in own], y=[row["cutoff"] for row in own], mode="lines",
+            line={"color": "var(--soft)", "width": 1.4, "shape": "hv"}, meta=tagged(""),
+            hovertemplate=f"cut-off %{{y:.4g}}{f' within {stratum}' if stratum else ''}<extra></extra>",
+        )  # fmt: skip
+        traces.append(cutoff)
     pairs = [(float_of(row, "metric"), float_or_none(row, "cutoff")) for row in rows]
     values = [value for pair in pairs for value in pair if value is not None]
     y = log_axis("metric", values) if min(values) > 0 else axis("metric")
-    drawn = plot([*traces, cutoff], axis("order of arrival at the rung"), y)
+    drawn = plot(traces, axis("order of arrival at the rung"), y)
     return Panel(f"rung {rung}", remarks(rows, saved, final), drawn)
 
 
@@ -158,4 +169,5 @@ def hover(row: Row, words: str) -> str:
         if row["cutoff"] is None
         else f"cut-off {number(row['cutoff'])} of {row['competitors']} competitors"
     )
+    against += f", within {row['stratum']}" if row["stratum"] else ""
     return f"<b>{row['trial']}</b> {words}<br>metric {number(row['metric'])}, {against}"

@@ -22,7 +22,7 @@ from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS
 from trainables.training import evaluation as module
-from trainables.training.evaluation import EvaluationSettings, curvature_subset, evaluate, predict
+from trainables.training.evaluation import POSTHOC_METRICS, EvaluationSettings, curvature_subset, evaluate, predict
 
 CURVATURE = {"samples": 40, "lanczos_steps": 3, "trace_probes": 2}
 
@@ -89,6 +89,24 @@ def test_columns_are_those_of_the_table(model, dataset, methods):
     assert record_batch("evaluations", schema, keyed).num_rows == 2
     measured = {name for name in schema.names if not name.endswith(("_unavailable", REHEARSAL, *POSTERIOR_COLUMNS))}
     assert measured - set(keyed[0]) <= {name for name in measured if "posthoc" in name}
+
+
+def test_methods_that_objectives_need_are_cross_fitted_on_validation_data(model, dataset):
+    rows = _rows(model, dataset, _settings(posthoc=["temperature", "focal_temperature"], cross_fitted=["temperature"]))
+    held_out = {name for name in rows["val"] if name.startswith("cross_fitted_")}
+    assert held_out == {f"cross_fitted_temperature_{metric}" for metric in POSTHOC_METRICS}
+    assert not any(name.startswith("cross_fitted_") for name in rows["test"])
+    columns = evaluation_columns(["temperature", "focal_temperature"], cross_fitted=["temperature"])
+    assert held_out < set(columns)
+    assert rows["val"]["cross_fitted_temperature_nll"] >= rows["val"]["posthoc_temperature_nll"], (
+        "fitted on all samples"
+    )
+
+
+def test_refinement_and_calibration_add_up_on_every_split(model, dataset):
+    for row in _rows(model, dataset, _settings()).values():
+        for score in ("nll", "brier"):
+            assert row[f"refinement_{score}"] + row[f"calibration_{score}"] == pytest.approx(row[score], abs=1e-12)
 
 
 def test_values_are_plain_python_values(model, dataset):

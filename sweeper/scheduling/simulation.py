@@ -1,0 +1,68 @@
+"""A sweep played through a scheduler's own decisions, with values that are drawn or were measured before.
+
+What a plan expects and what `sweeper what-if` replays are the same loop: workers take trials in turn, each trial comes
+to a rung after as long as its epochs take, and the scheduler decides on it as the driver would have it decide.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.scheduling.base import RungState, Scheduler, decide
+
+
+@dataclass
+class Course:
+    """What became of the trials of one sweep.
+
+    Attributes:
+        reached: trial → the place of the last rung that it reached; trials that never started are missing.
+        state: of the scheduler at the end.
+    """
+
+    reached: dict[int, int]
+    state: RungState
+
+    def epochs(self, rungs: Sequence[int]) -> int:
+        """Return the epochs that were trained."""
+        return sum(rungs[place] for place in self.reached.values())
+
+
+def play(
+    scheduler: Scheduler,
+    order: Sequence[int],
+    values: NDArray[np.float64],
+    pace: NDArray[np.float64],
+    workers: int,
+) -> Course:
+    """Return the course of a sweep.
+
+    Args:
+        scheduler: decides.
+        order: the trials, by configuration, in the order in which they start.
+        values: the objective with which a trial comes to each rung [configurations, rungs].
+        pace: seconds of an epoch [configurations].
+        workers: trials that run at once.
+    """
+    state, rungs = scheduler.begin(), scheduler.rungs
+    course = Course({}, state)
+    running = [(rungs[0] * pace[trial], trial, 0) for trial in order[:workers]]
+    heapq.heapify(running)
+    waiting = iter(order[workers:])
+    while running:
+        now, trial, place = heapq.heappop(running)
+        course.reached[trial] = place
+        metric = float(values[trial, place])
+        decision = decide(state, trial, rungs[place], metric)
+        if decision is not None and decision.metric is not None:
+            state.add(rungs[place], trial, metric)
+        if decision is not None and decision.kind == "continue":
+            heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
+        elif (following := next(waiting, None)) is not None:
+            heapq.heappush(running, (now + rungs[0] * pace[following], following, 0))
+    return course

@@ -1,0 +1,124 @@
+"""Strata: trials of one kind compete among themselves, so that every kind is compared at the end.
+
+In one pool, weak networks and losses that start slowly are gone after the first rung, and nothing can be said about
+them. With `within: [architecture, loss]` a trial is compared only with those of its own network and loss: each stratum
+has rungs, cut-offs and competitors of its own, under the same scheduler. A stratum is a scheduler's own state, so what
+holds for one pool holds for each stratum, and one stratum decides as no strata do.
+
+A path names a component (`architecture`: by its name) or any of its hyperparameters (`loss.score`). A configuration
+that lacks the hyperparameter is in a stratum with those that lack it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeper.journal.decision import Decision
+from sweeper.journal.records import Record, Suggested
+from sweeper.scheduling.base import Measured, RungState, Scheduler
+
+
+def stratum_name(values: Mapping[str, Any], within: Sequence[str]) -> str:
+    """Return the name of the stratum of a configuration: `resnet8, focal`, or `focal, score msp` for `loss.score`.
+
+    Args:
+        values: the configuration, a mapping with a `name` for each part of the space.
+        within: the paths that divide trials.
+    """
+    return ", ".join(_part(values, path) for path in within)
+
+
+def _part(values: Mapping[str, Any], path: str) -> str:
+    part, _, key = path.partition(".")
+    found = values.get(part, {}).get(key or "name")
+    if not key or key == "name":
+        return str(found)
+    return f"no {key}" if found is None else f"{key} {found:.6g}" if isinstance(found, float) else f"{key} {found}"
+
+
+@dataclass(frozen=True)
+class Stratified(Scheduler):
+    """A scheduler that compares trials within their strata.
+
+    Attributes:
+        one_pool: what decides within each stratum.
+        within: the paths that divide trials.
+        configurations: all of them, by index; `None` where a searcher chooses them, and the journal says which.
+    """
+
+    one_pool: Scheduler
+    within: tuple[str, ...]
+    configurations: Sequence[Mapping[str, Any]] | None = field(compare=False, repr=False)
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The same epochs in every stratum."""
+        return self.one_pool.rungs
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is compared in every stratum."""
+        return self.one_pool.metrics
+
+    @property
+    def smallest_pool(self) -> int:
+        """The fewest trials that a stratum should have."""
+        return self.one_pool.smallest_pool
+
+    def begin(self) -> StrataState:
+        """Return the state before the first record."""
+        return StrataState(self)
+
+
+def stratified(
+    scheduler: Scheduler, within: Sequence[str], configurations: Sequence[Mapping[str, Any]] | None
+) -> Stratified:
+    """Return `scheduler` with a pool for each stratum; arguments as the attributes of `Stratified`."""
+    return Stratified(scheduler.metric, scheduler.mode, scheduler.max_epochs, scheduler, tuple(within), configurations)
+
+
+class StrataState(RungState):
+    """The state of every stratum, each begun when its first trial is asked for."""
+
+    def __init__(self, scheduler: Stratified) -> None:
+        """Start without strata."""
+        super().__init__(scheduler)
+        self._one_pool, self._within = scheduler.one_pool, scheduler.within
+        self._configurations = scheduler.configurations
+        self._names: dict[int, str] = {}
+        self._pools: dict[str, RungState] = {}
+
+    def stratum(self, configuration: int) -> str:
+        """Return the name of a configuration's stratum. Raises KeyError where no searcher has chosen it yet."""
+        if configuration not in self._names:
+            if self._configurations is None:
+                raise KeyError(configuration)
+            self._names[configuration] = stratum_name(self._configurations[configuration], self._within)
+        return self._names[configuration]
+
+    def pool(self, configuration: int) -> RungState:
+        """Return the state of a configuration's stratum."""
+        name = self.stratum(configuration)
+        if name not in self._pools:
+            self._pools[name] = self._one_pool.begin()
+        return self._pools[name]
+
+    def add(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> None:
+        """Take in the value with which a configuration reached a rung, in its stratum."""
+        self.pool(configuration).add(rung, configuration, metric, measured)
+
+    def competitors(self, rung: int) -> int:
+        """Return how many configurations of all strata have reached a rung."""
+        return sum(pool.competitors(rung) for pool in self._pools.values())
+
+    def compare(self, rung: int, configuration: int, metric: float, measured: Measured | None = None) -> Decision:
+        """Return whether a configuration continues from a rung, by its stratum. Changes nothing that decides."""
+        return self.pool(configuration).compare(rung, configuration, metric, measured)
+
+    def apply(self, record: Record) -> None:
+        """Fold one journal record in; a suggestion says what its configuration's stratum is."""
+        if isinstance(record.body, Suggested):
+            self._names[record.body.configuration] = stratum_name(record.body.values, self._within)
+        super().apply(record)

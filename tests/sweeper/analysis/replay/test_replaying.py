@@ -1,0 +1,118 @@
+"""Replays decide as a driver would, and their figures are what a plain loop counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweeper
+from sweeper.analysis.replay.curves import read_curves
+from sweeper.analysis.replay.replaying import Candidate, Estimate, replay
+from sweeper.analysis.replay.view import plain, what_if
+from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.results import load
+from tests.running import sweeper as run_sweeper
+
+ASHA = {"name": "asha", "grace_epochs": 3, "reduction_factor": 3}
+BY = ("architecture", "loss")
+
+
+@pytest.fixture(scope="module")
+def curves(losses_folder: Path):
+    return read_curves(load(losses_folder))
+
+
+def survivors(curves, order, factor):
+    """Return which trials come to the end, one after the other, by numpy's percentile."""
+    values = curves.at("val_nll", (3, 9, 27))
+    seen: dict[int, list[float]] = {0: [], 1: []}
+    kept = []
+    for trial in order:
+        for place in (0, 1):
+            stops = bool(seen[place]) and values[trial, place] > np.percentile(seen[place], 100 / factor)
+            seen[place].append(values[trial, place])
+            if stops:
+                break
+        else:
+            kept.append(trial)
+    return kept
+
+
+def test_one_worker_keeps_what_a_plain_loop_keeps(curves):
+    rng = np.random.default_rng(5)
+    orders = [rng.permutation(len(curves.trials)) for _ in range(40)]
+    worth = curves.last(curves.judge())
+    found = replay(curves, [Candidate(ASHA)], by=BY, orders=40, workers=1, seed=5)[0]
+    kept = [survivors(curves, order, 3) for order in orders]
+    assert found.winner.mean == np.mean([int(np.argmin(worth)) in each for each in kept])
+    final = curves.last("val_nll")
+    regrets = [worth[min(each, key=lambda trial: final[trial])] - worth.min() for each in kept]
+    assert found.regret.mean == pytest.approx(np.mean(regrets))
+
+
+def test_without_stopping_everything_is_kept_and_everything_is_paid(curves):
+    found = replay(curves, [Candidate({"name": "none"})], by=BY, orders=5)[0]
+    assert (found.share, found.winner.mean, found.strata.mean, found.winners.mean) == (1, 1, 1, 1)
+    assert found.epochs.mean == 27 * len(curves.trials)
+
+
+def test_strata_leave_a_survivor_in_each(curves):
+    pooled, within = replay(curves, [Candidate(ASHA), Candidate(ASHA, BY)], by=BY, orders=30)
+    assert within.strata.mean == 1 > pooled.strata.mean
+    assert set(within.by_stratum) == set(pooled.by_stratum)
+    assert within.epochs.mean > pooled.epochs.mean
+
+
+def test_the_same_seed_gives_the_same_and_fewer_trials_are_drawn(curves):
+    first, again = (replay(curves, [Candidate(ASHA)], by=BY, orders=10, samples=20, seed=3)[0] for _ in range(2))
+    assert first == again
+    assert first.epochs.mean < 27 * 20
+
+
+def test_intervals():
+    assert Estimate.share(np.ones(100)).low == pytest.approx(0.963, abs=1e-3)
+    assert Estimate.share(np.array([1.0, 0.0])).mean == 0.5
+    found = Estimate.of(np.array([1.0, 2.0, 3.0]))
+    assert (found.low, found.high) == pytest.approx((2 - 1.96 / 3**0.5, 2 + 1.96 / 3**0.5))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"trials": 1000}, "are more than the"),
+        ({"objectives": ["val_aurcc"]}, "did not measure 'val_aurcc'"),
+        ({"objectives": ["val_nll:best"]}, "ends with 'best'"),
+        ({"schedulers": ["ashaa"]}, "unknown scheduler 'ashaa'"),
+        ({"schedulers": ["{name: asha"]}, "is not YAML"),
+        ({"schedulers": ["{name: asha, reduction_factor: 1}"]}, "reduction_factor = 1 is outside"),
+        ({"schedulers": ["{name: asha, grace_epochs: 3}"], "objectives": ["val_brier"]}, "val_brier was not measured"),
+        ({"within": ["network"]}, "'network' is no path of the space"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_a_sentence(losses_folder, options, sentence):
+    with pytest.raises((SweeperError, InvalidSearchSpace), match=sentence):
+        what_if(load(losses_folder), **options, orders=2)
+
+
+def test_a_sweep_that_stopped_trials_cannot_be_replayed(quickstart_folder):
+    with pytest.raises(SweeperError, match="early: what they would have come to is not known"):
+        read_curves(load(quickstart_folder))
+
+
+def test_the_command_shows_a_line_for_each_combination(losses_folder, tmp_path):
+    arguments = ["what-if", str(losses_folder), "--orders", "5", "--within", "none", "--within", "architecture,loss"]
+    shown = run_sweeper(*arguments, "--scheduler", "{name: asha, grace_epochs: 3}", "--scheduler", "none", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("asha (grace_epochs 3)") == 2
+    assert "5 random orders of 63 trials" in shown.stdout
+    found = json.loads(run_sweeper(*arguments, "--json", "--scheduler", "none", cwd=tmp_path).stdout)
+    assert [each["within"] for each in found] == [[], ["architecture", "loss"]]
+
+
+def test_the_function_gives_what_the_command_shows(losses_folder):
+    found = sweeper.what_if(str(losses_folder), orders=5, scheduler="{name: asha, grace_epochs: 3}")
+    assert "winner kept" in repr(found)
+    assert plain(found.value[0])["winner_kept"]["mean"] == found.value[0].winner.mean

@@ -1,0 +1,158 @@
+"""Several objectives: decisions equal Syne Tune's MOASHA where definitions coincide, and follow from the journal."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sweeper.journal.records import Record
+from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.audit import audit, decide_on
+from sweeper.scheduling.base import decide
+from sweeper.scheduling.ranking import Constraint, Goal
+from sweeper.scheduling.several import RankedHalving, ranked
+from tests.sweeper.records import made_record, trial_report
+
+TWO = (Goal("val_ece"), Goal("val_nll"))
+HALVING = Halving("val_ece", "min", 18, 2, 3)
+
+
+def arrivals(seed, trials, rungs):
+    """Yield (configuration, place, values) in random order; a trial that is told it was stopped comes no more."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 8, (trials, len(rungs), 2)) / 7 if seed % 2 else rng.random((trials, len(rungs), 2))
+    at, going = [0] * trials, list(range(trials))
+    while going:
+        trial = going[int(rng.integers(len(going)))]
+        stopped = yield trial, at[trial], values[trial, at[trial]]
+        at[trial] += 1
+        if stopped or at[trial] == len(rungs):
+            going.remove(trial)
+
+
+def measured(values):
+    return {goal.metric: (float(value), 0.0) for goal, value in zip(TWO, values, strict=True)}
+
+
+def rank_priority(objectives):
+    """What Syne Tune's NonDominatedPriority is meant to be: each trial's place, from Syne Tune's own parts."""
+    parts = pytest.importorskip("syne_tune.optimizer.schedulers.multiobjective.non_dominated_priority")
+    places, left, count = np.empty(len(objectives), dtype=int), np.arange(len(objectives)), 0
+    while len(left):
+        first = parts.pareto_efficient(objectives[left])
+        members = left[first]
+        places[members] = count + parts.compute_epsilon_net(objectives[members], dim=0)
+        count, left = count + len(members), left[~first]
+    return places
+
+
+def test_2000_random_sequences_decide_as_syne_tunes_moasha():
+    asha = pytest.importorskip("syne_tune.optimizer.schedulers.asha")
+    compared = 0
+    for seed in range(2000):
+        factor = (2, 3, 4)[seed % 3]
+        one = Halving("val_ece", "min", 2 * factor**2, 2, factor)
+        halving = dataclasses.replace(ranked(one, TWO, ()), normalise=False)
+        bracket, state = asha.Bracket(2, one.max_epochs, factor, 0, rank_priority), halving.begin()
+        stream, stopped = arrivals(seed, 4 + seed % 9, halving.rungs), None
+        while True:
+            try:
+                trial, place, values = stream.send(stopped)
+            except StopIteration:
+                break
+            epoch = halving.rungs[place]
+            decision = decide(state, trial, epoch, values[0], measured(values))
+            state.add(epoch, trial, values[0], measured(values))
+            stopped = decision.kind == "stop"
+            if epoch < halving.max_epochs:
+                action = bracket.on_result(trial, epoch, dict(enumerate(values)))
+                assert (action == "STOP") == stopped, (seed, decision)
+                compared += 1
+    assert compared > 20_000
+
+
+def reports(seed, trials=14):
+    """Return a stream of reports with two replicates each, and their decisions, as records."""
+    halving = ranked(HALVING, TWO, (Constraint(Goal("val_accuracy", "max"), within=0.1),))
+    state, rng, records = halving.begin(), np.random.default_rng(seed), list[Record]()
+    for trial in rng.permutation(trials):
+        for epoch in halving.rungs:
+            rows = [
+                {"replicate": r, "epoch": epoch, **{k: rng.random() for k in ("val_ece", "val_nll", "val_accuracy")}}
+                for r in range(2)
+            ]
+            mean = sum(row["val_ece"] for row in rows) / 2
+            report = trial_report(configuration=int(trial), epoch=epoch, objective=mean, epochs=rows)
+            decision = decide_on(state, report)
+            body = {**report.to_dict(), "decision": decision.to_dict()}
+            records.append(made_record(len(records), "report", 0.0, body))
+            state.apply(records[-1])
+            if decision.kind == "stop":
+                break
+    return halving, records
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_audit_recomputes_every_decision_from_the_journal(seed):
+    halving, records = reports(seed)
+    assert audit(halving, records) == (len(records), [])
+    kinds = {record.body.decision.kind for record in records}
+    assert kinds == {"continue", "stop", "complete"}
+    cut = len(records) // 2
+    state = halving.begin()
+    for record in records[:cut]:
+        state.apply(record)
+    assert [decide_on(state, records[cut].body.report)] == [records[cut].body.decision]
+
+
+def test_reasons_say_front_net_and_constraint():
+    constraint = Constraint(Goal("val_accuracy", "max"), within=0.1)
+    state = ranked(HALVING, TWO, (constraint,)).begin()
+    for index, values in enumerate([(0.1, 0.5, 0.9), (0.5, 0.1, 0.9), (0.3, 0.3, 0.9)]):
+        names = ("val_ece", "val_nll", "val_accuracy")
+        state.add(2, index, values[0], {name: (value, 0.0) for name, value in zip(names, values, strict=True)})
+    good = {"val_ece": (0.2, 0.0), "val_nll": (0.2, 0.0), "val_accuracy": (0.9, 0.0)}
+    decision = decide(state, 9, 2, 0.2, good)
+    assert decision.reason == (
+        "number 3 of 4 at rung 2, in front 1 of 2 by val_ece, val_nll, one of 3 that an ε-net orders; "
+        "numbers up to 2 continue"
+    )
+    majority = {"val_ece": (0.0, 0.0), "val_nll": (0.0, 0.0), "val_accuracy": (0.3, 0.0)}
+    decision = decide(state, 9, 2, 0.0, majority)
+    assert decision.kind == "stop" and "behind all that keep to val_accuracy within 0.1 of the best" in decision.reason
+
+
+def test_a_constraint_guards_a_single_objective_at_rungs_and_at_the_end():
+    halving = ranked(HALVING, (Goal("val_ece"),), (Constraint(Goal("val_accuracy", "max"), bound=0.8),))
+    state = halving.begin()
+    for index in range(3):
+        for epoch in halving.rungs:
+            state.add(epoch, index, 0.1 + index, {"val_ece": (0.1 + index, 0.0), "val_accuracy": (0.95, 0.0)})
+    crowned = {"val_ece": (0.0, 0.0), "val_accuracy": (0.6, 0.0)}
+    assert decide(state, 9, 2, 0.0, crowned).kind == "stop"
+    ended = decide(state, 9, 18, 0.0, crowned)
+    assert (ended.kind, ended.feasible) == ("complete", False)
+    assert ended.reason == "reached the last epoch, 18, but does not keep to the constraints"
+    assert ended.to_dict()["feasible"] is False
+    assert decide(state, 9, 18, 0.2, {"val_ece": (0.2, 0.0), "val_accuracy": (0.85, 0.0)}).feasible
+
+
+def test_the_best_k_continue_in_any_order():
+    halving = ranked(dataclasses.replace(HALVING, keep_at_least=2), (Goal("val_ece"),), ())
+    state = halving.begin()
+    kept = []
+    for index, value in enumerate(np.random.default_rng(0).permutation(20)):
+        decision = decide(state, index, 2, float(value), {"val_ece": (float(value), 0.0)})
+        state.add(2, index, float(value), {"val_ece": (float(value), 0.0)})
+        kept += [value] if decision.kind == "continue" else []
+    assert {0, 1} <= set(kept)
+
+
+def test_settings_of_a_scheduler_are_kept():
+    found = ranked(HALVING, TWO, ())
+    assert isinstance(found, RankedHalving) and found.rungs == HALVING.rungs
+    assert found.metrics == ("val_ece", "val_nll")
+    assert SimpleNamespace(**vars(found)).reduction_factor == 3

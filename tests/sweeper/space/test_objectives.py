@@ -1,0 +1,90 @@
+"""An objective is something that the sweep's trials measure, or the file is refused with the remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.core.errors import InvalidSearchSpace
+from sweeper.core.objective import Objective
+from sweeper.space.loading import load_spec
+from tests.sweeper.space.test_strata import SPACE
+
+POSTHOC = "evaluation={posthoc: [temperature, focal_temperature]}"
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(InvalidSearchSpace) as caught:
+        load_spec(SPACE, overrides)
+    assert len(caught.value.faults) == 1
+    return f"{caught.value.faults[0]} {caught.value.faults[0].remedy}"
+
+
+@pytest.mark.parametrize(
+    "metric", ["val_refinement_nll", "val_refinement_brier", "val_calibration_nll", "val_calibration_brier"]
+)
+def test_refinement_and_calibration_are_measured_anyway(metric):
+    assert load_spec(SPACE, [f"objective.metric={metric}"]).cross_fitted == []
+
+
+def test_a_post_hoc_metric_is_cross_fitted_and_no_other_method_is():
+    spec = load_spec(SPACE, ["objective.metric=val_posthoc_focal_temperature_ece", POSTHOC])
+    assert spec.cross_fitted == ["focal_temperature"]
+    goal = Objective(spec.objective.metric, "min")
+    assert (goal.split, goal.column) == ("val", "cross_fitted_focal_temperature_ece")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["objective.metric=val_posthoc_temperature_ece"], "needs the post-hoc method temperature, which"),
+        (["objective.metric=val_posthoc_temprature_ece", POSTHOC], "did you mean 'val_posthoc_temperature_ece'"),
+        (["objective.metric=val_refinment_nll"], "did you mean 'val_refinement_nll'"),
+        (["objective.metric=hessian_training_trace", "evaluation.curvature=false"], "is not measured"),
+        (["objective.metric=hessian_training_trace", "evaluation.curvature.losses=[cross_entropy]"], "is not measured"),
+    ],
+)
+def test_an_objective_that_is_not_measured_is_refused(overrides, sentence):
+    assert sentence in refused(*overrides)
+
+
+def test_the_curvature_may_be_an_objective():
+    spec = load_spec(SPACE, ["objective.metric=hessian_training_trace"])
+    assert Objective(spec.objective.metric, "min").column == "hessian_training_trace"
+
+
+def test_several_objectives_and_constraints_make_a_ranking():
+    written = {
+        "objectives": ["val_accuracy", {"metric": "val_ada_ece"}, {"metric": "hessian_cross_entropy_lambda_max"}],
+        "constraints": [{"metric": "val_accuracy", "within": "0.5 points of the best"}],
+    }
+    spec = load_spec({**SPACE, **written})
+    assert (spec.objective.metric, spec.objective.mode) == ("val_accuracy", "max")
+    assert [each.mode for each in spec.objectives] == ["max", "min", "min"]
+    assert spec.schedule.metrics == ("val_accuracy", "val_ada_ece", "hessian_cross_entropy_lambda_max")
+    assert spec.constraints[0].constraint.text == "val_accuracy within 0.005 of the best"
+    assert load_spec(spec.resolved()) == spec
+    assert not {"objectives", "constraints"} & set(load_spec(SPACE).resolved())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["objectives=[val_ece, val_ece]"], "val_ece is named twice"),
+        (["objectives=[val_ece, val_eces]"], "unknown metric 'val_eces'"),
+        (["objectives=[val_ece, val_nll]", "objective={metric: val_nll}"], "is not the first of `objectives`"),
+        (["objectives=[val_ece, val_nll]", "scheduler={name: none, max_epochs: 3}"], "none compares one objective"),
+        (["constraints=[{metric: val_accuracy}]"], "has one of within, min and max, not none"),
+        (["constraints=[{metric: val_accuracy, within: 1, min: 0.5}]"], "not within and min"),
+        (["constraints=[{metric: val_accuracy, within: a bit}]"], "is neither a number nor points"),
+        (["constraints=[{metric: val_accuracy, min: 90}]"], "val_accuracy lies in [0, 1], never at 90"),
+        (
+            ["constraints=[{metric: val_ece, min: 0.2}, {metric: val_ece, max: 0.1}]"],
+            "val_ece cannot be at least 0.2 and at most 0.1",
+        ),
+        (["constraints=[{metric: val_posthoc_temperature_ece, max: 0.1}]"], "needs the post-hoc method temperature"),
+    ],
+)
+def test_objectives_and_constraints_that_say_nothing_are_refused(overrides, sentence):
+    with pytest.raises(InvalidSearchSpace) as caught:
+        load_spec(SPACE, overrides)
+    assert sentence in str(caught.value)
