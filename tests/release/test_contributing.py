@@ -62,7 +62,7 @@ def draw(results: Results) -> Figure | None:
     rows = results.rows(sql)
     bars = {"type": "bar", "x": [row["status"] for row in rows], "y": [row["n"] for row in rows]}
     panel = Panel("trials", [], plot([bars], axis("status"), axis("trials")))
-    return Figure("trials-by-status", "Trials by status", "A planted figure.", [sql], ["trials"], [panel])
+    return Figure("trials-by-status", "Trials by status", "A planted figure.", [sql], [panel], ["trials"])
 '''
 
 COMMAND = '''
