@@ -13,6 +13,7 @@ from sweeper.reporting.tables import DataTable
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard
 from sweeper.results.overview import Overview, details, headline
+from sweeper.results.several_objectives import Front
 from sweeper.text.durations import duration
 from sweeper.text.labels import STATUS_WORDS
 
@@ -30,9 +31,10 @@ def mark(status: str) -> Markup:
     return Markup(f'<svg class="mark" viewBox="0 0 11 11" aria-hidden="true">{MARKS[symbol(status)]}</svg>')
 
 
-def summary(board: Leaderboard, counts: Overview, figures: Sequence[Figure]) -> Markup:
-    """Return the card with the headline, its particulars, and what the figures found."""
-    findings = [tag("p", pretty(sentence)) for figure in figures for sentence in figure.findings]
+def summary(board: Leaderboard, counts: Overview, figures: Sequence[Figure], pareto: Front | None = None) -> Markup:
+    """Return the card with the headline, its particulars, the Pareto front if any, and what the figures found."""
+    sentences = [*(pareto.lines() if pareto is not None else ()), *(s for figure in figures for s in figure.findings)]
+    findings = [tag("p", pretty(sentence)) for sentence in sentences]
     return tag(
         "section",
         tag("p", pretty(headline(board, counts)), class_="lead"),

@@ -24,6 +24,7 @@ from sweeper.reporting.tables import decisions_table, failures_table, trials_tab
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.overview import overview
+from sweeper.results.several_objectives import front
 from sweeper.text.labels import STATUS_WORDS
 
 
@@ -42,7 +43,7 @@ def render(results: Results) -> str:
         masthead(results, counts, figures, tables, posthoc),
         rehearsal_banner(results),
         toolbar(counts),
-        summary(board, counts, figures),
+        summary(board, counts, figures, front(results)),
         claims_section(results),
         tiles(counts),
         *cards,
