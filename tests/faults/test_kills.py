@@ -65,7 +65,7 @@ FAIR = {
 @pytest.mark.parametrize("compared", FAIR)
 @pytest.mark.parametrize("kills", [1, FULL])
 def test_a_killed_driver_whose_trials_compete_otherwise(tmp_path: Path, seed: int, compared: str, kills: int) -> None:
-    lines = (SMALL % {"samples": 12}).splitlines()
+    lines = (SMALL % {"samples": 24}).splitlines()
     dropped = ("scheduler:", "objective:") if "objectives" in FAIR[compared] else ("scheduler:",)
     kept = [line for line in lines if not line.startswith(dropped)]
     text = "\n".join([*kept, *(f"{key}: {value}" for key, value in FAIR[compared].items())])

@@ -81,7 +81,8 @@ WRITTEN = {
         '{"sequence":12,"kind":"ended","time":1.5,"body":{"attempt":1,"outcome":"stopped","reason":"asked to"}}'
     ),
 }
-"""What releases wrote (all but `judged` release 0.1), by file name, without the line of the checksum: all kinds, with and without optional keys."""
+"""What releases wrote (all but `judged` release 0.1), by file name, without the checksum: all kinds, with and
+without optional keys."""
 
 
 @pytest.mark.parametrize("name", WRITTEN)
