@@ -19,7 +19,7 @@ KEYS = {
     "reliability": "trial, replicate, epoch, split, bin",
     "predictions": "trial, replicate, epoch, split, sample",
     "spectra": "trial, replicate, epoch, loss, eigenvalue",
-    "decisions": "trial, epoch",
+    "decisions": "trial, epoch, kind",
 }
 
 

@@ -62,9 +62,14 @@ def statuses(folder: Path) -> dict[str, int]:
 
 
 def rows(folder: Path, condition: str) -> dict[str, str]:
-    """Return every table's rows for which a condition holds, as text: every bit shows, and a NaN equals a NaN."""
+    """Return every table's rows for which a condition holds, as text: every bit shows, and a NaN equals a NaN.
+
+    Columns that no row has a value in are left out: on resume, columns of this release join those of release 0.1.
+    """
     found = load(folder)
-    return {table: repr(found.rows(f"SELECT * FROM {table} WHERE {condition} ORDER BY ALL")) for table in TABLES}
+    tables = {table: found.rows(f"SELECT * FROM {table} WHERE {condition} ORDER BY ALL") for table in TABLES}
+    used = {table: {name for row in held for name in row if row[name] is not None} for table, held in tables.items()}
+    return {t: repr([{k: v for k, v in row.items() if k in used[t]} for row in held]) for t, held in tables.items()}
 
 
 def test_results_are_those_that_were_written(folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-DecisionKind = Literal["continue", "stop", "complete", "fail"]
+DecisionKind = Literal["continue", "stop", "complete", "fail", "pause"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Decision:
 
     Attributes:
         rung: the rung in epochs, or `None` when the decision was not made at a rung.
-        kind: `continue`, `stop` (early), `complete` (reached the last epoch) or `fail`.
+        kind: `continue`, `stop` (early), `pause` (until it is promoted or stopped), `complete` (reached the last
+            epoch) or `fail`.
         reason: one sentence.
         metric: the trial's value of the objective; `None` where that is not a finite number, whatever was given.
         cutoff: the value it was compared with, or `None` when there was none.

@@ -253,6 +253,37 @@ class Reported(_ReportBody):
 
 
 @dataclass(frozen=True)
+class Judged:
+    """The scheduler decides on a configuration that pauses at a rung: it is promoted, or stopped.
+
+    Attributes:
+        configuration: its index.
+        attempt: the driver's.
+        epoch: the rung.
+        status: the trial's from now on.
+        decision: the scheduler's.
+    """
+
+    kind: ClassVar[str] = "judged"
+
+    configuration: int
+    attempt: int
+    epoch: int
+    status: str
+    decision: Decision
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values written to disk."""
+        return {**vars(self), "decision": self.decision.to_dict()}
+
+    @staticmethod
+    def from_json(fields: Json) -> Judged:
+        """Read what any release wrote."""
+        decision = Decision.from_dict(fields["decision"])
+        return Judged(fields["configuration"], fields["attempt"], fields["epoch"], fields["status"], decision)
+
+
+@dataclass(frozen=True)
 class Failed:
     """A process died, or a configuration is given up.
 
@@ -315,11 +346,12 @@ class Ended(_PlainBody):
     reason: str
 
 
-Body: TypeAlias = Attempt | Learned | Suggested | Started | ReplicateReported | Reported | Failed | Ended
+Body: TypeAlias = Attempt | Learned | Suggested | Started | ReplicateReported | Reported | Judged | Failed | Ended
 """What a record says happened."""
 
 _KINDS: dict[str, type[Body]] = {
-    each.kind: each for each in (Attempt, Learned, Suggested, Started, ReplicateReported, Reported, Failed, Ended)
+    each.kind: each
+    for each in (Attempt, Learned, Suggested, Started, ReplicateReported, Reported, Judged, Failed, Ended)
 }
 
 
@@ -361,7 +393,7 @@ class Record:
         configuration = configuration_of(self.body)
         if configuration is not None:
             name += f"-{trial_name(configuration)}"
-        if isinstance(self.body, ReplicateReported | Reported | Failed):
+        if isinstance(self.body, ReplicateReported | Reported | Judged | Failed):
             name += f"-e{self.body.epoch:05d}"
         return name + ".json"
 

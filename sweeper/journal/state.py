@@ -10,6 +10,7 @@ from sweeper.journal.records import (
     Attempt,
     Ended,
     Failed,
+    Judged,
     Learned,
     Record,
     ReplicateReported,
@@ -105,6 +106,7 @@ class TrialState:
         reused_from, reused_epochs: the sweep whose reports were taken over, and up to which epoch.
         objective: the last judged value of the sweep's objective (mean over replicates).
         feasible: whether it kept to the sweep's constraints when it was complete.
+        paused: whether it waits at a rung for the scheduler to promote or to stop it.
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
@@ -128,6 +130,7 @@ class TrialState:
     reused_epochs: int | None = None
     objective: float | None = None
     feasible: bool = True
+    paused: bool = False
     attempt: int = 0
     failures: int = 0
     replicate_errors: dict[int, str] = field(default_factory=dict)
@@ -203,6 +206,8 @@ class SweepState:
                 self._replicate_reported(self._trial(body), body)
             case Reported() as body:
                 self._reported(self._trial(body), body)
+            case Judged() as body:
+                self._judged(self._trial(body), body)
             case Failed() as body:
                 self._failed(self._trial(body), body)
             case Ended() as body:
@@ -221,7 +226,7 @@ class SweepState:
             counts[trial.status] += 1
         return counts
 
-    def _trial(self, body: Started | ReplicateReported | Reported | Failed) -> TrialState:
+    def _trial(self, body: Started | ReplicateReported | Reported | Judged | Failed) -> TrialState:
         trial = self.trials[body.configuration]
         trial.attempt = body.attempt
         return trial
@@ -252,6 +257,7 @@ class SweepState:
         report, decision = body.report, body.decision
         trial.status = body.status
         trial.epochs = report.epoch
+        trial.paused = decision is not None and decision.kind == "pause"
         if body.reused is not None:
             trial.reused_from, trial.reused_epochs = body.reused.sweep, trial.epochs
             # Nothing trains it: if it is not at its end, it waits for its turn.
@@ -276,6 +282,11 @@ class SweepState:
             if trial.status in ENDED and replicate.status != FAILED:
                 replicate.status = trial.status
         trial.follow_replicates()
+
+    def _judged(self, trial: TrialState, body: Judged) -> None:
+        trial.status, trial.paused = body.status, False
+        if body.status in ENDED:
+            trial.stop_kind, trial.stop_reason, trial.stop_rung = body.decision.kind, body.decision.reason, body.epoch
 
     def _failed(self, trial: TrialState, body: Failed) -> None:
         if body.replicate is not None:

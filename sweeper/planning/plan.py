@@ -255,14 +255,6 @@ def _strata(
     }
 
 
-def simulate(
-    scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
-) -> NDArray[np.float64]:
-    """Return how many of `trials` reach each rung, float64 [repetitions, rungs], under the scheduler's decisions."""
-    counts: NDArray[np.float64] = simulate_strata(scheduler, trials, workers, repetitions, seed)[1].sum(axis=1)
-    return counts
-
-
 def simulate_strata(
     scheduler: Scheduler, trials: int, workers: int, repetitions: int | None = None, seed: int = 0
 ) -> tuple[list[str], NDArray[np.float64]]:

@@ -28,6 +28,7 @@ from sweeper.reporting.tables import decisions_table, failures_table, trials_tab
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.overview import Overview, details, headline, overview
+from sweeper.results.several_objectives import front
 from sweeper.text.durations import duration
 from sweeper.text.labels import STATUS_WORDS, plural
 
@@ -45,7 +46,7 @@ FILTERS = {
 
 def render(results: Results) -> str:
     """Return the whole page of a sweep. `results` should be a snapshot, so that all parts see the same rows."""
-    board, counts = leaderboard(results), overview(results)
+    board, counts, pareto = leaderboard(results), overview(results), front(results)
     drawings = [(module.draw(results), module.ABSENT) for module in FIGURES]
     figures = [figure for figure, _ in drawings if figure is not None]
     files = resources.files("sweeper.reporting")
@@ -65,7 +66,7 @@ def render(results: Results) -> str:
         claims=claims(results),
         tiles=tiles(counts),
         figures=figures,
-        findings=[sentence for figure in figures for sentence in figure.findings],
+        findings=[*(pareto.lines() if pareto else ()), *(s for figure in figures for s in figure.findings)],
         absent=[sentence for figure, sentence in drawings if figure is None],
         posthoc=posthoc_tables(results),
         tables=[trials_table(board), decisions_table(results), failures_table(results)],

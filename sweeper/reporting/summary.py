@@ -12,6 +12,7 @@ from sweeper.results import Results
 from sweeper.results.glance import glance
 from sweeper.results.leaderboard import leaderboard, objective, searcher
 from sweeper.results.overview import overview
+from sweeper.results.several_objectives import front
 from sweeper.search.base import written_method
 from sweeper.space.rehearsal import notice
 from sweeper.text.cells import int_of, text_of
@@ -26,11 +27,13 @@ def summary(results: Results) -> RenderableType:
     with results.snapshot() as snapshot:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
         curvature = curvature_against_gamma.draw(snapshot)
+        pareto = front(snapshot)
         judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
     parts: list[RenderableType] = []
     if results.rehearsed:
         parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
     parts += [glance(board, counts)]
+    parts += [Text(line) for line in (pareto.lines() if pareto is not None else ())]
     parts += [Text(line, style="dim") for line in packed]
     parts += [Text(line) for line in reused]
     parts += [Text(sentence) for sentence in judged]

@@ -13,6 +13,7 @@ from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.objective import Objective
 from sweeper.journal.state import COMPLETED, FAILED
 from sweeper.results import Results
+from sweeper.results.several_objectives import against_constraints
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_or_none
 from sweeper.text.labels import describe, group, in_order, label
@@ -93,7 +94,10 @@ def leaderboard(results: Results) -> Leaderboard:
     goal = objective(results)
     varying = varying_columns(results)
     sql = leaderboard_sql(results, goal, varying)
-    return Leaderboard(results.rows(sql), varying, sql, goal)
+    rows, against = results.rows(sql), against_constraints(results)
+    if against:  # they finished, but are not the best however good their objective is
+        rows.sort(key=lambda row: (row["status"] != FINISHED, row["status"] == FINISHED and row["trial"] in against))
+    return Leaderboard(rows, varying, sql, goal)
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:

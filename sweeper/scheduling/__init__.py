@@ -8,7 +8,7 @@ from importlib import import_module
 
 from sweeper.scheduling.base import DEFAULT, SCHEDULERS, RungState, Scheduler, decide
 
-import_module("sweeper.scheduling.asha")
+import_module("sweeper.scheduling.asha_variants")
 import_module("sweeper.scheduling.median_stopping")
 import_module("sweeper.scheduling.run_to_end")
 

@@ -25,23 +25,9 @@ from dataclasses import dataclass
 
 from sweeper.journal.decision import Decision
 from sweeper.scheduling.base import (
-    GRACE_EPOCHS,
-    MAX_EPOCHS,
-    SCHEDULERS,
-    WITHIN,
     Measured,
     RungState,
     Scheduler,
-    grace_before_the_end,
-)
-from trainables.registry import Component, Hyperparameter
-
-KEEP_AT_LEAST = Hyperparameter(
-    "keep_at_least",
-    "integer",
-    minimum=1,
-    reason="it counts trials of each stratum, or of the sweep, that continue from every rung",
-    source="none by default, as in Li et al. 2020",
 )
 
 
@@ -159,28 +145,3 @@ class Rungs(RungState):
             reason += f", but among the best {self._keep_at_least}, which continue (keep_at_least)"
         stops = worse and not kept
         return Decision(rung, "stop" if stops else "continue", reason, metric, cutoff, len(others))
-
-
-SCHEDULERS.register(
-    Component(
-        "asha",
-        Halving,
-        (
-            MAX_EPOCHS,
-            GRACE_EPOCHS,
-            Hyperparameter(
-                "reduction_factor",
-                "integer",
-                3,
-                minimum=2,
-                reason="below 2, more than half of the trials would continue",
-                source="Li et al. 2018 (Hyperband), section 2.6: the theory's optimum is e ≈ 2.72",
-            ),
-            KEEP_AT_LEAST,
-            WITHIN,
-        ),
-        "asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung",
-        "Li et al. 2020 (arXiv:1810.05934), the stopping variant of Ray Tune",
-        check=grace_before_the_end,
-    )
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.records import Record, Reported
+from sweeper.journal.records import Judged, Record, Reported
 from sweeper.scheduling.base import RungState, Scheduler, decide, measurements
 from trainables.worker.trial_reports import TrialReport
 
@@ -43,8 +43,25 @@ def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[st
                 differences.append(f"record {record.sequence}: journaled {_text(journaled)}, recomputed {_text(again)}")
                 if journaled is not None and journaled.rung not in state.epochs:
                     continue
+        if isinstance(record.body, Judged):
+            again = _judged_again(state, record.body)
+            checked += 1
+            if again != record.body.decision:
+                told = (_text(record.body.decision), _text(again))
+                differences.append(f"record {record.sequence}: journaled {told[0]}, recomputed {told[1]}")
         state.apply(record)
     return checked, differences
+
+
+def _judged_again(state: RungState, body: Judged) -> Decision | None:
+    """Return the decision on a paused trial as it follows from the records before; `None` for another's promotion."""
+    if body.decision.kind == "stop":
+        return state.never_promoted(body.epoch, body.configuration)
+    # Whether anything else was left to do is not in the journal; a promotion for want of it says so in its reason.
+    for found in (state.promotion(), state.promotion(idle=True)):
+        if found is not None and found == (body.configuration, body.decision):
+            return found[1]
+    return None
 
 
 def _comparable(decision: Decision | None) -> Decision | None:

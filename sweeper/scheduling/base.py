@@ -138,6 +138,21 @@ class RungState(ABC):
         `measured` has the scheduler's `metrics`; one that has none does not look at it.
         """
 
+    def decided(self, configuration: int, decision: Decision) -> None:
+        """Take in what was decided, after the value that it was decided on; nothing, where no trial pauses."""
+        return
+
+    def promotion(self, *, idle: bool = False) -> tuple[int, Decision] | None:
+        """Return which paused trial to promote when a worker is free, with the decision; `None` to begin another.
+
+        `idle` says that no trial runs and none is left to begin. Changes nothing.
+        """
+        return None
+
+    def never_promoted(self, rung: int, configuration: int) -> Decision:
+        """Return the decision on a trial that pauses at a rung when nothing is left that could promote it."""
+        raise ValueError(f"configuration {configuration} cannot pause at rung {rung}: this scheduler pauses no trial")
+
     def keeps_to_constraints(self, rung: int, measured: Measured | None = None) -> bool:
         """Return whether a trial that reaches a rung keeps to the sweep's constraints, if it has any."""
         return True
@@ -158,6 +173,7 @@ class RungState(ABC):
         if decision.rung is not None and decision.metric is not None:
             measured = measurements(record.body.report, self.scheduler.metrics)
             self.add(decision.rung, record.body.configuration, decision.metric, measured)
+            self.decided(record.body.configuration, decision)
 
 
 def decide(
@@ -176,7 +192,13 @@ def decide(
     stratum = state.stratum(configuration) if decision is not None else None
     if decision is None or stratum is None:
         return decision
-    reason = f"{decision.reason}, within {stratum}" if decision.kind in ("continue", "stop") else decision.reason
+    return in_stratum(decision, stratum)
+
+
+def in_stratum(decision: Decision, stratum: str) -> Decision:
+    """Return a decision with the stratum that it was made in; comparisons name it in their reason, too."""
+    compared = decision.kind in ("continue", "stop", "pause")
+    reason = f"{decision.reason}, within {stratum}" if compared else decision.reason
     return replace(decision, reason=reason, stratum=stratum)
 
 

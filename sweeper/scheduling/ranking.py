@@ -13,12 +13,14 @@ objective's range within the front, for an ECE and a trace have no common unit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainables.registry.measured import larger_is_better
 
 Floats = NDArray[np.float64]
 
@@ -67,6 +69,15 @@ class Constraint:
         if self.bound is not None:
             return f"{self.goal.metric} {'at least' if self.goal.mode == 'max' else 'at most'} {self.bound:g}"
         return f"{self.goal.metric} within {self.within:g} of the best"
+
+
+def constraint_of(written: Mapping[str, Any]) -> Constraint:
+    """Return a constraint as a resolved search space writes it, `{metric, within | min | max, mode}`."""
+    metric, within, least = written["metric"], written.get("within"), written.get("min")
+    larger = least is not None
+    if within is not None:
+        larger = larger_is_better(metric) if written.get("mode") is None else written["mode"] == "max"
+    return Constraint(Goal(metric, "max" if larger else "min"), within, written.get("max") if least is None else least)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ to a rung after as long as its epochs take, and the scheduler decides on it as t
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ def play(
     course = Course({}, state)
     running = [(rungs[0] * pace[trial], trial, 0) for trial in order[:workers]]
     heapq.heapify(running)
-    waiting = iter(order[workers:])
+    left = deque(order[workers:])
     while running:
         now, trial, place = heapq.heappop(running)
         course.reached[trial] = place
@@ -61,8 +62,21 @@ def play(
         decision = decide(state, trial, rungs[place], metric)
         if decision is not None and decision.metric is not None:
             state.add(rungs[place], trial, metric)
+            state.decided(trial, decision)
         if decision is not None and decision.kind == "continue":
             heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
-        elif (following := next(waiting, None)) is not None:
-            heapq.heappush(running, (now + rungs[0] * pace[following], following, 0))
+            continue
+        while len(running) < workers:
+            idle = not running and not left
+            promoted = state.promotion(idle=idle)
+            if promoted is not None:
+                trial, made = promoted
+                state.decided(trial, made)
+                place = course.reached[trial]
+                heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
+            elif left:
+                following = left.popleft()
+                heapq.heappush(running, (now + rungs[0] * pace[following], following, 0))
+            else:
+                break
     return course

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.records import Record, Suggested
-from sweeper.scheduling.base import Measured, RungState, Scheduler
+from sweeper.journal.records import Judged, Record, Suggested
+from sweeper.scheduling.base import Measured, RungState, Scheduler, in_stratum
 
 
 def stratum_name(values: Mapping[str, Any], within: Sequence[str]) -> str:
@@ -117,8 +117,26 @@ class StrataState(RungState):
         """Return whether a configuration continues from a rung, by its stratum. Changes nothing that decides."""
         return self.pool(configuration).compare(rung, configuration, metric, measured)
 
+    def decided(self, configuration: int, decision: Decision) -> None:
+        """Take in what was decided, in the configuration's stratum."""
+        self.pool(configuration).decided(configuration, decision)
+
+    def promotion(self, *, idle: bool = False) -> tuple[int, Decision] | None:
+        """Return the promotion from the highest rung of any stratum; of equals, from the stratum that began first."""
+        found = [each for pool in self._pools.values() if (each := pool.promotion(idle=idle)) is not None]
+        if not found:
+            return None
+        configuration, decision = max(found, key=lambda each: each[1].rung or 0)
+        return configuration, in_stratum(decision, self.stratum(configuration))
+
+    def never_promoted(self, rung: int, configuration: int) -> Decision:
+        """Return the decision of the configuration's stratum."""
+        return in_stratum(self.pool(configuration).never_promoted(rung, configuration), self.stratum(configuration))
+
     def apply(self, record: Record) -> None:
         """Fold one journal record in; a suggestion says what its configuration's stratum is."""
+        if isinstance(record.body, Judged):
+            self.decided(record.body.configuration, record.body.decision)
         if isinstance(record.body, Suggested):
             self._names[record.body.configuration] = stratum_name(record.body.values, self._within)
         super().apply(record)

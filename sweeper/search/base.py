@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 
 from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
-from sweeper.journal.records import Failed, Learned, Record, Reported, Suggested
+from sweeper.journal.records import Failed, Judged, Learned, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
 from sweeper.space.domains.choices import Choice, Configuration
 from sweeper.space.domains.domains import Fields, Node
@@ -135,6 +135,8 @@ class History:
                 self.learned += [(each.choices, each.value) for each in body.observations]
             case Reported() as body if body.configuration in self.trials:
                 self._reported(self.trials[body.configuration], body)
+            case Judged() as body if body.configuration in self.trials and body.status in ENDED:
+                self.trials[body.configuration].status = body.status
             case Failed(final=True) as body if body.configuration in self.trials:
                 self.trials[body.configuration].status = FAILED
 

@@ -17,13 +17,13 @@ from sweeper.core.plain import Plain
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import WITHIN
-from sweeper.scheduling.ranking import Constraint, Goal
+from sweeper.scheduling.ranking import Constraint, Goal, constraint_of
 from sweeper.scheduling.several import ranked
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.domains.domains import Fields, parse, plain
 from trainables.registry import column_label
-from trainables.registry.measured import CROSS_FITTED, larger_is_better, measured_as
+from trainables.registry.measured import CROSS_FITTED, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
@@ -89,12 +89,7 @@ class Guard(_Part):
     @property
     def constraint(self) -> Constraint:
         """The same, as schedulers know it."""
-        larger = self.min is not None
-        if self.within is not None:
-            larger = larger_is_better(self.metric) if self.mode is None else self.mode == "max"
-        return Constraint(
-            Goal(self.metric, "max" if larger else "min"), self.within, self.max if self.min is None else self.min
-        )
+        return constraint_of(self.model_dump())
 
 
 Setting = str | bool | int | float | list[float] | list[str] | None

@@ -78,6 +78,14 @@ def objective_faults(values: Mapping[str, Plain], registries: Registries) -> lis
     if (objectives or values.get("constraints")) and name != "asha":
         key = "objectives" if objectives else "constraints"
         faults.append(Fault(key, f"{name} compares one objective without constraints", "write scheduler: {name: asha}"))
+    variant = scheduler.get("variant") if isinstance(scheduler, dict) else None
+    if variant == "promotion" and (objectives or values.get("constraints")):
+        rule = "promotion compares one objective without constraints"
+        faults.append(Fault("scheduler.variant", rule, "leave variant out: the stopping variant compares several"))
+    replicates = values.get("replicates")
+    if variant == "promotion" and isinstance(replicates, dict) and replicates.get("packing") == "trials":
+        rule = "packing: trials stops and starts replicates at every rung itself, and takes the stopping variant"
+        faults.append(Fault("scheduler.variant", rule, "leave variant out, or choose another packing"))
     return faults + _contradictions(values.get("constraints"))
 
 

@@ -11,7 +11,8 @@ import datetime
 from collections.abc import Iterable, Iterator
 
 from sweeper.core.ids import trial_name
-from sweeper.journal.records import Record, Reported
+from sweeper.journal.decision import Decision
+from sweeper.journal.records import Judged, Record, Reported
 from trainables.worker.trial_reports import Row
 
 SCALAR_TABLES = ("epochs", "evaluations", "decisions")
@@ -28,6 +29,8 @@ class JournalRows:
     def project(self, record: Record) -> dict[str, list[Row]]:
         """Return the rows that `record` adds, by table; empty for a record that adds none."""
         body = record.body
+        if isinstance(body, Judged):
+            return {"decisions": [_decision_row(body.configuration, body.epoch, body.decision, record.time)]}
         if not isinstance(body, Reported):
             return {}
         rows = {
@@ -53,6 +56,10 @@ class JournalRows:
         if epoch < newest or (epoch == newest and decision.kind in kinds):
             return []
         self._decided[configuration] = (epoch, {decision.kind} | (kinds if epoch == newest else set()))
-        decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
-        said = {key: value for key, value in decision.to_dict().items() if key != "feasible"}  # the reason says it, too
-        return [{"trial": trial_name(configuration), "epoch": epoch, **said, "decided_at": decided_at}]
+        return [_decision_row(configuration, epoch, decision, time)]
+
+
+def _decision_row(configuration: int, epoch: int, decision: Decision, time: float) -> Row:
+    decided_at = datetime.datetime.fromtimestamp(time, datetime.UTC).replace(tzinfo=None)
+    said = {key: value for key, value in decision.to_dict().items() if key != "feasible"}  # the reason says it, too
+    return {"trial": trial_name(configuration), "epoch": epoch, **said, "decided_at": decided_at}

@@ -83,14 +83,17 @@ def view(
     said = [tuple(described(each.candidate)) for each in kept]
     common = [len(set(column)) == 1 and len(kept) > 1 for column in zip(*said, strict=True)]
     table = Table(box=None, pad_edge=False)
-    for heading in [*(name for name, same in zip(SAID, common, strict=True) if not same), *MEASURED]:
-        table.add_column(heading, no_wrap=True)
+    for name, same in zip(SAID, common, strict=True):
+        if not same:
+            table.add_column(name, overflow="fold")
+    for heading in MEASURED:
+        table.add_column(heading, no_wrap=True, justify="right")
     for each, words in zip(kept, said, strict=True):
         table.add_row(
             *(text for text, same in zip(words, common, strict=True) if not same),
             f"{each.epochs.mean:,.0f} ({each.share:.0%})",
             *(percent(estimate) for estimate in (each.winner, each.strata, each.winners)),
-            f"{each.regret.mean:.4f} ({each.regret.low:.4f} to {each.regret.high:.4f})",
+            f"{each.regret.mean:.4f} ± {each.regret.high - each.regret.mean:.4f}",
         )
     shared = [f"{name}: {text}" for name, text, same in zip(SAID, said[0], common, strict=True) if same]
     failed = f"; {left_out} trials that failed or never ended are left out" if left_out else ""
@@ -106,9 +109,9 @@ def view(
 
 
 def percent(estimate: Estimate) -> str:
-    """Return e.g. `47 % (40 to 54)`."""
+    """Return e.g. `47 % (40–54)`."""
     low, high = max(0.0, estimate.low), min(1.0, estimate.high)
-    return f"{estimate.mean * 100:.0f} % ({low * 100:.0f} to {high * 100:.0f})"
+    return f"{estimate.mean * 100:.0f} % ({low * 100:.0f}–{high * 100:.0f})"
 
 
 def plain(kept: Kept) -> dict[str, Any]:

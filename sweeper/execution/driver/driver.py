@@ -25,8 +25,8 @@ from sweeper.execution.driver.larger_shares import on_a_larger_share
 from sweeper.execution.driver.recorder import Fold, Recorder, Sink
 from sweeper.journal.decision import Decision
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import Attempt, Ended, Failed, Learned, Reported, Reused, Started
-from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, SweepState
+from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, Reported, Reused, Started
+from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, WAITING, SweepState
 from sweeper.scheduling.audit import decide_on
 from sweeper.scheduling.base import RungState, Scheduler
 from sweeper.search.base import Searcher, suggested_body
@@ -34,7 +34,13 @@ from sweeper.storage.mirror import SharedFolder
 from trainables.worker.hang_watchdog import last_reason
 from trainables.worker.trial_reports import NON_FINITE, TrialReport
 
-STATUS_OF_DECISION = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED, "fail": FAILED}
+STATUS_OF_DECISION = {
+    "continue": RUNNING,
+    "stop": EARLY_STOPPED,
+    "complete": COMPLETED,
+    "fail": FAILED,
+    "pause": WAITING,
+}
 
 TakenOver: TypeAlias = tuple[TrialReport, Reused]
 """A report of another sweep, and where it was reused from."""
@@ -115,7 +121,8 @@ class Driver:
         self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
         self._retries, self._slots, self._clock = retries, slots, clock
         self._searcher, self._shares = searcher, shares
-        self._queue = deque(i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
+        waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
+        self._queue = deque(i for i in waiting if not state.trials[i].paused)
         self._alone: set[int] = set()
         self._given_out = GivenOut(max_concurrent)
         self._starting: dict[int, float] = {}
@@ -153,10 +160,11 @@ class Driver:
         # It may be empty for now: what a searcher will have chosen is compared then.
         self._reusable = {} if reusable is None else reusable
         self._take_over([*self._queue])
+        self._end_pauses()
 
     def next_assignment(self) -> list[int] | None:
         """Return the configurations of the next assignment; `None` when there is none to give now."""
-        if self.closing or not self._has_room or not (self._queue or self._suggest()):
+        if self.closing or not self._has_room or not (self._promote() or self._queue or self._suggest()):
             return None
         size = 1
         if len(self.schedule.rungs) == 1 and self._searcher is None:
@@ -167,6 +175,32 @@ class Driver:
             assignment.append(self._queue.popleft())
         self._given_out.add(assignment)
         return assignment
+
+    def _promote(self) -> bool:
+        """Put the paused trial that the scheduler promotes now at the head of the queue; tell whether there is one."""
+        found = self.rungs.promotion(idle=self._idle) if len(self._given_out) < self._slots else None
+        if found is None:
+            return False
+        index, decision = found
+        trial = self.state.trials[index]
+        self._recorder.record(Judged(index, self.state.attempt, trial.epochs, WAITING, decision))
+        self._recorder.settle()
+        self._queue.appendleft(index)
+        return True
+
+    def _end_pauses(self) -> None:
+        """Stop the trials that pause when nothing is left that could promote them."""
+        if self.closing or self._given_out:
+            return
+        paused = [index for index, trial in self.state.trials.items() if trial.paused]
+        if not paused or self._waiting:
+            return
+        for index in paused:
+            epoch = self.state.trials[index].epochs
+            decision = self.rungs.never_promoted(epoch, index)
+            self._recorder.record(Judged(index, self.state.attempt, epoch, EARLY_STOPPED, decision))
+            self._checkpoints.tidy(index)
+        self._recorder.settle()
 
     @property
     def _unsuggested(self) -> range:
@@ -218,7 +252,12 @@ class Driver:
     @property
     def _waiting(self) -> int:
         """How many assignments there are to give out, at least."""
-        return len(self._queue) + len(self._unsuggested)
+        return len(self._queue) + len(self._unsuggested) + (self.rungs.promotion(idle=self._idle) is not None)
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no trial runs and none is left to begin."""
+        return not (self._given_out or self._queue or self._unsuggested)
 
     @property
     def _has_room(self) -> bool:
@@ -254,14 +293,20 @@ class Driver:
                 return True
             self._on_report(report)
         self.flush()
-        over = all(self.state.trials[index].status in ENDED for index in assignment)
+        over = all(self._is_over(index) for index in assignment)
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
         over = over or (self.winding_down is not None and any(report.evaluations for report in reports))
         if over:
             self._given_out.retire(assignment)
+            self._end_pauses()
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
+
+    def _is_over(self, index: int) -> bool:
+        """Return whether a trial has nothing to do: it has ended, or pauses at a rung."""
+        trial = self.state.trials[index]
+        return trial.status in ENDED or trial.paused
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put its configurations back in the queue, or give the failing one up."""
@@ -278,6 +323,7 @@ class Driver:
         if left:
             self._fail(left[0], failure)
         self._queue.extendleft(i for i in reversed(left) if self.state.trials[i].status not in ENDED)
+        self._end_pauses()
 
     def _taken_back(self, assignment: Sequence[int], failure: Failure) -> Failure:
         """Take an assignment back whose process has died; return what it died of, as far as can be told."""
@@ -334,10 +380,10 @@ class Driver:
         for index in reused:
             for report, source in self._reusable[index]:
                 self._on_report(report, source)
-                if self.state.trials[index].status in ENDED:
+                if self._is_over(index):
                     break
         if reused:
-            self._queue = deque(index for index in self._queue if self.state.trials[index].status not in ENDED)
+            self._queue = deque(index for index in self._queue if not self._is_over(index))
             self.flush()
 
     def _skips_epochs(self, report: TrialReport) -> bool:

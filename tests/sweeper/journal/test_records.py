@@ -72,11 +72,17 @@ WRITTEN = {
         '{"sequence":11,"kind":"failed","time":1.5,"body":{"configuration":5,"replicate":0,"attempt":1,"epoch":3,'
         '"kind":"crash","reason":"replicate 0: its process died","counts":true,"given_up":true,"final":false}}'
     ),
+    "0000000013-judged-c00006-e00003.json": (
+        '{"sequence":13,"kind":"judged","time":1.5,"body":{"configuration":6,"attempt":1,"epoch":3,'
+        '"status":"waiting","decision":{"rung":3,"kind":"continue","reason":"promoted","metric":0.5,"cutoff":null,'
+        '"competitors":8,"stratum":"mlp"}}}'
+    ),
     "0000000012-ended.json": (
         '{"sequence":12,"kind":"ended","time":1.5,"body":{"attempt":1,"outcome":"stopped","reason":"asked to"}}'
     ),
 }
-"""What release 0.1 wrote, by file name, without the line of the checksum: all kinds, with and without optional keys."""
+"""What releases wrote (all but `judged` release 0.1), by file name, without the checksum: all kinds, with and
+without optional keys."""
 
 
 @pytest.mark.parametrize("name", WRITTEN)

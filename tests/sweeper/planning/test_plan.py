@@ -10,11 +10,12 @@ import pytest
 from rich.console import Console
 
 from sweeper.planning.costs import measure_costs, measured_plan, representatives
-from sweeper.planning.plan import Cost, Range, architecture_shares, plan, simulate, takes
+from sweeper.planning.plan import Cost, Range, architecture_shares, plan, takes
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import build_spec, load_spec
 from sweeper.space.models import Resources
 from tests.sweeper.searches import searched_spec
+from tests.sweeper.simulated_plans import simulate
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 QUICKSTART_HALVING = Halving("val_nll", "min", 27, 3, 3)

@@ -12,13 +12,13 @@ import pytest
 from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
 from sweeper.journal.records import Record, Reported
-from sweeper.planning.plan import simulate
 from sweeper.results import load
 from sweeper.scheduling.audit import audit
 from sweeper.scheduling.base import decide
 from sweeper.scheduling.median_stopping import MedianStopping
 from tests.running import in_process
 from tests.sweeper.records import trial_report
+from tests.sweeper.simulated_plans import simulate
 
 RULE = MedianStopping("val_nll", "min", 12, 2, 3, 2)
 

@@ -108,7 +108,7 @@ def test_word_vectors_are_read_for_known_words(tmp_path):
     [
         ("the 1 2 3\nof 1 2\n", "line 2 has 2 numbers; 3 are expected"),
         ("the one two\n", "line 1 contains no numbers"),
-        ("xyz 1 2\n", "for none of the words"),
+        ("xyz 1 2\n", "contains none of the words"),
         (None, "are missing"),
     ],
 )

@@ -66,7 +66,7 @@ def test_work_is_left_alone():
 
 def test_what_computes_for_ever_is_ended_well_after_the_trials_own_limit():
     began = time.monotonic()
-    said = r"not come to the end of an epoch.*3 × trial_timeout = 0.6 s"
+    said = r"not finished an epoch.*3 × trial_timeout = 0.6 s"
     with pytest.raises(TrialHungError, match=said), Watchdog(None, 0.2).watching():
         compute(60)
     assert time.monotonic() - began > 0.6

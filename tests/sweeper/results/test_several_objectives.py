@@ -1,0 +1,69 @@
+"""The Pareto front holds what no finished trial beats beyond the errors, and a constraint keeps trials from the top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.several_objectives import against_constraints, final_values, front
+
+OBJECTIVES = [{"metric": "val_accuracy", "mode": "max"}, {"metric": "val_ece", "mode": "min"}]
+
+
+def asked(folder: Path, **changes: Any) -> Results:
+    """Return results whose search space was written with these keys."""
+    results = Results(folder)
+    results.__dict__["specification"] = {**results.specification, **changes}
+    return results
+
+
+def test_final_values_are_means_over_replicates_with_their_error(losses_folder):
+    results = Results(losses_folder)
+    frame = results.pandas("final").query("split == 'val' and status == 'completed'")
+    found = final_values(results, "val_ece")
+    for trial, group in frame.groupby("trial"):
+        error = group.ece.std(ddof=1) / np.sqrt(len(group)) if len(group) > 1 else 0.0
+        assert found[trial] == pytest.approx((group.ece.mean(), error))
+
+
+def test_the_front_holds_what_nothing_dominates(losses_folder):
+    found = front(asked(losses_folder, objectives=OBJECTIVES))
+    worse = set(found.values) - set(found.trials)
+    for trial in found.trials:
+        accuracy, ece = found.values[trial][0], found.values[trial][1]
+        for other in found.values:
+            a, e = found.values[other]
+            dominated = (
+                a[0] >= accuracy[0]
+                and e[0] <= ece[0]
+                and (a[0] - accuracy[0] > np.hypot(a[1], accuracy[1]) or ece[0] - e[0] > np.hypot(e[1], ece[1]))
+            )
+            assert not dominated
+    assert worse and found.finished == len(found.values)
+    assert (
+        found.lines()[0]
+        == f"Pareto front by val_accuracy, val_ece: {len(found.trials)} of {found.finished} finished trials"
+    )
+
+
+def test_a_constraint_keeps_trials_from_the_top_of_the_leaderboard(losses_folder):
+    plain = leaderboard(Results(losses_folder))
+    best = float(plain.rows[0]["val_accuracy"])
+    accuracies = {row["trial"]: row["val_accuracy"] for row in plain.finished}
+    limit = sorted(accuracies.values())[len(accuracies) // 2]
+    results = asked(losses_folder, constraints=[{"metric": "val_accuracy", "min": limit}])
+    against = against_constraints(results)
+    assert against == {trial for trial, accuracy in accuracies.items() if accuracy < limit}
+    ordered = [row["trial"] for row in leaderboard(results).finished]
+    expected = [row["trial"] for row in plain.finished]
+    assert ordered == [t for t in expected if t not in against] + [t for t in expected if t in against]
+    assert best > 0 and not against_constraints(Results(losses_folder))
+
+
+def test_one_objective_has_no_front(losses_folder):
+    assert front(Results(losses_folder)) is None

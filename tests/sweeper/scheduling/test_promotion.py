@@ -1,0 +1,152 @@
+"""Promotion follows Li et al.'s algorithm 2, and every pause, promotion and end of a pause follows from the journal."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from sweeper.journal.records import Judged
+from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import decide
+from sweeper.scheduling.promotion import Promotion
+from sweeper.scheduling.simulation import play
+from sweeper.scheduling.strata import stratified
+from tests.sweeper.records import made_record
+
+PROMOTION = Promotion("val_nll", "min", 9, 1, 3)
+
+
+def algorithm_2(values, rungs, factor, mode):
+    """One worker: yield (trial, rung) as Li et al. write it, `get_job` before every job; None when nothing is left."""
+    reached = [dict[int, float]() for _ in rungs]
+    promoted = [set[int]() for _ in rungs]
+    fresh = iter(range(len(values)))
+    while True:
+        for place in reversed(range(len(rungs) - 1)):
+            ranked = sorted(reached[place], key=lambda t: reached[place][t] if mode == "min" else -reached[place][t])
+            candidates = [t for t in ranked[: len(ranked) // factor] if t not in promoted[place]]
+            if candidates:
+                trial, to = candidates[0], place + 1
+                promoted[place].add(trial)
+                break
+        else:
+            trial, to = next(fresh, None), 0
+            if trial is None:
+                return
+        yield trial, to
+        reached[to][trial] = values[trial, to]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", range(60))
+def test_one_worker_trains_what_algorithm_2_does(seed, mode):
+    rng = np.random.default_rng(seed)
+    factor = (2, 3, 4)[seed % 3]
+    scheduler = Promotion("val_nll", mode, factor**2, 1, factor)
+    values = rng.permutation(40 * 3).reshape(40, 3).astype(float)
+    expected = list(algorithm_2(values, scheduler.rungs, factor, mode))
+    course = play(scheduler, range(40), values, np.ones(40), workers=1)
+    reached = {trial: max(place for t, place in expected if t == trial) for trial, _ in expected}
+    assert course.reached == reached
+
+
+def journal(scheduler, values, workers=3):
+    """Return the records of a sweep with `workers` at once, ends of pauses included."""
+    state, rng, records = scheduler.begin(), np.random.default_rng(0), []
+    running, fresh, at = [], iter(range(len(values))), {}
+
+    def note(kind, body):
+        records.append(made_record(len(records), kind, 0.0, body))
+        state.apply(records[-1])
+
+    def judged(trial, decision):
+        status = "waiting" if decision.kind == "continue" else "early_stopped"
+        note("judged", {"configuration": trial, "attempt": 1, "epoch": decision.rung, "status": status,
+                        "decision": decision.to_dict()})  # fmt: skip
+
+    while True:
+        while len(running) < workers:
+            found = state.promotion()
+            trial = found[0] if found else next(fresh, None)
+            if trial is None:
+                found = state.promotion(idle=True) if not running else None
+                if found is None:
+                    break
+                trial = found[0]
+            if found:
+                judged(*found)
+            running.append(trial)
+        if not running:
+            break
+        trial = running[int(rng.integers(len(running)))]
+        place = at[trial] = at.get(trial, -1) + 1
+        epoch, value = scheduler.rungs[place], float(values[trial, place])
+        decision = decide(state, trial, epoch, value)
+        body = {"configuration": trial, "epoch": epoch, "objective": value, "decision": decision.to_dict()}
+        note("report", body)
+        if decision.kind != "continue":
+            running.remove(trial)
+    for trial, place in at.items():
+        if place < len(scheduler.rungs) - 1:
+            judged(trial, state.never_promoted(scheduler.rungs[place], trial))
+    return records
+
+
+STRATA = stratified(
+    dataclasses.replace(PROMOTION, keep_at_least=1),
+    ["loss"],
+    [{"loss": {"name": ("cross_entropy", "focal", "brier")[i % 7 % 3]}} for i in range(40)],
+)
+
+
+@pytest.mark.parametrize("scheduler", [PROMOTION, STRATA])
+@pytest.mark.parametrize("seed", range(8))
+def test_an_audit_recomputes_pauses_promotions_and_ends(scheduler, seed):
+    records = journal(scheduler, np.random.default_rng(seed).random((40, 3)))
+    assert audit(scheduler, records) == (len(records), [])
+    kinds = {record.body.decision.kind for record in records}
+    assert kinds == {"continue", "pause", "stop", "complete"}
+    place = next(i for i, r in enumerate(records) if isinstance(r.body, Judged) and r.body.decision.kind == "continue")
+    body = dataclasses.replace(records[place].body, configuration=(records[place].body.configuration + 1) % 40)
+    tampered = [*records[:place], dataclasses.replace(records[place], body=body)]
+    assert audit(scheduler, tampered)[1]
+
+
+def test_replaying_half_a_journal_leads_to_the_same_next_promotion():
+    records = journal(PROMOTION, np.random.default_rng(1).random((40, 3)))
+    for cut in range(0, len(records), 7):
+        once, twice = PROMOTION.begin(), PROMOTION.begin()
+        for record in records[:cut]:
+            once.apply(record)
+        for record in [*records[:cut], *records[:cut]]:
+            twice.apply(record)
+        assert once.promotion() == twice.promotion()
+
+
+def test_small_strata_have_a_trial_that_finishes_if_the_best_is_kept():
+    records = journal(STRATA, np.random.default_rng(3).random((12, 3)))
+    ended = {r.body.decision.stratum for r in records if r.body.decision.kind == "complete"}
+    assert ended == {"cross_entropy", "focal", "brier"}
+    idle = [r.body.decision.reason for r in records if "nothing else is left" in r.body.decision.reason]
+    assert idle and all("the best 1 are kept" in reason for reason in idle)
+
+
+def test_reasons_say_place_and_quota():
+    state = PROMOTION.begin()
+    first = decide(state, 0, 1, 0.5)
+    assert (first.kind, first.reason) == (
+        "pause",
+        "val_nll 0.5 is number 1 of 1 at rung 1, of which the first 0 are promoted; it pauses",
+    )
+    for index, value in enumerate((0.5, 0.4, 0.3)):
+        state.add(1, index, value)
+    configuration, decision = state.promotion()
+    assert (configuration, decision.kind) == (2, "continue")
+    assert decision.reason == (
+        "promoted: val_nll 0.3 is number 1 of 3 at rung 1, of which the first 1 are promoted; it continues"
+    )
+    assert state.never_promoted(1, 0).reason == (
+        "never promoted: val_nll 0.5 is number 3 of 3 at rung 1, of which the first 1 are promoted; it stops"
+    )
