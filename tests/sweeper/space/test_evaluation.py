@@ -82,13 +82,13 @@ def test_a_rehearsal_leaves_out_what_its_stand_in_lacks() -> None:
 
 
 def test_a_data_set_of_ones_own_is_checked_when_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "own_digits.py").write_text(
         "from dataclasses import replace\nfrom trainables.datasets import load_dataset\n\n\n"
         "def digits():\n    data = load_dataset('digits')\n    return replace(data, further={'rotated': data.test})\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    values = {**VALUES, "dataset": "mine:digits", "evaluation": {"splits": ["val", "rotatd"]}}
+    values = {**VALUES, "dataset": "own_digits:digits", "evaluation": {"splits": ["val", "rotatd"]}}
     with pytest.raises(InvalidSearchSpace, match="did you mean 'rotated'"):
         prepare_dataset(build_spec(values))
     assert "rotated" in prepare_dataset(build_spec({**values, "evaluation": {"splits": ["val", "rotated"]}})).splits

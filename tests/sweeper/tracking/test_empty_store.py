@@ -12,9 +12,14 @@ import pytest
 from sweeper.tracking.empty_store import provide
 
 
-def described(path: Path) -> tuple[set[str], list[tuple[object, ...]], str]:
+def described(path: Path) -> tuple[list[list[str]], list[tuple[object, ...]], str]:
+    """Return what makes tables and indices, the experiments, and the revision.
+
+    MLflow copies tables when it changes them, and writes their constraints in another order each time.
+    """
     with closing(sqlite3.connect(path)) as connection:
-        tables = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+        tables = sorted(sorted(line.strip(" \t,") for line in sql.splitlines()) for (sql,) in made)
         experiments = connection.execute("SELECT experiment_id, name, lifecycle_stage FROM experiments").fetchall()
         return tables, experiments, connection.execute("SELECT version_num FROM alembic_version").fetchone()[0]
 
