@@ -56,9 +56,9 @@ class Timings:
 
     def table(self) -> Table:
         """Return the phases as a table."""
-        table = Table("phase", "seconds", "at", box=None, title="timings", title_justify="left")
-        for column in table.columns[1:]:
-            column.justify = "right"
+        table = Table("phase", box=None, title="timings", title_justify="left")
+        table.add_column("seconds", justify="right")
+        table.add_column("at", justify="right")
         for name, end, took in self.phases:
             table.add_row(name, f"{took:.2f}", f"{end:.2f}")
         return table

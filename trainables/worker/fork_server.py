@@ -99,3 +99,5 @@ if __name__ == "__main__":
     # Ctrl-C is for the driver, which ends its processes cleanly.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(socket.socket(fileno=int(sys.argv[1])))
+    # Nothing is left to flush or to close, and taking torch down takes half a second that the driver waits for.
+    os._exit(0)
