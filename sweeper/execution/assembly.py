@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -22,6 +23,7 @@ from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
+from sweeper.execution.early_imports import FOR_THE_END, import_meanwhile
 from sweeper.execution.local.executor import execute, this_machine
 from sweeper.execution.local.processes import ForkServer
 from sweeper.execution.options import RunOptions
@@ -75,7 +77,8 @@ class Parts:
         driver = self._driver(slots, None, options, [self._budget(resources)])
         self._begin(driver, options)
         with _stopped_by_signal(driver):
-            execute(driver, settings, server, slots=slots, log=self.sweep.paths.log)
+            idle = functools.partial(import_meanwhile, *FOR_THE_END)
+            execute(driver, settings, server, slots=slots, log=self.sweep.paths.log, winding_down=idle)
         return driver
 
     def _run_on_ray(self, options: RunOptions) -> Driver:
@@ -88,6 +91,7 @@ class Parts:
         from sweeper.execution.ray.view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster
 
         self.progress.stage(f"{self.sweep.name}: starting Ray")
+        import_meanwhile(*FOR_THE_END)
         with ray_session(options.address, options.cpus):
             cluster = replace(look_at_cluster(), autoscales=False) if options.address is None else look_at_cluster()
             resources, slots = share_out(self.sweep.spec.resources, cluster)

@@ -1,9 +1,12 @@
-"""Imports for the end of a run, done while trials train: nobody waits for them then."""
+"""Imports for the end of a run, done when a core is idle: while Ray starts, or while the last trial trains."""
 
 from __future__ import annotations
 
 import importlib
 import threading
+
+FOR_THE_END = ("sweeper.reporting", "scipy.stats")
+"""What the report needs: two thirds of a second that every command would wait for, were it imported at the start."""
 
 
 def import_meanwhile(*modules: str) -> threading.Thread:

@@ -19,7 +19,6 @@ from sweeper.execution.assembly import Parts
 from sweeper.execution.choice import runs_here
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
-from sweeper.execution.early_imports import import_meanwhile
 from sweeper.execution.exit_notice import last_words
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
@@ -192,7 +191,6 @@ def _drive(
             # Nothing may be left to do but to say so: the last driver died between the last report and the end.
             driven = unfinished or state.outcome is None
             if driven:
-                import_meanwhile("sweeper.reporting", "scipy.stats")
                 parts = Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, notifier)
                 driver = parts.run(options, server) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
@@ -41,6 +42,10 @@ POINTS_A_PASS = 200_000
 
 DIAGRAMS_A_CALL = 100
 """Diagrams are attached so many at a time, which bounds the number of temporary files."""
+
+DIAGRAM_SECONDS = 30.0
+"""While trials train, diagrams are drawn this often: together, since the tables' files are merged as the sweep goes on,
+and one large file is read many times as fast as what it was merged from."""
 
 ARTIFACTS_TAG = "artifacts_sequence"
 """The parent's tag with the journal record at which its artifacts were made, and the state of recalibrations then."""
@@ -95,7 +100,7 @@ class Projection:
             known = self._store.connect(description.identity, description.generation)
         self._runs = RunProjection(description, known)
         self._tail = JournalTail(self.paths.journal)
-        self._diagrams = Diagrams(self.paths)
+        self._diagrams, self._drawn_at = Diagrams(self.paths), time.monotonic()
         return True
 
     def advance(self, *, abandoned: bool = False) -> None:
@@ -108,13 +113,15 @@ class Projection:
             if self._runs.pending_points >= POINTS_A_PASS:
                 self._write(self._runs.take())
         self._write(self._runs.take(abandoned=abandoned))
-        self._draw()
+        if abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS:
+            self._draw()
 
     def attach(self) -> None:
         """Attach tables, report and reliability diagram to the parent run, unless those of this moment are there.
 
-        Recalibrations, which are not in the journal, are logged before.
+        Recalibrations, which are not in the journal, are logged before, and the last trials' diagrams drawn.
         """
+        self._draw()
         recalibrated = self._log_recalibrations()
         sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
         if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
@@ -128,6 +135,7 @@ class Projection:
 
     def _draw(self) -> None:
         """Attach the reliability diagrams of trials that have ended since."""
+        self._drawn_at = time.monotonic()
         self._diagrams.gather(self._store.drawn)
         while drawn := list(islice(self._diagrams.due(self._runs.state), DIAGRAMS_A_CALL)):
             with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -50,7 +50,15 @@ def usable_cores() -> int:
         return allowed
 
 
-def execute(driver: Driver, settings: Mapping[str, object], server: ForkServer, *, slots: int, log: Path) -> bool:
+def execute(
+    driver: Driver,
+    settings: Mapping[str, object],
+    server: ForkServer,
+    *,
+    slots: int,
+    log: Path,
+    winding_down: Callable[[], object] = lambda: None,
+) -> bool:
     """Run the driver's assignments until none is left or a stop is asked for; return whether Ctrl-C ended it.
 
     Args:
@@ -59,8 +67,9 @@ def execute(driver: Driver, settings: Mapping[str, object], server: ForkServer, 
         server: forks trial processes.
         slots: trials at once.
         log: takes what libraries print in the processes.
+        winding_down: called once, when the last trials train and a slot is free.
     """
-    loop = _Loop(driver, server, Opening(dict(settings), str(log)), slots)
+    loop = _Loop(driver, server, Opening(dict(settings), str(log)), slots, winding_down)
     with _noted_interrupts() as interrupted:
         try:
             while not interrupted and not driver.should_stop() and loop.turn():
@@ -73,8 +82,16 @@ def execute(driver: Driver, settings: Mapping[str, object], server: ForkServer, 
 class _Loop:
     """The processes at work, and those that wait for an assignment."""
 
-    def __init__(self, driver: Driver, server: ForkServer, opening: Opening, slots: int) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        server: ForkServer,
+        opening: Opening,
+        slots: int,
+        winding_down: Callable[[], object] = lambda: None,
+    ) -> None:
         self._driver, self._server, self._opening, self._slots = driver, server, opening, slots
+        self._winding_down: Callable[[], object] | None = winding_down
         self._busy: dict[Connection, TrialProcess] = {}
         self._idle: list[TrialProcess] = []
 
@@ -82,6 +99,9 @@ class _Loop:
         """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""
         while len(self._busy) < self._slots and (assignment := self._driver.next_assignment()) is not None:
             self._start(list(assignment))
+        if self._winding_down is not None and len(self._busy) < self._slots and not self._driver.wants_more:
+            self._winding_down()
+            self._winding_down = None
         if self._busy:
             for ready in wait(list(self._busy), TURN_SECONDS):
                 self._hear(self._busy[cast(Connection, ready)])
