@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import io
 import os
 import signal
@@ -15,7 +17,9 @@ from pathlib import Path
 from unittest import mock
 
 from sweeper.cli.main import main
+from sweeper.core.executors import Executor
 from sweeper.core.ids import SweepPaths
+from sweeper.execution.local.processes import ForkServer
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.records import Record
 from tests.patience import patient
@@ -59,6 +63,20 @@ def sweeper(*arguments: str | Path, cwd: Path, timeout: float = 240) -> subproce
     return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=patient(timeout))
 
 
+@functools.cache
+def _server() -> ForkServer:
+    """Return the fork server of all sweeps in this process; it costs three seconds of processor time."""
+    server = ForkServer()
+    atexit.register(server.__exit__, None, None, None)
+    return server
+
+
+@contextmanager
+def _shared_server(executor: Executor, address: str | None) -> Iterator[ForkServer | None]:
+    """Stand for `early_server`: give the server that all sweeps of this process use."""
+    yield None if executor == "ray" or address is not None else _server()
+
+
 def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in this process, which saves the imports; for tests of what it does and not of how it starts.
 
@@ -66,6 +84,7 @@ def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess
     """
     words, code = ["sweeper", *map(str, arguments)], 0
     with (
+        mock.patch("sweeper.api.commands.early_server", _shared_server),
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(io.StringIO()) as err,
