@@ -225,7 +225,24 @@ def what_if(
     seed: int = 0,
     output: str | Path | None = None,
 ) -> Shown[list[Kept]]:
-    """Replay a fully trained sweep through other schedulers; like `sweeper what-if`. Raises SweeperError."""
+    """Replay a fully trained sweep through other schedulers; like `sweeper what-if`.
+
+    Args:
+        name: of the sweep, or its folder; no trial of it was stopped early.
+        scheduler: schedulers as YAML, such as `{name: asha, reduction_factor: 2}`; ASHA by default.
+        within: strata, paths with commas such as `architecture,loss`, or `none` for one pool.
+        objective: metrics to compare by, such as `val_nll` or `val_s99:max`; the sweep's by default.
+        orders: random orders to replay.
+        trials: trials drawn for each order; all by default.
+        workers: trials that run at once.
+        by: strata to count survivors in; architecture and loss by default, where they vary.
+        judge: the metric that says which trial is the winner; on test data by default.
+        seed: of the orders.
+        output: directory or store of the sweep.
+
+    Raises:
+        SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
+    """
     from sweeper.analysis.replay.view import what_if as replayed
     from sweeper.results import load
 

@@ -28,7 +28,7 @@ from sweeper.reporting.tables import decisions_table, failures_table, trials_tab
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.overview import Overview, details, headline, overview
-from sweeper.results.several_objectives import front
+from sweeper.results.pareto import front
 from sweeper.text.durations import duration
 from sweeper.text.labels import STATUS_WORDS, plural
 

@@ -12,7 +12,7 @@ from sweeper.results import Results
 from sweeper.results.glance import glance
 from sweeper.results.leaderboard import leaderboard, objective, searcher
 from sweeper.results.overview import overview
-from sweeper.results.several_objectives import front
+from sweeper.results.pareto import front
 from sweeper.search.base import written_method
 from sweeper.space.rehearsal import notice
 from sweeper.text.cells import int_of, text_of

@@ -13,7 +13,7 @@ from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.objective import Objective
 from sweeper.journal.state import COMPLETED, FAILED
 from sweeper.results import Results
-from sweeper.results.several_objectives import against_constraints
+from sweeper.results.pareto import against_constraints
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_or_none
 from sweeper.text.labels import describe, group, in_order, label

@@ -107,7 +107,8 @@ def rank(costs: Floats, errors: Floats, violations: Floats, *, normalise: bool =
     order: list[int] = []
     if costs.shape[1] == 1:  # one objective orders its trials by itself
         order = [int(each) for each in feasible[np.argsort(costs[feasible, 0], kind="stable")]]
-        front = [int(each in set(order)) for each in range(len(costs))]
+        for each in order:
+            front[each] = 1
     else:
         remaining, number = feasible, 0
         while len(remaining):

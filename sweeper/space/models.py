@@ -17,8 +17,8 @@ from sweeper.core.plain import Plain
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.multi_objective import ranked
 from sweeper.scheduling.ranking import Constraint, Goal, constraint_of
-from sweeper.scheduling.several import ranked
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.domains.domains import Fields, parse, plain

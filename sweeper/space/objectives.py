@@ -16,9 +16,10 @@ from trainables.registry.measured import larger_is_better
 from trainables.registry.nearest import did_you_mean
 
 POSTHOC, HESSIAN = "val_posthoc_", "hessian_"
+"""How names of post-hoc metrics and of the Hessian's begin."""
 
-
-POINTS = re.compile(r"\s*([0-9.]+)\s*points?(?:\s+of\s+the\s+best)?\s*$")
+POINTS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*points?(?:\s+of\s+the\s+best)?\s*$")
+"""`0.5 points of the best`: percentage points, of which a hundred are 1."""
 
 
 def written_out(values: dict[str, Plain]) -> None:

@@ -122,7 +122,10 @@ class SqliteStore(ClientStore):
 
     def _open_experiment(self) -> str:
         with self._session() as session:
-            asked = "SELECT experiment_id, artifact_location, lifecycle_stage FROM experiments WHERE name = ?"
+            asked = (
+                "SELECT experiment_id, artifact_location, lifecycle_stage FROM experiments "
+                "WHERE name = ? AND workspace = 'default'"
+            )
             found = session.execute(asked, (self._experiment,)).fetchone()
             if found is None and self._artifact_location is not None:
                 now = int(time.time() * 1000)

@@ -100,7 +100,7 @@ meta device a second, because it imports torch's compiler."""
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves weights as memory gave them: a check of shapes needs no random numbers, and must not use any up."""
+    """Leaves weights undrawn: on the meta device they hold nothing, and drawing them imports torch's compiler."""
 
     _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_})
 
@@ -119,14 +119,15 @@ class _Undrawn(TorchFunctionMode):
 def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]) -> str | None:
     """Return why a configuration's architecture cannot be trained on a data set, or `None`.
 
-    The network is built, without drawing weights, and called with two samples: computed where it is small, on
-    PyTorch's meta device, which knows shapes only, where it is large. Meant to run once before a sweep starts.
-    Pretrained weights are not loaded.
+    The network is built and called with two samples: computed where it is small, on PyTorch's meta device, which knows
+    shapes only, where it is large. Meant to run once before a sweep starts. Pretrained weights are not loaded, and the
+    global generators stay as they are.
     """
     described = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
     try:
-        with _Undrawn():
-            model, data = _placed(dataset, described, "meta")
+        with torch.random.fork_rng(devices=[]):
+            with _Undrawn():
+                model, data = _placed(dataset, described, "meta")
             if "follows_data" in ARCHITECTURES[str(architecture["name"])].tags:
                 return None  # what it computes is in the data, which the meta device does not hold
             if sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:

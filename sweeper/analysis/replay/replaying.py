@@ -22,6 +22,7 @@ from sweeper.scheduling import SCHEDULERS, Scheduler
 from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import stratified, stratum_name
 from sweeper.text.labels import plural
+from trainables.registry.measured import larger_is_better
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +53,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over orders, with its 95 % interval."""
+    """A mean over orders, with its 95 % interval: how far random orders of these trials go, not seeds or data."""
 
     mean: float
     low: float
@@ -120,7 +121,7 @@ def replay(
         samples: trials of each order, drawn without replacement; all of them by default.
         workers: trials that run at once.
         seed: of the orders.
-        judge: what a trial is worth, small for good; the first of `curves.JUDGES` that was measured by default.
+        judge: the metric that says what a trial is worth; the first of `curves.JUDGES` that was measured by default.
 
     Raises:
         SweeperError: there are fewer trials than asked for, or something was not measured.
@@ -132,9 +133,10 @@ def replay(
             f"{plural(size, 'trial')} of each order are more than the {available} that ran to their end",
             "ask for fewer, or train a larger sweep in full",
         )
-    worth = curves.last(curves.judge(judge))
+    judged = curves.judge(judge)
+    worth = curves.last(judged) * (-1 if larger_is_better(judged) else 1)
     if not np.isfinite(worth).any():
-        raise SweeperError(f"no trial has a finite {curves.judge(judge)}", "name another metric with --judge")
+        raise SweeperError(f"no trial has a finite {judged}", "name another metric with --judge")
     worth = np.where(np.isfinite(worth), worth, np.inf)
     strata = np.array([stratum_name(values, by) for values in curves.configurations])
     rng = np.random.default_rng(seed)

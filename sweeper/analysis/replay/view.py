@@ -101,9 +101,9 @@ def view(
         *(["; ".join(shared) + "."] if shared else []),
         f"{orders} random orders of {size} trials, the same for each line; in parentheses 95 % intervals over orders, "
         f"not over seeds or data{failed}.",
-        f"Winner: the trial with the least {judge} at its end; kept: it reaches the last epoch. "
+        f"Winner: the trial with the best {judge} at its end; kept: it reaches the last epoch. "
         f"Strata: {', '.join(by)}.",
-        f"Regret: {judge} of the survivor with the best objective, less the winner's.",
+        f"Regret: how much worse {judge} is of the survivor with the best objective than of the winner.",
     )
     return Group(table, *(Text(note, style="dim") for note in notes))
 

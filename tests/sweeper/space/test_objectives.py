@@ -79,6 +79,7 @@ def test_several_objectives_and_constraints_make_a_ranking():
         (["constraints=[{metric: val_accuracy}]"], "has one of within, min and max, not none"),
         (["constraints=[{metric: val_accuracy, within: 1, min: 0.5}]"], "not within and min"),
         (["constraints=[{metric: val_accuracy, within: a bit}]"], "is neither a number nor points"),
+        (["constraints=[{metric: val_accuracy, within: 1.2.3 points}]"], "is neither a number nor points"),
         (["constraints=[{metric: val_accuracy, min: 90}]"], "val_accuracy lies in [0, 1], never at 90"),
         (
             ["constraints=[{metric: val_ece, min: 0.2}, {metric: val_ece, max: 0.1}]"],

@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 from trainables.datasets import DataSet, Split, batch_fault, load_dataset
-from trainables.models import build_for, fit_fault
+from trainables.models import ARCHITECTURES, build_for, fit_fault
 
 
 def digits(name="digits"):
@@ -71,3 +72,25 @@ def test_the_check_does_not_import_the_compiler():
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_check_uses_up_no_random_numbers():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    assert fit_fault(digits(), {"name": "mlp"}) is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_weights_are_drawn_where_a_network_is_computed(monkeypatch):
+    """A network may compute with its weights when it is built, e.g. divide them by their singular values."""
+
+    def build(input_shape, classes):
+        layer = torch.nn.Linear(64, classes)
+        if layer.weight.device.type != "meta":
+            drawn = torch.empty(classes, 64).fill_(torch.nan).normal_()
+            torch.linalg.svdvals(drawn)
+        return torch.nn.Sequential(torch.nn.Flatten(), layer)
+
+    component = replace(ARCHITECTURES["mlp"], name="normalised", build=build, hyperparameters=())
+    monkeypatch.setitem(ARCHITECTURES._components, "normalised", component)
+    assert fit_fault(digits(), {"name": "normalised"}) is None

@@ -53,6 +53,16 @@ def test_one_worker_keeps_what_a_plain_loop_keeps(curves):
     assert found.regret.mean == pytest.approx(np.mean(regrets))
 
 
+def test_a_judge_that_should_be_large_has_its_largest_as_the_winner(curves):
+    found = replay(curves, [Candidate(ASHA)], by=BY, orders=40, workers=1, seed=5, judge="test_accuracy")[0]
+    rng = np.random.default_rng(5)
+    kept = [survivors(curves, rng.permutation(len(curves.trials)), 3) for _ in range(40)]
+    accuracy, final = curves.last("test_accuracy"), curves.last("val_nll")
+    regrets = [accuracy.max() - accuracy[min(each, key=lambda trial: final[trial])] for each in kept]
+    assert found.regret.mean == pytest.approx(np.mean(regrets))
+    assert found.regret.mean >= 0
+
+
 def test_without_stopping_everything_is_kept_and_everything_is_paid(curves):
     found = replay(curves, [Candidate({"name": "none"})], by=BY, orders=5)[0]
     assert (found.share, found.winner.mean, found.strata.mean, found.winners.mean) == (1, 1, 1, 1)

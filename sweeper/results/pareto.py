@@ -37,10 +37,11 @@ class Front:
     def lines(self) -> list[str]:
         """Return the front in sentences: a heading, a line for each trial, and the hypervolume."""
         names = ", ".join(goal.metric for goal in self.goals)
-        found = [f"Pareto front by {names}: {len(self.trials)} of {self.finished} finished trials"]
+        errors = " (mean ± standard error)" if any(error for each in self.values.values() for _, error in each) else ""
+        found = [f"Pareto front by {names}: {len(self.trials)} of {self.finished} finished trials{errors}"]
         for trial in self.trials:
             shown = (
-                f"{goal.metric} {mean:.4g}" + (f" (95 % ± {1.96 * error:.2g})" if error else "")
+                f"{goal.metric} {mean:.4g}" + (f" ± {error:.2g}" if error else "")
                 for goal, (mean, error) in zip(self.goals, self.values[trial], strict=True)
             )
             found.append(f"  {trial}: {', '.join(shown)}")

@@ -7,7 +7,7 @@ the n of them, counted from 0, is at most n / reduction_factor; the first one al
 Syne Tune 0.16's MOASHA follows the same rule. It departs in the order that it ranks by: its NonDominatedPriority
 returns the sorted trials' indices where their ranks are meant, and its ε-net ranks where an order is meant, so what
 becomes of a trial there depends on when the worst one came. With priorities that are ranks the decisions are equal
-(`tests/sweeper/scheduling/test_several.py`), without standard errors and constraints and with raw distances.
+(`tests/sweeper/scheduling/test_multi_objective.py`), without standard errors and constraints and with raw distances.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from sweeper.journal.records import Record
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.audit import audit, decide_on
 from sweeper.scheduling.base import decide
+from sweeper.scheduling.multi_objective import RankedHalving, ranked
 from sweeper.scheduling.ranking import Constraint, Goal
-from sweeper.scheduling.several import RankedHalving, ranked
 from tests.sweeper.records import made_record, trial_report
 
 TWO = (Goal("val_ece"), Goal("val_nll"))
