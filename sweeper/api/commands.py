@@ -56,6 +56,7 @@ def run(
     reuse_from: str | Sequence[str] = (),
     wait_for_nodes: float = 30.0,
     notify: Sequence[str] = (),
+    allow_notify: bool = False,
 ) -> FinishedRun:
     """Run a sweep from a search space to its report; like `sweeper run`.
 
@@ -74,6 +75,7 @@ def run(
         reuse_from: reuse trials of this sweep, or these, only.
         wait_for_nodes: minutes to wait for the autoscaler to add the first node.
         notify: webhooks and commands to notify.
+        allow_notify: send the notifications that the search space file asks for; remembered for its folder.
 
     Raises:
         SweeperError: nothing was started; the message says every fault and its remedy.
@@ -93,6 +95,7 @@ def run(
             reuse_from=[reuse_from] if isinstance(reuse_from, str) else reuse_from,
             wait_for_nodes=60 * wait_for_nodes,
             notify=notify,
+            allow_notify=allow_notify,
             progress=_progress(),
             executor=executor,
         )
@@ -113,6 +116,8 @@ def resume(
     executor: Executor = "auto",
     wait_for_nodes: float = 30.0,
     notify: Sequence[str] = (),
+    allow_notify: bool = False,
+    trust: bool = False,
 ) -> FinishedRun:
     """Resume an interrupted sweep; like `sweeper resume`.
 
@@ -129,6 +134,8 @@ def resume(
         executor: as of `run`.
         wait_for_nodes: as of `run`.
         notify: as of `run`.
+        allow_notify: as of `run`.
+        trust: run the code that came with the sweep's folder, though this user has not run it before.
 
     Raises:
         SweeperError: there is no such sweep, or somebody else drives it.
@@ -149,6 +156,8 @@ def resume(
             settings=overrides(set),
             wait_for_nodes=60 * wait_for_nodes,
             notify=notify,
+            allow_notify=allow_notify,
+            trust=trust,
             progress=_progress(),
             executor=executor,
         )
@@ -274,6 +283,7 @@ def recalibrate(
     method: str | Sequence[str] = (),
     options: Mapping[str, object] | Sequence[str] = (),
     bins: int | Sequence[int] = (),
+    trust: bool = False,
     output: str | Path | None = None,
 ) -> Shown[Recalibrated]:
     """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions; like `sweeper recalibrate`.
@@ -283,6 +293,7 @@ def recalibrate(
         method: one or several.
         options: of the methods, `{"objective": "ece"}` or `{"temperature.objective": "ece"}`.
         bins: numbers of bins for calibration errors; by default the sweep's.
+        trust: as of `resume`.
         output: directory or store of the sweep.
 
     Raises:
@@ -296,7 +307,9 @@ def recalibrate(
     place = _output(output)
     methods = [method] if isinstance(method, str) else list(method)
     counts = [bins] if isinstance(bins, int) else list(bins)
-    done = recalibrate_sweep(*here(name, place), methods, overrides(options), counts, lambda sweep: nullcontext(None))
+    done = recalibrate_sweep(
+        *here(name, place), methods, overrides(options), counts, lambda sweep: nullcontext(None), trust=trust
+    )
     publish(name, place)
     return Shown(done, Text("\n".join(done.lines())))
 
@@ -312,6 +325,7 @@ def submit(
     mlflow: bool = True,
     ship_code: bool = True,
     wait_for_nodes: float = 30.0,
+    allow_notify: bool = False,
 ) -> Submitted:
     """Run a sweep on a remote cluster; like `sweeper submit`. The returned object follows and stops it.
 
@@ -325,6 +339,7 @@ def submit(
         mlflow: as of `run`.
         wait_for_nodes: as of `run`.
         ship_code: ship the local code with the job, or run the code in the cluster's image.
+        allow_notify: as of `run`.
 
     Raises:
         SweeperError: the cluster does not answer, or the search space is at fault; nothing was started.
@@ -340,7 +355,7 @@ def submit(
     cluster = connect(address)
     known = {sweep.name for sweep in cluster.sweeps()}
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    request = Request(_output(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes)
+    request = Request(_output(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes, allow_notify)
     return Submitted(cluster, *submit_sweep(cluster, str(space), name, known.__contains__, request))
 
 

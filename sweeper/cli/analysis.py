@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from sweeper.cli.common import RESULTS, Name, Output, show
+from sweeper.cli.common import RESULTS, Name, Output, Trust, show
 from sweeper.cli.completion import complete_sweep
 from sweeper.remote.reach import all_here, here
 
@@ -142,6 +142,7 @@ def recalibrate(
         list[int] | None,
         typer.Option(help="Number of bins for calibration errors; repeatable.", show_default="the sweep's"),
     ] = None,
+    trust: Trust = False,
     output: Output = RESULTS,
 ) -> None:
     """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions. Nothing is retrained.
@@ -154,7 +155,7 @@ def recalibrate(
     console = Console(stderr=True, highlight=False)
     showing = partial(RecalibrationProgress, console)
     copy, folder = here(name, output)
-    done = recalibrate_sweep(copy, folder, method or [], option or [], bins or [], showing)
+    done = recalibrate_sweep(copy, folder, method or [], option or [], bins or [], showing, trust=trust)
     publish(name, output)
     for line in done.lines():
         typer.echo(line, err=True)

@@ -44,6 +44,12 @@ Address = Annotated[
     str | None, typer.Option(envvar="RAY_ADDRESS", help="Address of a Ray cluster.", show_default="start one here")
 ]
 Cpus = Annotated[int | None, typer.Option(min=1, help="CPU cores to use on this machine.", show_default="all")]
+AllowNotify = Annotated[
+    bool, typer.Option("--allow-notify", help="Send what the file's notify asks for; remembered for its directory.")
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run the code that came with the sweep; remembered for this code.")
+]
 RunsOn = Annotated[
     Executor,
     typer.Option(
@@ -57,7 +63,9 @@ WaitForNodes = Annotated[
 ]
 Notify = Annotated[
     list[str] | None,
-    typer.Option(help="Notify on completion, failure or exhausted budget: '${WEBHOOK}' or a command; repeatable."),
+    typer.Option(
+        help="Notify on completion, failure or exhausted budget: '${SWEEP_WEBHOOK}' or a command; repeatable."
+    ),
 ]
 Timed = Annotated[bool, typer.Option("--timings", help="Print how long each phase took, in seconds.")]
 RESULTS = "results"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeper.cli.common import Space, WaitForNodes
+from sweeper.cli.common import AllowNotify, Space, WaitForNodes
 from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import connect
 
@@ -65,6 +65,7 @@ def submit(
         bool, typer.Option("--wait", help="Follow the log until the sweep ends, and exit with its status.")
     ] = False,
     wait_for_nodes: WaitForNodes = 30.0,
+    allow_notify: AllowNotify = False,
 ) -> None:
     """Run a sweep on a remote cluster. Results go to an object store or a shared directory."""
     from sweeper.remote.submission import Request
@@ -72,7 +73,7 @@ def submit(
 
     cluster = connect(address)
     known = {sweep.name for sweep in cluster.sweeps()}
-    request = Request(output, tracking_uri, no_mlflow, ship_code, settings or [], wait_for_nodes)
+    request = Request(output, tracking_uri, no_mlflow, ship_code, settings or [], wait_for_nodes, allow_notify)
     sweep, job = submit_sweep(cluster, space, name, known.__contains__, request)
     _say_submitted(cluster, sweep, job)
     if wait:
@@ -113,17 +114,28 @@ def token(file: Annotated[Path, typer.Argument(help="File to write; only you can
     typer.echo(f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file.resolve()}", err=True)
 
 
-def resume_remotely(name: str, address: str, *, failed: bool, settings: list[str], wait_for_nodes: float) -> None:
+def resume_remotely(
+    name: str,
+    address: str,
+    *,
+    failed: bool,
+    settings: list[str],
+    wait_for_nodes: float,
+    trust: bool = False,
+    allow_notify: bool = False,
+) -> None:
     """Submit a driver that resumes a sweep, with the output and tracking store it was submitted with."""
-    from sweeper.remote.submission import Request, submit_resume
+    from sweeper.remote.submission import Request, submit_resume, submitter
 
     cluster = connect(address)
     sweep = cluster.sweep(name)
     if not sweep.ended:
         raise SweeperError(f"the sweep {name!r} is already {sweep.state}", f"see `sweeper status --address {address}`")
+    own = sweep.submitter == submitter()
     request = Request(
-        sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes
-    )
+        sweep.output, sweep.tracking_uri, sweep.no_mlflow, settings=settings, wait_for_nodes=wait_for_nodes,
+        trust=trust or own, allow_notify=allow_notify or own,
+    )  # fmt: skip
     _say_submitted(cluster, sweep.name, submit_resume(cluster, sweep.name, request, failed=failed))
 
 

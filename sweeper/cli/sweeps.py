@@ -12,6 +12,7 @@ from sweeper.cli import remote as cli_remote
 from sweeper.cli.common import (
     RESULTS,
     Address,
+    AllowNotify,
     Cpus,
     Name,
     NoMlflow,
@@ -22,6 +23,7 @@ from sweeper.cli.common import (
     Space,
     Timed,
     Tracking,
+    Trust,
     WaitForNodes,
     finish,
     show,
@@ -60,6 +62,7 @@ def run(
     ] = None,
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
+    allow_notify: AllowNotify = False,
     timings: Timed = False,
 ) -> None:
     """Run a sweep: train the search space's configurations and write tables and a report."""
@@ -80,6 +83,7 @@ def run(
         reuse_from=reuse_from or (),
         wait_for_nodes=wait_for_nodes,
         notify=notify or (),
+        allow_notify=allow_notify,
     )
     finish(done, timings)
 
@@ -103,6 +107,8 @@ def resume(
     executor: RunsOn = "auto",
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
+    allow_notify: AllowNotify = False,
+    trust: Trust = False,
     timings: Timed = False,
 ) -> None:
     """Resume an interrupted sweep. Finished trials are kept; the others continue from their checkpoints."""
@@ -113,7 +119,10 @@ def resume(
             raise SweeperError(
                 "--notify works only for sweeps driven from this machine", "put it into the sweep: --set 'notify=[…]'"
             )
-        cli_remote.resume_remotely(name, address, failed=failed, settings=settings or [], wait_for_nodes=wait_for_nodes)
+        cli_remote.resume_remotely(
+            name, address, failed=failed, settings=settings or [], wait_for_nodes=wait_for_nodes,
+            trust=trust, allow_notify=allow_notify,
+        )  # fmt: skip
         return
     done = commands.resume(
         name,
@@ -128,6 +137,8 @@ def resume(
         executor=executor,
         wait_for_nodes=wait_for_nodes,
         notify=notify or (),
+        allow_notify=allow_notify,
+        trust=trust,
     )
     finish(done, timings)
 

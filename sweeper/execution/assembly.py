@@ -30,6 +30,7 @@ from sweeper.execution.options import RunOptions
 from sweeper.execution.reuse import reusable_trials
 from sweeper.execution.warm_start import lessons
 from sweeper.journal.journal import read_journal
+from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.prometheus import METRICS, MetricsSink, Publish
@@ -39,6 +40,7 @@ from sweeper.planning.prices import price_from
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
 from sweeper.space.models import Budget, Resources
+from sweeper.space.user_code import kept_archive
 from sweeper.storage.lease import Lease
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep
@@ -62,6 +64,7 @@ class Parts:
     mirror: Mirror | SharedFolder
     dataset: DataSet
     worked: WorkingTime
+    spending: Spending
     notifier: Notifier
 
     def run(self, options: RunOptions, server: ForkServer | None) -> Driver:
@@ -114,7 +117,8 @@ class Parts:
             peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
             shared: Sequence[Controller] = [watch, peers] if options.address else []
             controllers = [self._budget(resources), *shared]
-            driver = self._driver(slots, shares, options, controllers, [metrics] if options.address else [])
+            sinks = [metrics] if options.address else []
+            driver = self._driver(slots, shares, options, controllers, sinks, gpu=resources["gpu"])
             self._begin(driver, options)
             if cluster.autoscales:
                 watch.see(cluster)
@@ -134,7 +138,7 @@ class Parts:
 
     def _budget(self, resources: Mapping[str, float]) -> BudgetWatch:
         limits, told = self.sweep.spec.budget or Budget(), self.notifier.budget_reached
-        return BudgetWatch(limits, self.state, self.worked, resources, os.environ, tell=told)
+        return BudgetWatch(limits, self.spending, self.worked, resources, os.environ, tell=told)
 
     def take_up(self, options: RunOptions) -> Driver:
         """Take up a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
@@ -165,6 +169,7 @@ class Parts:
             self.state,
             self.sweep.spec.schedule,
             publish,
+            spending=self.spending,
             samples_per_epoch=len(self.dataset.train) * self.sweep.spec.replicates.count,
             gpu=resources["gpu"],
             gpu_hour_price=price_from(os.environ) if named is None else named,
@@ -177,6 +182,7 @@ class Parts:
         options: RunOptions,
         controllers: Sequence[Controller] = (),
         more_sinks: Sequence[Sink] = (),
+        gpu: float = 0.0,
     ) -> Driver:
         spec, paths = self.sweep.spec, self.sweep.paths
         kind = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
@@ -189,11 +195,12 @@ class Parts:
             journal=self.mirror.journal(),
             keeper=self.mirror,
             shares=shares,
+            gpu=gpu,
             state=self.state,
             rungs=self.rungs,
             sinks=[self.tables, self.progress, self.notifier, *more_sinks],
-            controllers=[_Heartbeat(self.lease), *controllers],
-            folds=[self.worked],
+            controllers=[_Heartbeat(self.lease, self.mirror), *controllers],
+            folds=[self.worked, self.spending],
             retries=spec.retries,
             failed_too=options.failed_too,
             slots=slots,
@@ -204,14 +211,15 @@ class Parts:
 
 
 class _Heartbeat:
-    """Renews the driver's lease on every turn."""
+    """Renews the driver's lease on every turn, and ends the driver of a sweep that another has taken over."""
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+    def __init__(self, lease: Lease, mirror: Mirror | SharedFolder) -> None:
+        self._lease, self._mirror = lease, mirror
 
     def tick(self, situation: Situation) -> Directive:
-        """Renew the heartbeat; ask for nothing."""
+        """Renew the heartbeat; ask for nothing. Raises LeaseLostError."""
         self._lease.beat()
+        self._mirror.require()
         return Directive()
 
 
@@ -258,7 +266,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,
         "hang_seconds": spec.hang_timeout,
-        "extensions": paths.extensions.read_bytes() if paths.extensions.is_file() else None,
+        "extensions": kept_archive(paths),
     }
 
 

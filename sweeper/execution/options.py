@@ -30,6 +30,8 @@ class RunOptions:
         settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.amendments`.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
         notify: webhooks and commands to tell of this run, besides those of the search space.
+        trust: on resume, run the code that came with the sweep's folder.
+        allow_notify: send the notifications that a file asks for, from now on.
         progress: what shows the run while it lasts.
         timings: takes how long each phase takes.
     """
@@ -46,6 +48,8 @@ class RunOptions:
     reuse_from: Sequence[str] = ()
     wait_for_nodes: float = PATIENCE_SECONDS
     notify: Sequence[str] = ()
+    trust: bool = False
+    allow_notify: bool = False
     progress: type[Progress] = Progress
     executor: Executor = "auto"
     timings: Timings = field(default_factory=Timings)

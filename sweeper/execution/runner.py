@@ -27,6 +27,7 @@ from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
 from sweeper.journal.journal import read_journal
+from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.notifications.notifier import Notifier
 from sweeper.planning.lane_notes import lane_notes
@@ -34,7 +35,15 @@ from sweeper.planning.preparation import dataset_facts, prepare_dataset
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
-from sweeper.space.notify import Target, option_notifications, resolve_targets
+from sweeper.space.notify import (
+    Target,
+    asked_by_file,
+    folder_of,
+    option_notifications,
+    remember_allowed,
+    require_allowed,
+    resolve_targets,
+)
 from sweeper.space.rehearsal import rehearsal_name
 from sweeper.space.suggested import configurations_of
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
@@ -96,6 +105,8 @@ def _run_with(
     options: RunOptions,
 ) -> Outcome:
     spec = load_spec(space, overrides, rehearse=options.rehearse)
+    asked = [] if isinstance(space, Mapping) else asked_by_file(spec.notify, overrides)
+    require_allowed(asked, folder_of(space), allowed=options.allow_notify)
     server = server if runs_here(options, spec.resources) else None
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
@@ -123,6 +134,7 @@ def _run_with(
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
     keep(own, sweep.paths)
     with mirror_of(sweep.paths, place) as mirror:
+        remember_allowed(spec.notify, mirror.location)
         outcome = _drive(sweep, dataset, options, mirror, targets, server)
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
 
@@ -142,7 +154,9 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
     ):
         sweep = amend(open_sweep(name, place.folder), options.settings)
         server = running if runs_here(options, sweep.spec.resources) else None
-        take_up_kept(sweep.paths)
+        take_up_kept(sweep.paths, sweep.spec, trust=options.trust)
+        asked = asked_by_file(sweep.spec.notify, options.settings)
+        require_allowed(asked, mirror.location, allowed=options.allow_notify)
         targets = notification_targets(sweep.spec, options)
         return _drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets, server)
 
@@ -172,11 +186,12 @@ def _drive(
         notes = discard_damaged(paths, mirror) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), schedule.begin()
         sweep = replace(sweep, configurations=configurations_of(sweep.spec, state.suggested))
-        worked = WorkingTime()
+        worked, spending = WorkingTime(), Spending()
         for record in read_journal(paths.journal):
             state.apply(record)
             rungs.apply(record)
             worked.apply(record)
+            spending.apply(record)
         if notes:
             remove_checkpoints_ahead(paths, state)
         tables = _open_tables(sweep, dataset.classes, mirror)
@@ -191,7 +206,7 @@ def _drive(
             # Nothing may be left to do but to say so: the last driver died between the last report and the end.
             driven = unfinished or state.outcome is None
             if driven:
-                parts = Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, notifier)
+                parts = Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, spending, notifier)
                 driver = parts.run(options, server) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing
                 notes += [f"stopped: {reason}"] if reason else []

@@ -8,7 +8,8 @@ way, in SQL.
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol, TypeAlias
 
 from sweeper.core.objective import Mode, score
 from sweeper.journal.state import COMPLETED, FAILED, SweepState, TrialState
@@ -18,22 +19,55 @@ Rank: TypeAlias = tuple[int, float, int]
 configuration's index: the best trial has the largest."""
 
 
-def best_trial(state: SweepState, mode: Mode) -> TrialState | None:
+class Judging(Protocol):
+    """The part of a scheduler that says which of two trials is better."""
+
+    @property
+    def mode(self) -> Mode:
+        """Whether the objective should be small, `min`, or large, `max`."""
+
+    def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
+        """Return the complete trials that keep to the sweep's constraints, by what they measured of them."""
+
+
+def best_trial(state: SweepState, judging: Judging) -> TrialState | None:
     """Return the best trial: a completed one if there is any; `None` where nothing has been measured.
 
     Args:
         state: of the sweep. Trials that failed are never the best, nor is one whose objective is not a number.
-        mode: whether the objective should be small, `min`, or large, `max`.
+        judging: the sweep's scheduler.
     """
-    ranks = [rank for trial in state.trials.values() if (rank := rank_of(trial, mode)) is not None]
-    return state.trials[-max(ranks)[2]] if ranks else None
+    best = best_rank(state, judging, state.trials)
+    return state.trials[-best[2]] if best is not None else None
 
 
-def rank_of(trial: TrialState, mode: Mode) -> Rank | None:
-    """Return how good a trial is among those of its sweep; `None` for one that cannot be the best."""
+def best_rank(state: SweepState, judging: Judging, configurations: Iterable[int]) -> Rank | None:
+    """Return the rank of the best of these trials; `None` where none of them can be the best."""
+    against = against_constraints(state, judging)
+    ranks = (rank_of(state.trials[index], judging.mode, against) for index in configurations)
+    return max((rank for rank in ranks if rank is not None), default=None)
+
+
+def against_constraints(state: SweepState, judging: Judging) -> set[int]:
+    """Return the complete trials that break the sweep's constraints beside all that are complete by now.
+
+    `within 0.5 points of the best` asks for more when a better one comes. A journal that does not say what was measured
+    says how it was when the trial was complete.
+    """
+    completed = {index: trial for index, trial in state.trials.items() if trial.status == COMPLETED}
+    measured = {index: trial.constrained for index, trial in completed.items() if trial.constrained is not None}
+    told = {index for index, trial in completed.items() if trial.constrained is None and not trial.feasible}
+    return told | (measured.keys() - judging.keeping(measured)) if measured else told
+
+
+def rank_of(trial: TrialState, mode: Mode, against: Collection[int] = ()) -> Rank | None:
+    """Return how good a trial is among those of its sweep; `None` for one that cannot be the best.
+
+    `against` are the complete trials that break the sweep's constraints.
+    """
     if trial.status == FAILED or trial.objective is None or not math.isfinite(trial.objective):
         return None
-    completed = (1 + trial.feasible) * (trial.status == COMPLETED)
+    completed = (2 - (trial.configuration in against)) * (trial.status == COMPLETED)
     return completed, score(trial.objective, mode), -trial.configuration
 
 

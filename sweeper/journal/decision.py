@@ -23,7 +23,9 @@ class Decision:
         cutoff: the value it was compared with, or `None` when there was none.
         competitors: how many trials had reached the rung before it.
         stratum: the stratum within which it was compared; `None` where all trials compete in one pool.
-        feasible: whether a trial that is complete keeps to the sweep's constraints; it is the best only then.
+        feasible: whether a trial that is complete keeps to the sweep's constraints, beside those complete before it.
+        constrained: what a complete trial measured of the constraints' metrics, means over replicates; `None` where
+            there are no constraints.
     """
 
     rung: int | None
@@ -34,6 +36,7 @@ class Decision:
     competitors: int
     stratum: str | None = None
     feasible: bool = True
+    constrained: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.metric is not None and not math.isfinite(self.metric):
@@ -42,7 +45,7 @@ class Decision:
 
     def to_dict(self) -> dict[str, object]:
         """Return the decision as plain JSON values; what older journals lack is left out where it says nothing."""
-        unsaid = {"stratum": None, "feasible": True}
+        unsaid = {"stratum": None, "feasible": True, "constrained": None}
         return {key: value for key, value in vars(self).items() if key not in unsaid or value != unsaid[key]}
 
     @staticmethod
@@ -57,4 +60,5 @@ class Decision:
             fields["competitors"],
             fields.get("stratum"),
             fields.get("feasible", True),
+            fields.get("constrained"),
         )

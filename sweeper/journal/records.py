@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from sweeper.core.ids import trial_name
 from sweeper.journal.decision import Decision
-from trainables.worker.trial_reports import TrialReport, numbered_texts
+from trainables.worker.trial_reports import TrialReport, named_share, numbered_texts
 
 Json: TypeAlias = Mapping[str, Any]
 """A JSON object as it comes from a file."""
@@ -178,6 +178,7 @@ class ReplicateReported(_ReportBody):
             "device": report.device,
             "packing": report.packing,
             "wall_seconds": report.wall_seconds,
+            **named_share(report.gpu),
             "epochs": list(report.epochs),
             "evaluations": list(report.evaluations),
         }
@@ -228,6 +229,7 @@ class Reported(_ReportBody):
             "device": report.device,
             "packing": report.packing,
             "wall_seconds": report.wall_seconds,
+            **named_share(report.gpu),
             "epochs": list(report.epochs),
             "evaluations": list(report.evaluations),
             **numbered_texts("replicate_errors", report.replicate_errors),

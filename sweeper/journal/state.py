@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +106,7 @@ class TrialState:
         reused_from, reused_epochs: the sweep whose reports were taken over, and up to which epoch.
         objective: the last judged value of the sweep's objective (mean over replicates).
         feasible: whether it kept to the sweep's constraints when it was complete.
+        constrained: what it measured of their metrics then; `None` without constraints, or in journals that lack it.
         paused: whether it waits at a rung for the scheduler to promote or to stop it.
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
@@ -130,6 +131,7 @@ class TrialState:
     reused_epochs: int | None = None
     objective: float | None = None
     feasible: bool = True
+    constrained: Mapping[str, float] | None = None
     paused: bool = False
     attempt: int = 0
     failures: int = 0
@@ -274,7 +276,7 @@ class SweepState:
         trial.replicate_errors.update(report.replicate_errors)
         if decision is not None and trial.status in ENDED:
             trial.stop_kind, trial.stop_reason = report.failure_kind or decision.kind, decision.reason
-            trial.feasible = decision.feasible
+            trial.feasible, trial.constrained = decision.feasible, decision.constrained
             trial.stop_rung = decision.rung if trial.status == EARLY_STOPPED else None
             trial.error = decision.reason if trial.status == FAILED else None
         for replicate in trial.replicates.values():

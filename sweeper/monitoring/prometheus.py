@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from sweeper.journal.records import Record, Reported
+from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.base import Scheduler
@@ -52,6 +53,7 @@ class MetricsSink:
         schedule: Scheduler,
         publish: Publish,
         *,
+        spending: Spending,
         samples_per_epoch: int,
         gpu: float,
         gpu_hour_price: float | None = None,
@@ -65,14 +67,16 @@ class MetricsSink:
             state: of all trials, kept up to date by the driver.
             schedule: gives rungs and objective.
             publish: takes a metric's name, labels and value.
+            spending: of its trials, kept up to date by the driver.
             samples_per_epoch: that a trial trains on in an epoch, all its replicates together.
-            gpu: cards, or a share of one, that a trial takes.
+            gpu: cards, or a share of one, that a trial takes whose reports name none.
             gpu_hour_price: of one whole GPU, in any currency.
             clock: seconds, for when to publish.
             wall_clock: seconds since 1970: a sweep counts as alive from its start, before any report.
         """
         self._sweep, self._state, self._schedule, self._publish = sweep, state, schedule, publish
         self._samples_per_epoch, self._gpu, self._price = samples_per_epoch, gpu, gpu_hour_price
+        self._spending = spending
         self._clock = clock
         self._published = -math.inf
         self._last_report = wall_clock()
@@ -103,13 +107,13 @@ class MetricsSink:
         for rung, (passed, stopped) in now.rungs.items():
             yield "sweeper_rung_trials", {"rung": str(rung), "outcome": "passed"}, passed
             yield "sweeper_rung_trials", {"rung": str(rung), "outcome": "stopped"}, stopped
-        hours = sum(trial.wall_seconds for trial in self._state.trials.values()) / 3600
+        hours, gpu_hours = self._spending.hours(), self._spending.gpu_hours(self._gpu)
         yield "sweeper_epochs", {}, now.epochs
         yield "sweeper_samples", {}, now.epochs * self._samples_per_epoch
         yield "sweeper_trial_hours", {}, hours
-        yield "sweeper_gpu_hours", {}, hours * self._gpu
+        yield "sweeper_gpu_hours", {}, gpu_hours
         if self._price is not None:
-            yield "sweeper_cost", {}, hours * self._gpu * self._price
+            yield "sweeper_cost", {}, gpu_hours * self._price
         if now.best is not None and now.best.objective is not None:
             yield "sweeper_best_objective", {"metric": self._schedule.metric}, now.best.objective
         yield "sweeper_last_report_time_seconds", {}, self._last_report

@@ -65,7 +65,7 @@ def snapshot(state: SweepState, schedule: Scheduler, *, seconds: float, epochs_b
     }
     last = schedule.rungs[-1]
     heading = Counter(next((r for r in schedule.rungs if r > t.epochs), last) for t in trials if t.status == RUNNING)
-    best = best_trial(state, schedule.mode)
+    best = best_trial(state, schedule)
     done = sum(t.epochs_trained for t in trials)
     ended = [t for t in trials if t.status in ENDED]
     mean = sum(t.epochs for t in ended) / len(ended) if ended else float(schedule.max_epochs)

@@ -16,7 +16,8 @@ from sweeper.scheduling.audit import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import find_sweep, sweep_names
-from sweeper.storage.store_lease import OBJECT, holder_of_copy
+from sweeper.storage.object_names import LEASE
+from sweeper.storage.store_lease import holder_of_copy
 from sweeper.storage.sweeps import Sweep, open_sweep
 
 
@@ -54,7 +55,7 @@ def _audit_suggestions(sweep: Sweep) -> SuggestionAudit:
 
 def running(paths: SweepPaths) -> str | None:
     """Return who drives the sweep now, in words, or `None`."""
-    driver = holder(paths.lease) or holder_of_copy(paths.root / OBJECT)
+    driver = holder(paths.lease) or holder_of_copy(paths.root / LEASE)
     return f"process {driver.get('pid', '?')} on {driver.get('host', '?')}" if driver is not None else None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sweeper.core.objective import Objective
 from sweeper.results.results import Results
-from sweeper.scheduling.ranking import Goal, constraint_of, hypervolume, pareto_front
+from sweeper.scheduling.ranking import Goal, constraint_of, hypervolume, keeping, pareto_front
 from sweeper.text.cells import float_of, float_or_none, int_of, text_of
 
 FINISHED = "completed"
@@ -74,13 +74,12 @@ def final_values(results: Results, metric: str) -> dict[str, tuple[float, float]
 
 def against_constraints(results: Results) -> set[str]:
     """Return the finished trials that do not keep to the sweep's constraints."""
-    found: set[str] = set()
-    for written in results.specification.get("constraints", ()):
-        values = final_values(results, written["metric"])
-        trials = sorted(values)
-        violated = constraint_of(written).violations(np.array([values[trial][0] for trial in trials]))
-        found |= {trial for trial, by in zip(trials, violated, strict=True) if by > 0}
-    return found
+    constraints = [constraint_of(written) for written in results.specification.get("constraints", ())]
+    measured: dict[str, dict[str, float]] = {}
+    for metric in {constraint.goal.metric for constraint in constraints}:
+        for trial, (mean, _) in final_values(results, metric).items():
+            measured.setdefault(trial, {})[metric] = mean
+    return measured.keys() - keeping(constraints, measured)
 
 
 def front(results: Results) -> Front | None:

@@ -102,6 +102,15 @@ class Scheduler(ABC):
         return ()
 
     @property
+    def constrained_metrics(self) -> tuple[str, ...]:
+        """What the sweep's constraints look at; none where it has none."""
+        return ()
+
+    def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
+        """Return the trials that keep to the sweep's constraints, of complete ones with what they measured of them."""
+        return {*measured}
+
+    @property
     def smallest_pool(self) -> int:
         """The fewest trials among which a comparison can stop any but the worst by chance."""
         return 2
@@ -215,5 +224,8 @@ def _decide(
     if epoch >= last:
         reason, keeps = f"reached the last epoch, {last}", state.keeps_to_constraints(last, measured)
         reason += "" if keeps else ", but does not keep to the constraints"
-        return Decision(last, "complete", reason, metric, None, state.competitors(last), feasible=keeps)
+        told = {name: measured[name][0] for name in scheduler.constrained_metrics if measured and name in measured}
+        others = state.competitors(last)
+        constrained = told if scheduler.constrained_metrics else None
+        return Decision(last, "complete", reason, metric, None, others, feasible=keeps, constrained=constrained)
     return state.compare(epoch, configuration, metric, measured) if epoch in rungs else None

@@ -13,6 +13,7 @@ becomes of a trial there depends on when the worst one came. With priorities tha
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from sweeper.journal.decision import Decision
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.base import Measured, RungState
-from sweeper.scheduling.ranking import Constraint, Goal, Ranking, rank
+from sweeper.scheduling.ranking import Constraint, Goal, Ranking, keeping, rank
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,15 @@ class RankedHalving(Halving):
     def metrics(self) -> tuple[str, ...]:
         """Everything that a ranking looks at."""
         return tuple(dict.fromkeys(each.metric for each in (*self.goals, *(c.goal for c in self.constraints))))
+
+    @property
+    def constrained_metrics(self) -> tuple[str, ...]:
+        """What the constraints look at."""
+        return tuple(dict.fromkeys(each.goal.metric for each in self.constraints))
+
+    def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:
+        """Return the trials that keep to all constraints beside each other."""
+        return keeping(self.constraints, measured)
 
     def begin(self) -> RungState:
         """Return the state before the first record."""

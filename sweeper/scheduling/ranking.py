@@ -13,9 +13,9 @@ objective's range within the front, for an ECE and a trace have no common unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from trainables.registry.measured import larger_is_better
 
 Floats = NDArray[np.float64]
+Trial = TypeVar("Trial")
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,15 @@ def constraint_of(written: Mapping[str, Any]) -> Constraint:
     if within is not None:
         larger = larger_is_better(metric) if written.get("mode") is None else written["mode"] == "max"
     return Constraint(Goal(metric, "max" if larger else "min"), within, written.get("max") if least is None else least)
+
+
+def keeping(constraints: Iterable[Constraint], measured: Mapping[Trial, Mapping[str, float]]) -> set[Trial]:
+    """Return the trials that keep to all constraints beside each other: trial → metric → value, means of replicates."""
+    trials, violated = [*measured], np.zeros(len(measured))
+    for constraint in constraints:
+        values = np.array([measured[trial].get(constraint.goal.metric, np.nan) for trial in trials], dtype=np.float64)
+        violated += constraint.violations(values)
+    return {trial for trial, by in zip(trials, violated, strict=True) if by == 0}
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,24 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.plain import Plain
+from sweeper.core.trust import NOTIFICATIONS, allow, is_allowed
 from sweeper.space.models import Notification
 from sweeper.text.redaction import redact_arguments
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
+OUR_VARIABLES = "SWEEP_"
+"""How the variables begin that an address may name: a file that somebody else wrote could name a password's."""
+
 _PLAIN_PART = re.compile(r"[A-Za-z][A-Za-z_.-]{0,19}|v?\d{1,3}|")
 """A part of a path that reads like a word or a version. Tokens are longer, or mix letters and digits."""
 
-_REMEDY = "keep the address or its secret part in the environment and write ${NAME}, e.g. webhook: ${SWEEP_WEBHOOK}"
+_REMEDY = "keep the address or its secret part in the environment and write ${SWEEP_…}, e.g. webhook: ${SWEEP_WEBHOOK}"
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,40 @@ def notification_faults(entries: object, place: str = "notify") -> list[Fault]:
     return faults
 
 
+def asked_by_file(notifications: Sequence[Notification], settings: Sequence[str]) -> list[Notification]:
+    """Return the notifications that a file asks for; none where `settings`, `key=value`, replaced the list."""
+    typed = any(setting.partition("=")[0].strip().partition("[")[0] == "notify" for setting in settings)
+    return [] if typed else [*notifications]
+
+
+def folder_of(space: object) -> str:
+    """Return the folder of a search space file, for which notifications are allowed."""
+    return str(Path(str(space)).resolve().parent)
+
+
+def require_allowed(asked: Sequence[Notification], folder: str, *, allowed: bool) -> None:
+    """Return if a file of `folder` may send these notifications: it was allowed once, or `allowed` says so now.
+
+    Raises SweeperError naming what would be run and sent where.
+    """
+    if not asked:
+        return
+    if allowed:
+        remember_allowed(asked, folder)
+    elif not is_allowed(NOTIFICATIONS, folder):
+        wanted = "; ".join(f"run {shlex.join(n.command)}" if n.command else f"send to {n.webhook}" for n in asked)
+        raise SweeperError(
+            f"the file asks for notifications that would {wanted}",
+            f"give --allow-notify if that is yours (remembered for {folder}), or --set notify=[] for none",
+        )
+
+
+def remember_allowed(asked: Sequence[Notification], folder: str) -> None:
+    """Remember that files of `folder` may send notifications, where they ask for any."""
+    if asked:
+        allow(NOTIFICATIONS, folder)
+
+
 def resolve_targets(notifications: Sequence[Notification], environment: Mapping[str, str]) -> list[Target]:
     """Return the targets with the environment's values filled in.
 
@@ -118,11 +157,14 @@ def _from_text(text: str) -> dict[str, Plain]:
 
 def _address_faults(written: str) -> list[tuple[str, str]]:
     """Return why an address as it is written cannot be one, or may hold a secret."""
+    foreign = [name for name in _REFERENCE.findall(written) if not name.startswith(OUR_VARIABLES)]
+    if foreign:
+        return [(f"names {', '.join(foreign)}, but may only name variables that begin with {OUR_VARIABLES}", _REMEDY)]
     if _REFERENCE.match(written):
         return []  # what it stands for is looked at when the sweep starts
     literal = _REFERENCE.sub("x", written)
     if not _is_address(literal):
-        return [("is not an http:// or https:// address", "write e.g. https://hooks.example.org/${HOOK}")]
+        return [("is not an http:// or https:// address", "write e.g. https://hooks.example.org/${SWEEP_HOOK}")]
     parts = urlsplit(literal)
     secret = "@" in parts.netloc or parts.query or parts.fragment
     if secret or not all(_PLAIN_PART.fullmatch(part) for part in parts.path.split("/")):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
+from sweeper.core.trust import CODE, allow, is_allowed
 from sweeper.space.configurations import named_components
 from sweeper.space.models import SweepSpec
 from sweeper.space.registries import Registries, installed_registries
-from trainables.extensions.code import ExtensionCode, gathered, take_up
+from sweeper.storage.metadata import read_manifest
+from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up
 from trainables.extensions.targets import look_in
 from trainables.files.atomic import write_bytes
 from trainables.registry import ExtensionError, Registry
@@ -57,14 +61,57 @@ def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
     """Write the code into a sweep's folder, from where its processes and `resume` take it."""
     if own is not None:
         write_bytes(paths.extensions, own.archive)
+        allow(CODE, _identified(own.archive, own.components))
 
 
-def take_up_kept(paths: SweepPaths) -> None:
-    """Import a sweep's user-defined components from the copy in its folder, if any; everything else from here."""
+def kept_archive(paths: SweepPaths) -> bytes | None:
+    """Return the code of a sweep's own components as its folder has it; `None` where its manifest names none.
+
+    Raises SweeperError when the copy is not the code that the manifest names.
+    """
+    facts = read_manifest(paths.manifest).get(MANIFEST_KEY)
+    if not facts or not paths.extensions.is_file():
+        return None
+    archive = paths.extensions.read_bytes()
+    try:
+        same = archive_digest(archive) == facts.get("digest")
+    except (zipfile.BadZipFile, OSError, RuntimeError):
+        same = False
+    if not same:
+        raise SweeperError(
+            f"{paths.extensions} is not the code that the sweep began with: its digest is not the manifest's",
+            "restore both from a backup; nothing of it was run",
+        )
+    return archive
+
+
+def take_up_kept(paths: SweepPaths, spec: SweepSpec, *, trust: bool) -> None:
+    """Import a sweep's user-defined components from the copy in its folder, if any; everything else from here.
+
+    Raises SweeperError when the folder names components that this user has not run before, unless `trust` allows them:
+    a folder from elsewhere could name any program.
+    """
     look_beside(None)
-    if paths.extensions.is_file():
-        take_up(paths.extensions.read_bytes(), [Path.cwd()])
+    names = [name for _, name in own_names(spec)]
+    if not names:
+        return
+    archive = kept_archive(paths)
+    identified = _identified(archive or b"", names)
+    if not trust and not is_allowed(CODE, identified):
+        raise SweeperError(
+            f"the sweep {paths.name!r} would run code that came with its folder: {', '.join(names)}",
+            f"nothing of it was run; look at it ({paths.extensions}), and give --trust if you trust who wrote it: "
+            "it is remembered for this code",
+        )
+    allow(CODE, identified)
+    if archive is not None:
+        take_up(archive, [Path.cwd()])
         _forget()
+
+
+def _identified(archive: bytes, names: Iterable[str]) -> str:
+    """Return what was allowed: the code, and the names in it that may be called."""
+    return " ".join([hashlib.sha256(archive).hexdigest(), *sorted(names)])
 
 
 def _all_names(spec: SweepSpec, registries: Registries) -> Iterator[tuple[Registry, str]]:

@@ -1,9 +1,9 @@
 """The mirror of a running sweep in a store: uploads the driver's files, downloads the trials' files.
 
 The journal is put at once (`sweeper.storage.store_journal`). Everything else follows in a separate thread, so that a
-slow
-store never holds up a decision: tables and files go up, trials' tables come down, the lease is renewed, and a wish to
-stop that someone put into the store is passed on. What a failing store leaves behind is put at the sweep's end.
+slow store never holds up a decision: tables and files go up, trials' tables come down, many journal objects become
+one, and a wish to stop that someone put into the store is passed on. What a failing store leaves behind is put at the
+sweep's end. The lease has a thread of its own: none of this can silence it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import Journal
+from sweeper.journal.journal import Journal, record_names
+from sweeper.storage.object_names import is_table_file
 from sweeper.storage.places import Place, fetch, objects
-from sweeper.storage.store_journal import JOURNAL, StoredJournal, remove_unsettled
-from sweeper.storage.store_lease import StoreLease
+from sweeper.storage.store_journal import StoredJournal
+from sweeper.storage.store_lease import LeaseLostError, StoreLease
+from sweeper.storage.terms import JOURNAL
 from sweeper.tables.large_tables import Arrivals
 from trainables.worker.object_store import Store, StoreError
 from trainables.worker.trial_files import CHECKPOINTS, INCOMING
@@ -48,6 +50,7 @@ class SharedFolder:
         """Stand in for a mirror of the sweep in `paths`."""
         self._paths = paths
         self.address = paths.name
+        self.location = str(paths.root.resolve())
 
     def __enter__(self) -> SharedFolder:
         """Begin."""
@@ -74,6 +77,9 @@ class SharedFolder:
     def collect(self) -> None:
         """Do nothing: everything is here."""
 
+    def require(self) -> None:
+        """Return: the folder's lock falls with its driver alone."""
+
     def complete(self, *, ended: bool = False) -> None:
         """Everything is there."""
 
@@ -89,10 +95,11 @@ class Mirror:
     def __init__(self, paths: SweepPaths, store: Store) -> None:
         """Prepare to mirror the sweep in the folder `paths` to `store`, the sweep's own."""
         self.store: Store = store
-        self.address = store.uri
+        self.address = self.location = store.uri
         self.arrivals: Arrivals = self
         self._paths = paths
         self._lease = StoreLease(store, paths.name)
+        self._journal: StoredJournal | None = None
         self._lock = threading.Lock()
         self._requested: set[tuple[str, str]] = set()
         self._removed: list[str] = []
@@ -105,11 +112,15 @@ class Mirror:
     def __enter__(self) -> Mirror:
         """Take the lease, make the folder equal to the store, and begin. Raises SweeperError, or StoreError."""
         self._lease.take()
-        if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
-            self.store.put_all(dict(objects(self._paths)))
-        remove_unsettled(self.store)
-        self.store.delete([STOP])
-        fetch(self.store, self._paths.root)
+        self._lease.start()
+        try:
+            if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
+                self.store.put_all(dict(objects(self._paths)))
+            self.store.delete([STOP])
+            fetch(self.store, self._paths.root)
+        except BaseException:
+            self._lease.release()
+            raise
         self._put = {name: _facts(path) for name, path in objects(self._paths).items()}
         self._thread.start()
         return self
@@ -121,15 +132,26 @@ class Mirror:
         try:
             self._push()
             self._lease.release()
-        except StoreError as unreachable:
-            _log.warning("%s", unreachable)
+        except (StoreError, LeaseLostError) as reason:
+            _log.warning("%s", reason)
 
     def journal(self) -> Journal:
         """Open the sweep's journal for appending."""
-        return StoredJournal(self._paths.journal, self.store)
+        self._journal = StoredJournal(self._paths.journal, self.store, self._lease)
+        return self._journal
+
+    def require(self) -> None:
+        """Raise LeaseLostError once another driver is known to have taken the sweep over; the store is not asked."""
+        if self._lease.lost:
+            self._lease.require()
 
     def request(self, table: str, name: str) -> None:
-        """Request a file of a table that a trial has uploaded."""
+        """Request a file of a table that a trial has uploaded. Raises SweeperError when it is no table's file."""
+        if not is_table_file(table, name):
+            raise SweeperError(
+                f"the journal names a table file that is none: {table}/{name}",
+                "nothing was fetched; a record that says so was not written by a sweep",
+            )
         with self._lock:
             self._requested.add((table, name))
 
@@ -154,10 +176,11 @@ class Mirror:
         return {name.split("/")[1] for name in self.store.entries(CHECKPOINTS)}
 
     def set_aside(self, names: Sequence[str]) -> None:
-        """Quarantine in the store the journal records that were quarantined in the folder."""
-        kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
-        self.store.put_all(dict(kept))
-        self.store.delete(f"{JOURNAL}/{name}" for name in names)
+        """Quarantine in the store the records that were quarantined in the folder: a new term leaves them out."""
+        if names:
+            kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
+            self.store.put_all(dict(kept))
+            self._lease.begin_again(len(record_names(self._paths.journal)))
 
     def collect(self) -> None:
         """Download all requested tables now. Raises SweeperError when the store cannot be reached."""
@@ -174,6 +197,7 @@ class Mirror:
         try:
             self._remove_checkpoints()
             self._push()
+            self._put_what_differs()
             if ended:
                 self.store.delete(self.store.entries(INCOMING))
         except StoreError as error:
@@ -187,7 +211,8 @@ class Mirror:
     def _turns(self) -> None:
         while not self._ended.wait(TURN_SECONDS):
             try:
-                self._lease.beat()
+                if self._lease.lost:
+                    return
                 if self.store.exists(STOP):
                     self._paths.stop_marker.touch()
                     self.store.delete([STOP])
@@ -195,6 +220,10 @@ class Mirror:
                 self._remove_checkpoints()
                 if time.monotonic() - self._pushed >= self._pause:
                     self._push()
+                if self._journal is not None:
+                    self._journal.seal()
+            except LeaseLostError:
+                return
             except OSError as error:
                 _log.warning("retrying the store: %s", error)
 
@@ -218,9 +247,17 @@ class Mirror:
                 self._removed += places
             raise
 
+    def _put_what_differs(self) -> None:
+        """Put again what has another size there: a driver that was only paused when this one took over put it late."""
+        if self._lease.term.number > 1:
+            present, found = objects(self._paths), self.store.entries()
+            other = {name for name in present if name not in found or found[name].size != present[name].stat().st_size}
+            self.store.put_all({name: present[name] for name in other})
+
     def _push(self) -> None:
         """Put what has changed since the last time; then remove what trials had put of it."""
         began = time.monotonic()
+        self._lease.require()
         with self._lock:
             collected = {name for name in self._collected if not (self._paths.generations / name).exists()}
         present = objects(self._paths)

@@ -17,19 +17,19 @@ from sweeper.core.caching import cache_folder
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
 from sweeper.storage.lookup import find_sweep
+from sweeper.storage.object_names import WHOLE_FILES, local_path
+from sweeper.storage.store_journal import fetch_journal
+from sweeper.storage.store_lease import read_terms
 from sweeper.tables.recalibrations import link_recalibrations
 from trainables.registry.nearest import did_you_mean
-from trainables.worker.object_store import Entry, Store, is_store_address
+from trainables.worker.object_store import Entry, Store, StoreError, is_store_address
 
 DRIVING, READING = "driving", "reading"
 
 FIRST_GENERATION = "0001"
 
-TRIAL_FILES = ("checkpoints/", "incoming/")
-"""What trials put into the store themselves; checkpoints never come here, tables only once they are journaled."""
-
-WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "sweeper.log", "mlflow.log")
-"""Files of a sweep that are uploaded unchanged."""
+LISTINGS = 5
+"""Objects that are replaced while they are fetched are listed again, so often at most."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def local_copies(output: str | Path) -> Path:
     """Return a folder with all sweeps of `output`, for those who need the journals alone."""
     place = place_of(output, READING)
     if place.store is not None:
-        for name in place.store.folders():
+        for name in filter(is_sweep_name, place.store.folders()):
             if place.has(name):
                 fetch(place.store.child(name), place.folder / name, tables=False)
     return place.folder
@@ -116,17 +116,21 @@ def publish(name: str, output: str | Path) -> None:
 
 
 def fetch(store: Store, root: Path, *, tables: bool = True) -> None:
-    """Make the folder `root` equal to a sweep in a store: fetch what is new or changed, remove what is gone."""
+    """Make the folder `root` equal to a sweep in a store: fetch what is new or changed, remove what is gone.
+
+    Raises StoreError; SweeperError when an object there has a name that would leave the folder.
+    """
     paths = SweepPaths(root)
     paths.root.mkdir(parents=True, exist_ok=True)
-    found = store.entries()
+    found = _fetch_records(store, paths)
     if any(name.startswith("tables/") for name in found) and tables:
         _link_tables(paths)
-    wanted = {
-        _local(paths, name): (name, entry)
-        for name, entry in found.items()
-        if not name.startswith(TRIAL_FILES) and (tables or not name.startswith("tables/"))
-    }
+    wanted: dict[Path, tuple[str, Entry]] = {}
+    for name, entry in found.items():
+        # Checkpoints never come here, trials' tables only once they are journaled.
+        path = local_path(paths, name)
+        if path is not None and (tables or not name.startswith("tables/")):
+            wanted[path] = (name, entry)
     stale = {path: name for path, (name, entry) in wanted.items() if not _is_current(path, entry)}
     store.download_all({name: path for path, name in stale.items()})
     for path in stale:
@@ -137,6 +141,15 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> None:
         path.unlink(missing_ok=True)
 
 
+def _fetch_records(store: Store, paths: SweepPaths) -> dict[str, Entry]:
+    """Make the journal equal to the store's; return what the store holds."""
+    for _ in range(LISTINGS):
+        found = store.entries()
+        if fetch_journal(store, paths.journal, found, read_terms(store)):
+            return found
+    raise StoreError(f"the journal in {store.uri} changes faster than it can be read", "try again later")
+
+
 def objects(paths: SweepPaths) -> dict[str, Path]:
     """Return what a sweep's folder has that its store must have too, the journal apart: name → file."""
     found = {name: paths.root / name for name in WHOLE_FILES if (paths.root / name).is_file()}
@@ -144,15 +157,6 @@ def objects(paths: SweepPaths) -> dict[str, Path]:
     for path in _parquet_files(generation):
         found[f"tables/{path.relative_to(generation).as_posix()}"] = path
     return found
-
-
-def _local(paths: SweepPaths, name: str) -> Path:
-    first, _, rest = name.partition("/")
-    if first != "tables":
-        return paths.root / name
-    if rest.startswith(f"{RECALIBRATIONS}/"):
-        return paths.root / rest
-    return paths.tables.resolve() / rest
 
 
 def _link_tables(paths: SweepPaths) -> None:
@@ -165,7 +169,7 @@ def _link_tables(paths: SweepPaths) -> None:
 
 def _present(paths: SweepPaths, *, tables: bool) -> set[Path]:
     """Return the files of a folder that are mirrored as objects."""
-    found = {path for path in (paths.journal, paths.root) for path in path.glob("*.json*") if path.is_file()}
+    found = {path for path in (*paths.root.glob("*.json"), *paths.journal.glob("*.damaged")) if path.is_file()}
     found -= {paths.manifest, paths.lease}
     if tables:
         generation = paths.tables.resolve()

@@ -1,37 +1,48 @@
 """A journal whose records are in a store before any decision based on them takes effect.
 
-One record is one object, under the name of its file. Records that are settled together are put at once, so that a
-report costs the driver one round trip however many records it makes.
+Records that settle together are one object below the prefix of the driver's term, whole or absent; from time to time
+many of them become one. Here, in the copy of whoever drives or reads, each record is a file, as everywhere.
 """
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Journal
+from sweeper.journal.journal import Journal, record_names
 from sweeper.journal.records import Body, Record
-from trainables.worker.object_store import Store, StoreError
+from sweeper.storage.store_lease import StoreLease
+from sweeper.storage.terms import Part, Term, settled
+from trainables.files.atomic import write_bytes
+from trainables.worker.object_store import PATIENCE_SECONDS, Entry, Store, StoreError, patiently
 
-TOGETHER = 64
-"""Records put at the same time, in no order: a driver that dies meanwhile leaves gaps no further back than this."""
+SEALED = 1000
+"""Records of which one object is made: a journal of 100,000 trials (some 800,000 records) is then 800 objects."""
 
-PATIENCE_SECONDS = 120.0
-"""Seconds that a store may be out of reach before the sweep ends: trials wait, nothing is lost."""
+AT_ONCE = 256
+"""Objects that are fetched before their records are written here: some MB."""
 
-JOURNAL = "journal"
+INDEX = ".fetched"
+"""The file beside the copied records that says of which objects they are."""
 
 
 class StoredJournal(Journal):
     """The journal of a sweep that lies in a store; the files in `folder` are this machine's copy."""
 
-    def __init__(self, folder: Path, store: Store, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Continue after the last record in `folder`, which `places.fetch` has made equal to the store's."""
+    def __init__(
+        self, folder: Path, store: Store, lease: StoreLease, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Continue after the last record in `folder`, which `fetch_journal` has made equal to the store's."""
         super().__init__(folder)
-        self._store, self._sleep = store, sleep
+        self._store, self._lease, self._sleep = store, lease, sleep
         self._waiting: list[Record] = []
+        self._unsealed: list[Record] = []
+        self._groups: list[str] = []
+        self._sealing = threading.Lock()
 
     def append(self, body: Body) -> Record:
         """Write one record and return it; it counts once `settle` was called."""
@@ -42,41 +53,117 @@ class StoredJournal(Journal):
     def settle(self) -> None:
         """Put the records since the last time into the store.
 
-        Raises SweeperError when the store stays out of reach; they are then as if they had never been.
+        Raises SweeperError when the store stays out of reach, or when another driver has taken the sweep over; they
+        are then as if they had never been.
         """
         super().settle()
-        while self._waiting:
-            group = self._waiting[:TOGETHER]
-            self._put({f"{JOURNAL}/{record.file_name}": record.to_bytes() for record in group})
-            del self._waiting[: len(group)]
+        if not self._waiting:
+            return
+        group = self._waiting
+        name = self._lease.term.group_name(group[0].sequence, group[-1].sequence)
+        try:
+            self._lease.require()
+            patiently(lambda: self._store.put(name, _joined(group)), sleep=self._sleep)
+            # A pause may have come between: then nobody may act on what was put.
+            self._lease.require()
+        except StoreError as error:
+            raise SweeperError(
+                f"the journal could not be written for {PATIENCE_SECONDS:.0f} s: {error.message}",
+                f"{error.remedy}; then continue with `sweeper resume {self._store.uri}`: every result that "
+                "was used is kept",
+            ) from error
+        self._waiting = []
+        with self._sealing:
+            self._unsealed += group
+            self._groups.append(name)
 
-    def _put(self, contents: Mapping[str, bytes]) -> None:
-        began = time.monotonic()
-        while True:
-            try:
-                self._store.put_all(dict(contents))
-                return
-            except StoreError as error:
-                if time.monotonic() - began > PATIENCE_SECONDS:
-                    raise SweeperError(
-                        f"the journal could not be written for {PATIENCE_SECONDS:.0f} s: {error.message}",
-                        f"{error.remedy}; then continue with `sweeper resume {self._store.uri}`: every result that "
-                        "was used is kept",
-                    ) from error
-                self._sleep(2.0)
+    def seal(self) -> None:
+        """Make one object of many, once there are enough; another thread than the driver's may do it.
+
+        Raises StoreError; then all is as before.
+        """
+        with self._sealing:
+            names, records = [*self._groups], [*self._unsealed]
+        if len(records) < SEALED:
+            return
+        if len(names) > 1:
+            self._lease.require()
+            whole = self._lease.term.group_name(records[0].sequence, records[-1].sequence)
+            self._store.put(whole, _joined(records))
+        with self._sealing:
+            del self._unsealed[: len(records)], self._groups[: len(names)]
+        if len(names) > 1:
+            self._store.delete(names)
 
 
-def remove_unsettled(store: Store) -> list[str]:
-    """Remove records that a driver was putting when it died, and which therefore never counted; return their names.
+def fetch_journal(store: Store, folder: Path, found: Mapping[str, Entry], terms: Sequence[Term]) -> bool:
+    """Make the records in `folder` equal to those in the store that count.
 
-    They are those after a missing one, where at most as many follow as are put at the same time. More than that, and
-    a record was lost otherwise: that is left for the reader to complain about.
+    Args:
+        store: of the sweep.
+        folder: of this machine's copy.
+        found: the objects in the store.
+        terms: all of them, read after `found` was listed.
+
+    Returns whether it is done; an object was replaced meanwhile if not, and the store must be listed again.
+
+    Raises StoreError.
     """
-    names = sorted(name for name in store.entries(JOURNAL, recursive=False) if name.endswith(".json"))
-    sequences = [int(Path(name).name[:10]) for name in names]
-    gap = next((place for place, sequence in enumerate(sequences) if sequence != place), len(names))
-    unsettled = names[gap:]
-    if not unsettled or sequences[-1] - gap >= TOGETHER:
-        return []
-    store.delete(unsettled)
-    return unsettled
+    folder.mkdir(parents=True, exist_ok=True)
+    known, present = _read_index(folder / INDEX), {*record_names(folder)}
+    index: dict[str, tuple[list[int], list[str]]] = {}
+    stale: list[tuple[Part, list[int]]] = []
+    for part in settled(terms, found):
+        key = [found[part.name].size, found[part.name].written, part.first, part.last]
+        had = known.get(part.name)
+        if had is not None and had[0] == key and present.issuperset(had[1]):
+            index[part.name] = had
+        else:
+            stale.append((part, key))
+    for start in range(0, len(stale), AT_ONCE):
+        batch = stale[start : start + AT_ONCE]
+        contents = store.get_all(part.name for part, _ in batch)
+        for part, key in batch:
+            content = contents[part.name]
+            if content is None:
+                return False
+            index[part.name] = key, _unpack(folder, part, content)
+    for name in present.difference(*(names for _, names in index.values())):
+        (folder / name).unlink(missing_ok=True)
+    write_bytes(folder / INDEX, json.dumps(index).encode(), durable=False)
+    return True
+
+
+def _joined(records: Sequence[Record]) -> bytes:
+    """Return the content of an object: each record's two lines."""
+    return b"\n".join(record.to_bytes() for record in records) + b"\n"
+
+
+def _unpack(folder: Path, part: Part, content: bytes) -> list[str]:
+    """Write a file for each record of an object that counts; return their names."""
+    lines = content.split(b"\n")
+    names = []
+    for sequence in range(part.first, part.last + 1):
+        place = 2 * (sequence - part.begins)
+        data = b"\n".join(lines[place : place + 2])
+        if data:
+            names.append(_name_of(data, sequence))
+            write_bytes(folder / names[-1], data, durable=False)
+    return names
+
+
+def _name_of(data: bytes, sequence: int) -> str:
+    """Return a record's file name; a damaged one gets a name under which whoever reads the journal complains."""
+    try:
+        record = Record.from_bytes(data)
+    except (ValueError, KeyError, TypeError):
+        return f"{sequence:010d}-damaged.json"
+    return record.file_name if record.sequence == sequence else f"{sequence:010d}-damaged.json"
+
+
+def _read_index(path: Path) -> dict[str, tuple[list[int], list[str]]]:
+    try:
+        return {name: (key, names) for name, (key, names) in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        # It is a convenience: without it everything is fetched again.
+        return {}

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, trial_name
-from sweeper.core.objective import Mode
-from sweeper.journal.best import best_trial, best_words
+from sweeper.journal.best import Judging, best_trial, best_words
 from sweeper.journal.state import SweepState
 from sweeper.tables.recalibrations import recalibration_parts
 from sweeper.tracking.diagrams import DIAGRAM, SPLIT, Bins, merged, reliability_diagram, said_of
@@ -20,13 +19,15 @@ TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
 """The attached tables, one file each; predictions are large and stay in the results folder."""
 
 
-def artifacts(paths: SweepPaths, state: SweepState, mode: Mode, folder: Path) -> Iterator[tuple[Path, str | None]]:
+def artifacts(
+    paths: SweepPaths, state: SweepState, judging: Judging, folder: Path
+) -> Iterator[tuple[Path, str | None]]:
     """Make the files in `folder` and yield each with the artifact folder it belongs to.
 
     Args:
         paths: of the sweep.
         state: of its trials, to find the best.
-        mode: `min` or `max`, of the objective.
+        judging: the scheduler, which says what is better.
         folder: for temporary files.
     """
     for table in (*TABLES, *([RECALIBRATIONS] if recalibration_parts(paths) else [])):
@@ -34,7 +35,7 @@ def artifacts(paths: SweepPaths, state: SweepState, mode: Mode, folder: Path) ->
         yield write_parquet(folder / f"{table}.parquet", source.schema, source.to_batches()), "tables"
     if paths.report.is_file():
         yield paths.report, None
-    best = best_trial(state, mode)
+    best = best_trial(state, judging)
     if best is not None:
         name = trial_name(best.configuration)
         bins = reliability_of(paths, name)

@@ -94,7 +94,7 @@ class Projection:
         if not record_names(self.paths.journal):
             return False
         spec = SweepSpec.model_validate(read_specification(self.paths.sweep_file, required=True))
-        self._mode = spec.objective.mode
+        self._judging = spec.schedule
         description = _describe(self.paths, spec)
         with self._asking():
             known = self._store.connect(description.identity, description.generation)
@@ -127,7 +127,7 @@ class Projection:
         if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
             return
         with tempfile.TemporaryDirectory() as folder:
-            for path, target in artifacts(self.paths, self._runs.state, self._mode, Path(folder)):
+            for path, target in artifacts(self.paths, self._runs.state, self._judging, Path(folder)):
                 with self._asking(path.stat().st_size / ARTIFACT_BYTES_A_SECOND):
                     self._store.log_artifact(path, target)
         with self._asking():

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import Journal, read_journal
+from sweeper.journal.records import Record
 from sweeper.results import load
 from sweeper.storage.mirror import Mirror
 from sweeper.storage.places import fetch, local_copy, objects
-from sweeper.storage.store_journal import TOGETHER, StoredJournal, remove_unsettled
-from sweeper.storage.store_lease import BEAT_SECONDS, SILENCE_SECONDS, StoreLease
+from sweeper.storage.store_journal import StoredJournal
+from sweeper.storage.store_lease import BEAT_SECONDS, SILENCE_SECONDS, LeaseLostError, StoreLease
 from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.random_sweep import RandomSweep, expected_rows
 from tests.sweeper.records import fields, made_body
-from trainables.worker.object_store import Store, StoreError
+from trainables.worker.object_store import PATIENCE_SECONDS, Store, StoreError, patiently
 from trainables.worker.trial_files import TrialFiles
 
 
@@ -105,49 +109,187 @@ def test_commands_say_what_is_wrong_with_a_store(service: dict[str, str], tmp_pa
         assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+def test_an_object_is_created_once(store: Store) -> None:
+    assert store.create("terms/00001.json", b"mine") and not store.create("terms/00001.json", b"yours")
+    assert store.get("terms/00001.json") == b"mine"
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for number in range(5):
+            told = [*pool.map(lambda each, n=number: store.create(f"raced/{n}", b"%d" % each), range(8))]
+            assert sum(told) == 1 and store.get(f"raced/{number}") == b"%d" % told.index(True)
+
+
+def test_a_store_without_conditional_writes_is_read_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(*_: object) -> None:
+        raise ValueError("not implemented")
+
+    monkeypatch.setattr("trainables.worker.object_store._conditional", unable)
+    monkeypatch.setattr("trainables.worker.object_store.READ_BACK_SECONDS", 0.0)
+    assert store.create("a", b"mine") and not store.create("a", b"yours")
+    monkeypatch.setattr("trainables.worker.object_store.time.sleep", lambda _: store.put("b", b"theirs"))
+    assert not store.create("b", b"mine"), "another put it meanwhile"
+
+
+def test_a_hiccup_of_the_store_is_waited_out(tmp_path: Path, service: dict[str, str]) -> None:
+    failing, naps = 5, []
+
+    def work() -> str:
+        nonlocal failing
+        failing -= 1
+        if failing:
+            raise StoreError("out of reach", "wait")
+        return "done"
+
+    assert patiently(work, sleep=naps.append) == "done" and len(naps) == 4 and naps[0] < naps[3] <= 10
+    clock = _Clock()
+    failing = 10**6
+    with pytest.raises(StoreError, match="out of reach"):
+        patiently(work, clock=clock, sleep=clock.sleep)
+    assert clock.now - 1000 >= PATIENCE_SECONDS
+
+
+class _Drivers:
+    """Drivers of one sweep, each on a machine of its own, with one clock."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store, self.folder, self.clock = store, folder, _Clock()
+        self.count = 0
+
+    def take(self) -> tuple[StoreLease, StoredJournal]:
+        """A new driver takes the sweep over, once the one before is silent."""
+        lease = StoreLease(self.store, "sweep", clock=self.clock, sleep=self.clock.sleep)
+        lease.take()
+        self.count += 1
+        root = self.folder / f"machine-{self.count}"
+        fetch(self.store, root, tables=False)
+        return lease, StoredJournal(root / "journal", self.store, lease)
+
+    def read(self) -> list[int]:
+        """What a reader finds: each record's own number."""
+        fetch(self.store, self.folder / "reader", tables=False)
+        return [int(str(fields(r)["configuration"])) for r in read_journal(self.folder / "reader" / "journal")]
+
+
+def _append(journal: StoredJournal, *numbers: int) -> None:
+    for number in numbers:
+        journal.append(made_body("started", {"configuration": number, "attempt": 1}))
+
+
 def test_records_are_in_the_store_before_they_count(store: Store, tmp_path: Path) -> None:
-    journal = StoredJournal(tmp_path / "journal", store)
-    for number in range(TOGETHER + 5):
-        journal.append(made_body("started", {"configuration": number, "attempt": 1}))
-    assert store.entries() == {}
+    drivers = _Drivers(store, tmp_path)
+    _, journal = drivers.take()
+    _append(journal, *range(69))
+    assert not store.entries("journal")
     journal.settle()
-    fetch(store, tmp_path / "copy", tables=False)
-    assert [fields(r) for r in read_journal(tmp_path / "copy" / "journal")] == [
-        {"configuration": number, "attempt": 1} for number in range(TOGETHER + 5)
-    ]
+    assert drivers.read() == [*range(69)] and len(store.entries("journal")) == 1
 
 
-def test_records_after_a_gap_never_counted_unless_there_are_too_many(store: Store, tmp_path: Path) -> None:
-    journal = StoredJournal(tmp_path / "journal", store)
-    for number in range(10):
-        journal.append(made_body("started", {"configuration": number, "attempt": 1}))
+def test_many_objects_become_one_and_read_the_same(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.storage.store_journal.SEALED", 10)
+    drivers = _Drivers(store, tmp_path)
+    _, journal = drivers.take()
+    for number in range(25):
+        _append(journal, number)
+        journal.settle()
+        if number % 7 == 0:
+            assert drivers.read() == [*range(number + 1)]
+        journal.seal()
+    assert drivers.read() == [*range(25)] and len(store.entries("journal")) < 10
+
+
+def test_a_driver_that_was_paused_changes_nothing_any_more(store: Store, tmp_path: Path) -> None:
+    drivers = _Drivers(store, tmp_path)
+    first, journal = drivers.take()
+    _append(journal, 0, 1)
     journal.settle()
-    names = sorted(store.entries("journal"))
-    store.delete([names[6]])
-    assert sorted(remove_unsettled(store)) == names[7:]
-    assert sorted(store.entries("journal")) == names[:6] and remove_unsettled(store) == []
-    store.put("journal/0000000080-started-c00080.json", b"a record far behind the gap")
-    assert remove_unsettled(store) == [], "that is no driver's last batch, but a loss: it is for the reader to name"
+    second, other = drivers.take()
+    _append(other, 102, 103)
+    other.settle()
+    # It was in the middle of putting a record when it was paused, and goes on where it was.
+    _append(journal, 2)
+    store.put(first.term.group_name(2, 2), store.get(second.term.group_name(2, 3)) or b"")
+    with pytest.raises(LeaseLostError, match=r"has taken the sweep 'sweep' over"):
+        journal.settle()
+    first.beat()
+    with pytest.raises(LeaseLostError):
+        first.require()
+    _append(other, 104)
+    other.settle()
+    assert drivers.read() == [0, 1, 102, 103, 104]
+    first.release()
+    assert store.exists("lease.json"), "it is the other's"
 
 
-def test_an_unreachable_store_ends_the_sweep_with_a_remedy(tmp_path: Path, service: Any) -> None:
-    gone, naps = Store(f"s3://{BUCKET}/x?endpoint_override=http://127.0.0.1:1"), []
-    journal = StoredJournal(tmp_path / "journal", gone, sleep=naps.append)
-    journal.append(made_body("started", {"configuration": 0, "attempt": 1}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sweeper.storage.store_journal.PATIENCE_SECONDS", 0.0)
-        with pytest.raises(SweeperError, match=r"cannot be reached.*\n.*sweeper resume s3://"):
+@pytest.mark.parametrize("seed", range(6))
+def test_what_counts_is_what_was_acted_on(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Drivers write, are paused, are replaced and wake up at random; a reader looks in between."""
+    monkeypatch.setattr("sweeper.storage.store_journal.SEALED", 8)
+    draw, drivers = random.Random(seed), _Drivers(store, tmp_path)
+    living = [drivers.take()]
+    acted: list[int] = []
+    for number in range(60):
+        drivers.clock.sleep(draw.choice([0.1, 1.0, 6.0]))
+        event = draw.random()
+        if event < 0.12:
+            living.append(drivers.take())
+        lease, journal = living[-1] if event < 0.7 else draw.choice(living)
+        _append(journal, number)
+        if lease is living[-1][0]:
             journal.settle()
+            acted.append(number)
+            if draw.random() < 0.3:
+                journal.seal()
+        else:
+            with pytest.raises(LeaseLostError):
+                journal.settle()
+        if draw.random() < 0.2:
+            assert drivers.read() == acted
+    assert drivers.read() == acted and len(living) > 2
+
+
+def test_an_unreachable_store_ends_the_sweep_with_a_remedy(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, journal = _Drivers(store, tmp_path).take()
+    _append(journal, 0)
+    gone = Store(f"s3://{BUCKET}/x?endpoint_override=http://127.0.0.1:1")
+    monkeypatch.setattr(journal, "_store", gone)
+    monkeypatch.setattr("trainables.worker.object_store.PATIENCE_SECONDS", 0.0)
+    with pytest.raises(SweeperError, match=r"cannot be reached.*\n.*sweeper resume s3://"):
+        journal.settle()
+
+
+def test_a_strangers_object_is_not_written_outside(store: Store, tmp_path: Path, service: dict[str, str]) -> None:
+    store.put("sweep.yaml", b"samples: 1\n")
+    store.put("notes.txt", b"kept there")
+    fetch(store, tmp_path / "reader")
+    assert sorted(path.name for path in (tmp_path / "reader").iterdir()) == ["journal", "sweep.yaml"]
+    client = boto3.client("s3", endpoint_url=service["AWS_ENDPOINT_URL"], aws_access_key_id="t",
+                          aws_secret_access_key="t", region_name="us-east-1")  # fmt: skip
+    prefix = store.uri.removeprefix(f"s3://{BUCKET}/")
+    client.put_object(Bucket=BUCKET, Key=f"{prefix}/../../../../victim/.bashrc", Body=b"echo caught")
+    for name in ("victim", "caught"):
+        assert not (tmp_path.parent / name).exists()
+    with pytest.raises(SweeperError, match=r"would leave the sweep's folder: '.*victim/\.bashrc'"):
+        fetch(store, tmp_path / "reader")
+    assert not [*tmp_path.parent.rglob(".bashrc")]
 
 
 def test_one_driver_a_sweep(store: Store) -> None:
     clock = _Clock()
     first = StoreLease(store, "sweep", clock=clock, sleep=clock.sleep)
     first.take()
+    beaten = clock.now
 
     def beating(seconds: float) -> None:
+        nonlocal beaten
         clock.sleep(seconds)
-        first.beat()
+        if clock.now - beaten >= BEAT_SECONDS:
+            beaten = clock.now
+            first.beat()
 
     with pytest.raises(SweeperError, match="is already being driven by process"):
         StoreLease(store, "sweep", clock=clock, sleep=beating).take()
@@ -252,7 +394,9 @@ def test_a_trial_goes_on_from_checkpoints_in_the_store(store: Store, tmp_path: P
 def test_reading_fetches_only_what_has_changed(store: Store, tmp_path: Path) -> None:
     source = tmp_path / "source"
     record = "journal/0000000000-attempt.json"
-    store.put_all({"sweep.yaml": b"samples: 1\n", record: b"1", "tables/trials/x.parquet": b"2"})
+    body = made_body("attempt", {"attempt": 1, "host": "h", "pid": 1})
+    content = Record(0, 0.0, body).to_bytes()
+    store.put_all({"sweep.yaml": b"samples: 1\n", record: content, "tables/trials/x.parquet": b"2"})
     fetch(store, source)
     before = {path: path.stat().st_ino for path in source.rglob("*") if path.is_file() and not path.is_symlink()}
     store.put("tables/trials/x.parquet", b"three")

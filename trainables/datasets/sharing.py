@@ -1,5 +1,8 @@
 """One copy of a data set a node: arrays on disk, named after their contents, that every process maps.
 
+A copy is plain data: arrays, and JSON of numbers and texts. One that another user could have written is compared with
+its name, which is a digest of its contents, before it is used.
+
 Mapped pages are the operating system's cache of the files: any number of processes hold them once, and they go
 first when memory is short. A process that changes an entry gets a copy of that page alone.
 """
@@ -8,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-import pickle
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +25,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import data_folder, locked, temporary_beside
 from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.registry import SPLITS
 
 UNUSED_DAYS = 30
 """After this long without use a copy is removed when the next one is made. Our choice: a sweep is resumed sooner."""
 
-_FACTS = "facts.pickle"
-_UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, ImportError, pickle.UnpicklingError)
+_FACTS = "facts.json"
+_UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError)
+
+_PARTS = {part.__name__: part for part in (CropAndFlip, ImagePreprocessing)}
+"""What a split may carry besides tensors and plain values."""
 
 
 def content_key(dataset: DataSet) -> str:
@@ -60,13 +68,13 @@ def shared_dataset(key: str, load: Callable[[], DataSet]) -> DataSet:
         DataSetUnavailableError: as `load`; or this node's data are not those that the sweep was started with.
     """
     folder = data_folder() / "shared" / key
-    found = _mapped(folder)
+    found = _mapped(folder, key)
     if found is not None:
         return found
     with ExitStack() as guard:
         with contextlib.suppress(DataSetUnavailableError, OSError):
             guard.enter_context(locked(folder))
-        found = _mapped(folder)
+        found = _mapped(folder, key)
         if found is not None:
             return found
         dataset = load()
@@ -76,7 +84,7 @@ def shared_dataset(key: str, load: Callable[[], DataSet]) -> DataSet:
             )
         with contextlib.suppress(DataSetUnavailableError, OSError):
             _write(dataset, folder)
-    return _mapped(folder) or dataset
+    return _mapped(folder, key) or dataset
 
 
 def node_copy(dataset: DataSet) -> DataSet:
@@ -96,16 +104,21 @@ def _leaves(dataset: DataSet) -> dict[str, Any]:
 
 
 def _write(dataset: DataSet, folder: Path) -> None:
-    """Write `folder` in one step, replacing one that cannot be read, and remove copies long unused."""
+    """Write `folder` in one step, replacing one that cannot be read, and remove copies long unused.
+
+    Data that carry something else than plain values (a preprocessing of a user's own) are not shared.
+    """
     leaves = _leaves(dataset)
+    facts = {name: _plain(value) for name, value in leaves.items() if not isinstance(value, Tensor)}
+    if any(_from_plain(told) != leaves[name] for name, told in facts.items()):
+        return
     with temporary_beside(folder) as temporary:
         complete = temporary / "arrays"
         complete.mkdir()
         for name, tensor in leaves.items():
             if isinstance(tensor, Tensor):
                 np.save(complete / f"{name}.npy", tensor.contiguous().numpy(), allow_pickle=False)
-        facts = {name: value for name, value in leaves.items() if not isinstance(value, Tensor)}
-        (complete / _FACTS).write_bytes(pickle.dumps(facts))
+        (complete / _FACTS).write_text(json.dumps(facts))
         if folder.is_dir():
             folder.rename(temporary / "unreadable")
         complete.rename(folder)
@@ -115,12 +128,33 @@ def _write(dataset: DataSet, folder: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _mapped(folder: Path) -> DataSet | None:
-    """Return the data set that `folder` holds; `None` where it is missing or damaged."""
+def _plain(value: object) -> object:
+    """Return a value as JSON has it; what JSON has no form for comes back as something else from `_from_plain`."""
+    if is_dataclass(value) and type(value).__name__ in _PARTS:
+        return {"kind": type(value).__name__, **{part.name: getattr(value, part.name) for part in fields(value)}}
+    return value if isinstance(value, (str, int, float, tuple, type(None))) else repr(value)
+
+
+def _from_plain(told: object) -> Any:
+    """Return the value that `_plain` told, from JSON or directly: lists are tuples."""
+    if isinstance(told, dict):
+        values = {name: _from_plain(value) for name, value in told.items()}
+        return _PARTS[values.pop("kind")](**values)
+    return tuple(map(_from_plain, told)) if isinstance(told, (list, tuple)) else told
+
+
+def _only_ours(folder: Path) -> bool:
+    """Return whether nobody but this user can have written the files of `folder`."""
+    found = [path.lstat() for path in (folder, *folder.iterdir())]
+    return all(each.st_uid == os.getuid() and not each.st_mode & 0o022 for each in found)
+
+
+def _mapped(folder: Path, key: str) -> DataSet | None:
+    """Return the data set that `folder` holds; `None` where it is missing, damaged, or not what `key` names."""
     if not folder.is_dir():
         return None
     try:
-        leaves = pickle.loads((folder / _FACTS).read_bytes())
+        leaves = {name: _from_plain(told) for name, told in json.loads((folder / _FACTS).read_bytes()).items()}
         for file in folder.glob("*.npy"):
             # Copy on write: the tensors can be written to, as others can, but never the file.
             leaves[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False))
@@ -130,7 +164,9 @@ def _mapped(folder: Path) -> DataSet | None:
         }
         parts: dict[str, Any] = {name: splits.pop(name) for name in SPLITS}
         dataset = DataSet(**parts, further=splits, **leaves)
-    except (*_UNREADABLE, TypeError):
+        if not _only_ours(folder) and content_key(dataset) != key:
+            return None
+    except _UNREADABLE:
         return None
     with contextlib.suppress(OSError):
         os.utime(folder)

@@ -8,12 +8,15 @@ them (environment, instance role, profile) and never from the address, which is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pyarrow import ArrowInvalid, fs
@@ -27,6 +30,16 @@ CONNECTIONS = 16
 
 TRIES = 4
 """Tries of one request by the cloud's own retry rules; with their pauses an unreachable store is known in about 6 s."""
+
+PATIENCE_SECONDS = 120.0
+"""Seconds for which drivers and trials wait for a store that is out of reach: what they have is lost with them."""
+
+LONGEST_PAUSE = 10.0
+
+READ_BACK_SECONDS = 2.0
+"""Where a store knows no conditional writes: after this time whoever wrote the same object meanwhile has done so."""
+
+_Result = TypeVar("_Result")
 
 _OPTIONS = {
     "s3": frozenset({"region", "endpoint_override", "scheme"}),
@@ -66,6 +79,31 @@ def is_store_address(text: str | os.PathLike[str]) -> bool:
     return str(text).partition("://")[0] in SCHEMES and "://" in str(text)
 
 
+def patiently(
+    work: Callable[[], _Result],
+    *,
+    seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> _Result:
+    """Do `work` and return its result, trying again while the store cannot be used, for `PATIENCE_SECONDS` or as given.
+
+    Pauses double, and vary, so that the trials of a cluster do not all come back at the same moment.
+
+    Raises the last StoreError once that time is over.
+    """
+    deadline = clock() + (PATIENCE_SECONDS if seconds is None else seconds)
+    pause = 0.5
+    while True:
+        try:
+            return work()
+        except StoreError:
+            if clock() >= deadline:
+                raise
+        sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
 class Store:
     """The objects below one address. Names are relative to it, with `/` between parts. Safe to use from threads."""
 
@@ -80,6 +118,7 @@ class Store:
         _check_address(uri, parts, options)
         self.uri = uri.rstrip("/")
         self._root = f"{parts.netloc}{parts.path}".rstrip("/")
+        self._address = (parts.scheme, parts.netloc, options)
         try:
             self._files = _file_system(parts.scheme, parts.netloc, options)
         except (OSError, ArrowInvalid) as error:
@@ -103,6 +142,39 @@ class Store:
     def put_all(self, contents: Mapping[str, bytes | Path]) -> None:
         """Write several objects at once. Raises StoreError when one cannot be written; others may be."""
         self._each(lambda name: self.put(name, contents[name]), contents)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write an object unless there is one of that name; return whether this call wrote it. Raises StoreError.
+
+        Of several that create the same object, one is told that it did, where the store has conditional writes (S3,
+        Google Cloud Storage and most of their kind). Elsewhere the object is looked for before, and read back after a
+        pause: then two can be told so if one of them is held up for longer than that, and only the object says which.
+        """
+        from obstore import put
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        with self._errors():
+            try:
+                put(_conditional(*self._address), self._path(name).partition("/")[2], content, mode="create")
+            except AlreadyExistsError:
+                # An answer that was lost is asked for again, and then the object is there already: it may be ours.
+                return self.get(name) == content
+            except (BaseError, ValueError):
+                if self.exists(name):
+                    return False
+                self.put(name, content)
+                time.sleep(READ_BACK_SECONDS)
+        return self.get(name) == content
+
+    def get_all(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Return several objects' bytes by name, `None` for those that do not exist. Raises StoreError."""
+        found: dict[str, bytes | None] = {}
+
+        def get(name: str) -> None:
+            found[name] = self.get(name)
+
+        self._each(get, names)
+        return found
 
     def get(self, name: str) -> bytes | None:
         """Return an object's bytes, or `None` when there is none of that name. Raises StoreError."""
@@ -211,23 +283,13 @@ def _check_address(uri: str, parts: SplitResult, options: Mapping[str, str]) -> 
 def _file_system(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.FileSystem:
     if scheme == "gs":
         # Without a limit the client tries for 15 minutes before it says that there is no network.
-        from datetime import timedelta
-
         return fs.GcsFileSystem(
             endpoint_override=options.get("endpoint_override"),
             scheme=options.get("scheme", "https"),
             anonymous=bool(options.get("endpoint_override")),
             retry_time_limit=timedelta(seconds=30),
         )
-    environment = os.environ
-    endpoint = (
-        options.get("endpoint_override")
-        or environment.get("AWS_ENDPOINT_URL_S3")
-        or environment.get("AWS_ENDPOINT_URL")
-    )
-    region = options.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    if region is None:
-        region = "us-east-1" if endpoint else fs.resolve_s3_region(bucket)
+    endpoint, region = _endpoint(options), _region(bucket, options)
     return fs.S3FileSystem(
         region=region,
         endpoint_override=endpoint,
@@ -237,6 +299,33 @@ def _file_system(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.Fil
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=TRIES),
         allow_delayed_open=True,  # an object that fits in one part is one request instead of three
     )
+
+
+def _conditional(scheme: str, bucket: str, options: Mapping[str, str]) -> Any:
+    """Return the bucket as a client sees it that knows conditional writes, which pyarrow's does not."""
+    from obstore.store import GCSStore, S3Store
+
+    # Whoever asks does not wait for an instance's credentials that do not exist, and has a way without.
+    patience: Any = {"max_retries": TRIES, "retry_timeout": timedelta(seconds=10)}
+    if scheme == "gs":
+        return GCSStore(bucket, retry_config=patience)
+    endpoint = _endpoint(options)
+    config: Any = {"region": _region(bucket, options), **({"endpoint": endpoint} if endpoint else {})}
+    return S3Store(bucket, config=config, client_options={"allow_http": True}, retry_config=patience)
+
+
+def _endpoint(options: Mapping[str, str]) -> str | None:
+    named = options.get("endpoint_override")
+    if named and "://" not in named:
+        named = f"{options.get('scheme', 'https')}://{named}"
+    return named or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def _region(bucket: str, options: Mapping[str, str]) -> str:
+    named = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if named:
+        return named
+    return "us-east-1" if _endpoint(options) else str(fs.resolve_s3_region(bucket))
 
 
 _CAUSES = (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainables.files.scratch import Scratch
 from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file, remove_checkpoints_before
-from trainables.worker.object_store import Store
+from trainables.worker.object_store import Store, patiently
 
 CHECKPOINTS, INCOMING = "checkpoints", "incoming"
 """Where the files are in a sweep's store; the driver looks there for them."""
@@ -49,22 +49,32 @@ class TrialFiles:
         """Bring what the store has of this trial's checkpoints here; without a store they are here."""
         if self._store is None or self.checkpoints is None:
             return
+        patiently(self._fetch)
+        self._stored |= {*checkpoint_epochs(self.checkpoints)}
+
+    def _fetch(self) -> None:
+        assert self._store is not None and self.checkpoints is not None
         names = self._store.entries(self._place, recursive=False)
         self._store.download_all({name: self.checkpoints / Path(name).name for name in names})
-        self._stored |= {*checkpoint_epochs(self.checkpoints)}
 
     def checkpoint_written(self, path: Path, epoch: int) -> None:
         """Upload a checkpoint that has its final name."""
         if self._store is not None:
-            self._store.put(f"{self._place}/{path.name}", path)
+            self._put(f"{self._place}/{path.name}", path)
             self._stored.add(epoch)
             path.unlink()
 
     def table_written(self, path: Path) -> None:
         """Upload a table's part that has its final name."""
         if self._store is not None:
-            self._store.put(f"{INCOMING}/{path.parent.name}/{path.name}", path)
+            self._put(f"{INCOMING}/{path.parent.name}/{path.name}", path)
             path.unlink()
+
+    def _put(self, name: str, path: Path) -> None:
+        """Put a file, as patiently as the driver puts its journal."""
+        store = self._store
+        assert store is not None
+        patiently(lambda: store.put(name, path))
 
     def remove_checkpoints_before(self, epoch: int) -> None:
         """Remove this trial's checkpoints of epochs below `epoch`."""

@@ -31,6 +31,7 @@ class TrialReport:
         device: `cpu` or `cuda`.
         packing: how the replicates shared the process; `None` in reports of before packings were named.
         wall_seconds: time spent in the trial so far.
+        gpu: the share of a GPU that its process had, as the driver adds; `None` in reports of release 0.1.
         epochs: rows of `epochs`, one row per replicate and epoch.
         evaluations: rows of `evaluations`; none between rungs.
         replicate_errors: replicates that failed while others went on, and why.
@@ -49,6 +50,7 @@ class TrialReport:
     failure_kind: str | None = None
     replicate_errors: Mapping[int, str] = field(default_factory=dict)
     replicate_kinds: Mapping[int, str] = field(default_factory=dict)
+    gpu: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for Ray and for checkpoints, which are read with `weights_only`."""
@@ -65,6 +67,7 @@ class TrialReport:
             "evaluations": list(self.evaluations),
             **numbered_texts("replicate_errors", self.replicate_errors),
             **numbered_texts("replicate_kinds", self.replicate_kinds),
+            **named_share(self.gpu),
         }
 
     @staticmethod
@@ -83,7 +86,13 @@ class TrialReport:
             failure_kind=fields.get("failure_kind"),
             replicate_errors={int(number): text for number, text in fields.get("replicate_errors", {}).items()},
             replicate_kinds={int(number): text for number, text in fields.get("replicate_kinds", {}).items()},
+            gpu=fields.get("gpu"),
         )
+
+
+def named_share(gpu: float | None) -> dict[str, float]:
+    """Return a share of a GPU as a report's field; nothing where none is known."""
+    return {} if gpu is None else {"gpu": gpu}
 
 
 def numbered_texts(key: str, texts: Mapping[int, str]) -> dict[str, dict[str, str]]:

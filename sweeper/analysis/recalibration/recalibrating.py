@@ -122,6 +122,8 @@ def recalibrate_sweep(
     options: Sequence[str],
     bins: Sequence[int],
     showing: Callable[[str], AbstractContextManager[Progress | None]],
+    *,
+    trust: bool = False,
 ) -> Recalibrated:
     """Recalibrate the sweep `name` as a command asks for it.
 
@@ -132,6 +134,7 @@ def recalibrate_sweep(
         options: `key=value` or `method.key=value`.
         bins: of the calibration errors; the sweep's where none are given.
         showing: returns, for the sweep's name, the callback for progress.
+        trust: run the code that came with the sweep's folder, though this user has not run it before.
 
     Raises:
         SweeperError: with every fault of what is asked for; and as `recalibrate`.
@@ -141,7 +144,7 @@ def recalibrate_sweep(
         raise SweeperError(
             "no post-hoc method and no number of bins was given", "give --method temperature, or --bins 10, or both"
         )
-    take_up_kept(sweep.paths)
+    take_up_kept(sweep.paths, sweep.spec, trust=trust)
     requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
     with showing(sweep.name) as progress:
         return recalibrate(sweep, requests, progress)

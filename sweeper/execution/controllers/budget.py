@@ -14,7 +14,7 @@ from typing import Any
 from sweeper.core.errors import SweeperError
 from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.journal.records import Attempt, Record
-from sweeper.journal.state import SweepState
+from sweeper.journal.spending import Spending
 from sweeper.planning.prices import price_from
 from sweeper.space.models import Budget
 from sweeper.text.durations import duration
@@ -48,7 +48,7 @@ class BudgetWatch:
     def __init__(
         self,
         budget: Budget,
-        state: SweepState,
+        spending: Spending,
         worked: WorkingTime,
         resources: Mapping[str, float],
         environment: Mapping[str, str],
@@ -59,20 +59,20 @@ class BudgetWatch:
 
         Args:
             budget: what may be spent.
-            state: of all trials, kept up to date by the driver.
+            spending: of all trials, kept up to date by the driver.
             worked: the time that drivers have worked, kept up to date by this one.
-            resources: of one trial, `{"cpu": …, "gpu": …}`.
+            resources: of one trial, `{"cpu": …, "gpu": …}`; the share of a GPU is for reports that name none.
             environment: names a GPU-hour's price where the budget does not.
             tell: hears, once, that the budget is reached.
             clock: Unix time in seconds.
 
         Raises SweeperError when costs are limited and nothing says what an hour costs.
         """
-        self._budget, self._state, self._worked, self._clock = budget, state, worked, clock
+        self._budget, self._spending, self._worked, self._clock = budget, spending, worked, clock
         self._cpus, self._gpus = resources["cpu"], resources["gpu"]
         price = budget.gpu_hour_price if budget.gpu_hour_price is not None else price_from(environment)
-        self._trial_hour_price = self._gpus * (price or 0.0) + self._cpus * (budget.cpu_hour_price or 0.0)
-        if budget.cost is not None and not self._trial_hour_price:
+        self._gpu_price, self._cpu_price = price or 0.0, budget.cpu_hour_price or 0.0
+        if budget.cost is not None and not self._gpus * self._gpu_price + self._cpus * self._cpu_price:
             raise SweeperError(
                 f"budget.cost = {budget.cost:g}, but no price per hour is set",
                 "set budget.gpu_hour_price or budget.cpu_hour_price, or SWEEPER_GPU_HOUR_PRICE in the environment",
@@ -92,9 +92,10 @@ class BudgetWatch:
 
     def spent(self) -> dict[str, float]:
         """Return what has been spent of each kind, trials up to their last reports."""
-        hours = sum(trial.wall_seconds for trial in self._state.trials.values()) / 3600
+        gpu_hours = self._spending.gpu_hours(self._gpus)
         wall = self._worked.seconds(self._clock()) / 3600
-        return {"gpu_hours": hours * self._gpus, "wall_hours": wall, "cost": hours * self._trial_hour_price}
+        cost = gpu_hours * self._gpu_price + self._spending.hours() * self._cpus * self._cpu_price
+        return {"gpu_hours": gpu_hours, "wall_hours": wall, "cost": cost}
 
     def reached(self) -> str | None:
         """Return a sentence when the budget is reached."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from sweeper.core.ids import trial_name
-from sweeper.journal.best import Rank, rank_of
+from sweeper.journal.best import Rank, best_rank, rank_of
 from sweeper.journal.state import ENDED, SweepState
 from sweeper.scheduling.base import Scheduler
 from trainables.worker.trial_reports import NON_FINITE
@@ -37,15 +37,20 @@ class BestCheckpoint:
             schedule: says what is better.
         """
         self._keeper, self._state, self._schedule = keeper, state, schedule
-        ranks = [self._rank(index) for index, trial in state.trials.items() if trial.status in ENDED]
-        self._best = max((rank for rank in ranks if rank), default=None)
+        self._best = self._best_ended()
 
     def tidy(self, index: int) -> None:
         """Remove a trial's checkpoints if it has ended and is not the best so far; if it is, the former best's."""
         trial = self._state.trials[index]
         if trial.status not in ENDED or trial.stop_kind not in OVER:
             return
-        rank, loser = self._rank(index), index
+        if self._schedule.constrained_metrics:
+            self._best, before = self._best_ended(), self._best
+            keeps = -self._best[2] if self._best else -1
+            for each in {index, -before[2] if before else index} - {keeps}:
+                self._keeper.remove_checkpoints(trial_name(each))
+            return
+        rank, loser = rank_of(trial, self._schedule.mode), index
         if rank is not None and (self._best is None or rank > self._best):
             loser = -self._best[2] if self._best else -1
             self._best = rank
@@ -63,5 +68,6 @@ class BestCheckpoint:
         for name in {trial_name(i) for i in (done | {*unknown}) - {best}} & self._keeper.trials_with_checkpoints():
             self._keeper.remove_checkpoints(name)
 
-    def _rank(self, index: int) -> Rank | None:
-        return rank_of(self._state.trials[index], self._schedule.mode)
+    def _best_ended(self) -> Rank | None:
+        ended = (index for index, trial in self._state.trials.items() if trial.status in ENDED)
+        return best_rank(self._state, self._schedule, ended)

@@ -75,6 +75,7 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
         keeper: CheckpointKeeper | None = None,
         shares: Callable[[int], float] | None = None,
+        gpu: float = 0.0,
         max_concurrent: int | None = None,
         common_seeds: bool = False,
         searcher: Searcher | None = None,
@@ -95,6 +96,7 @@ class Driver:
             sinks: take every record after it was journaled.
             keeper: removes checkpoints; by default in the sweep's folder.
             shares: the share of a GPU that a configuration needs; `None` where trials take none, or whole cards.
+            gpu: the share of a GPU that each trial has where `shares` gives none.
             max_concurrent: assignments outstanding at once; `None` for no limit.
             common_seeds: replicate r has the same seed in every configuration.
             searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
@@ -120,7 +122,7 @@ class Driver:
         self._controllers = controllers
         self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
         self._retries, self._slots, self._clock = retries, slots, clock
-        self._searcher, self._shares = searcher, shares
+        self._searcher, self._shares, self._gpu = searcher, shares, gpu
         waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._queue = deque(i for i in waiting if not state.trials[i].paused)
         self._alone: set[int] = set()
@@ -233,6 +235,11 @@ class Driver:
             return None
         return max(self.state.trials[index].share or self._shares(index) for index in assignment)
 
+    def _with_share(self, assignment: Sequence[int], report: TrialReport) -> TrialReport:
+        """Add to a report what its process took of a GPU, where trials take any."""
+        share = self.share_of(assignment) or self._gpu
+        return replace(report, gpu=share) if share else report
+
     @property
     def closing(self) -> str | None:
         """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
@@ -291,7 +298,7 @@ class Driver:
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return True
-            self._on_report(report)
+            self._on_report(self._with_share(assignment, report))
         self.flush()
         over = all(self._is_over(index) for index in assignment)
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.

@@ -97,7 +97,7 @@ class ReplicateDriver(Driver):
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return True
-            self._on_replicate(configuration, number, report)
+            self._on_replicate(configuration, number, self._with_share(assignment, report))
         self.flush()
         over = self._state_of(configuration, number).status != RUNNING
         if over:

@@ -66,7 +66,16 @@ def work(folder: Path) -> None:
                 raise optuna.TrialPruned
         return row[METRIC]
 
-    study.optimize(objective)
+    while True:
+        try:
+            study.optimize(objective)
+        except (optuna.exceptions.UpdateFinishedTrialError, ValueError) as error:
+            # Two processes can take the same waiting trial from SQLite; the later one may not tell its result, and
+            # its process would end there. A user starts it again; what was trained twice counts as spent.
+            if isinstance(error, ValueError) and "Cannot tell" not in str(error):
+                raise
+        else:
+            return
 
 
 def run(folder: Path, resume: bool) -> None:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from sweeper.journal.spending import Spending
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, RUNNING, WAITING, SweepState
 from sweeper.monitoring.prometheus import METRICS, PUBLISH_SECONDS, MetricsSink
 from sweeper.planning.prices import price_from
@@ -46,7 +47,12 @@ def random_state(rng: random.Random) -> SweepState:
 def test_numbers_are_those_of_the_trials(seed: int) -> None:
     rng = random.Random(seed)
     state, published = random_state(rng), Published()
-    sink = MetricsSink("s", state, HALVING, published, samples_per_epoch=700, gpu=0.25, gpu_hour_price=2.0)
+    spending = Spending()
+    for number, trial in state.trials.items():
+        spending.apply(made_record(0, "report", 0.0, {"configuration": number, "wall_seconds": trial.wall_seconds}))
+    sink = MetricsSink(
+        "s", state, HALVING, published, spending=spending, samples_per_epoch=700, gpu=0.25, gpu_hour_price=2.0
+    )
     sink.publish(running=True)
     trials = list(state.trials.values())
     for status in (WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED):
@@ -76,6 +82,7 @@ def test_they_are_renewed_now_and_then_and_end_with_not_running() -> None:
         SweepState(3),
         HALVING,
         published,
+        spending=Spending(),
         samples_per_epoch=1,
         gpu=0,
         clock=lambda: now[0],

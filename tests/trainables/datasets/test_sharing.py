@@ -104,7 +104,7 @@ def test_other_data_than_the_sweeps_are_refused(node):
 def test_a_damaged_copy_is_rebuilt(node, damage):
     dataset = images()
     key = share(dataset)
-    file = node / key / ("facts.pickle" if "facts" in damage else "train.inputs.npy")
+    file = node / key / ("facts.json" if "facts" in damage else "train.inputs.npy")
     if damage == "other facts":
         file.write_bytes(b"not a pickle")
     elif damage == "cut":
@@ -113,6 +113,33 @@ def test_a_damaged_copy_is_rebuilt(node, damage):
         file.unlink()
     same(dataset, shared_dataset(key, lambda: dataset))
     same(dataset, shared_dataset(key, never))
+
+
+def test_a_copy_that_others_could_have_written_is_compared_with_its_name(node):
+    dataset = images()
+    key = share(dataset)
+    file = node / key / "train.inputs.npy"
+    changed = np.load(file)
+    changed[0] += 1
+    np.save(file, changed)
+    file.chmod(0o666)
+    same(dataset, shared_dataset(key, lambda: dataset))
+
+
+class OwnPreprocessing:
+    """What only a user's program knows."""
+
+    def __eq__(self, other):
+        return isinstance(other, OwnPreprocessing)
+
+    __hash__ = None
+
+
+def test_data_with_parts_of_a_users_own_are_not_shared(node):
+    plain = images()
+    dataset = replace(plain, val=replace(plain.val, preprocessing=OwnPreprocessing()))
+    assert shared_dataset(content_key(dataset), lambda: dataset) is dataset
+    assert not [path for path in node.iterdir() if path.is_dir()]
 
 
 def test_writing_to_a_tensor_changes_no_other_process(node):

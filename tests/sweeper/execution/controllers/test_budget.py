@@ -14,7 +14,8 @@ from sweeper.core.ids import SweepPaths
 from sweeper.execution.amendments import amend
 from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
-from sweeper.journal.state import ENDED, SweepState
+from sweeper.journal.spending import Spending
+from sweeper.journal.state import ENDED
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import load_spec
 from sweeper.space.models import Budget
@@ -52,12 +53,12 @@ def test_only_the_time_that_drivers_work_counts(attempts):
     ],
 )
 def test_what_has_been_spent(budget, spent):
-    state, worked = SweepState(2), WorkingTime()
+    spending, worked = Spending(), WorkingTime()
     worked.apply(record("attempt", 0.0))
-    for trial in state.trials.values():
-        trial.wall_seconds = 1800.0
+    for configuration in range(2):
+        spending.apply(record("report", 0.0, configuration=configuration, wall_seconds=1800.0))
     watch = BudgetWatch(
-        budget, state, worked, {"cpu": 2, "gpu": 0.5}, {"SWEEPER_GPU_HOUR_PRICE": "3"}, clock=lambda: 7200.0
+        budget, spending, worked, {"cpu": 2, "gpu": 0.5}, {"SWEEPER_GPU_HOUR_PRICE": "3"}, clock=lambda: 7200.0
     )
     ((name, value),) = spent.items()
     assert watch.spent()[name] == pytest.approx(value)
@@ -65,12 +66,12 @@ def test_what_has_been_spent(budget, spent):
 
 
 def test_a_budget_that_is_reached_is_told_once_and_asked_for_until_the_end():
-    state, said, now = SweepState(1), [], [100.0]
+    spending, said, now = Spending(), [], [100.0]
     watch = BudgetWatch(
-        Budget(gpu_hours=1), state, WorkingTime(), {"cpu": 1, "gpu": 1}, {}, tell=said.append, clock=lambda: now[0]
+        Budget(gpu_hours=1), spending, WorkingTime(), {"cpu": 1, "gpu": 1}, {}, tell=said.append, clock=lambda: now[0]
     )
     assert watch.tick(Situation()) == Directive() and said == []
-    state.trials[0].wall_seconds = 3600.0
+    spending.apply(record("report", 100.0, wall_seconds=3600.0))
     assert watch.tick(Situation()) == Directive(), "it looks once a second"
     for _ in range(3):
         now[0] += 1.0
@@ -80,7 +81,7 @@ def test_a_budget_that_is_reached_is_told_once_and_asked_for_until_the_end():
 
 def test_a_cost_without_a_price_is_refused():
     with pytest.raises(SweeperError, match=r"budget.cost = 5, but no price per hour is set"):
-        BudgetWatch(Budget(cost=5), SweepState(1), WorkingTime(), {"cpu": 1, "gpu": 1}, {})
+        BudgetWatch(Budget(cost=5), Spending(), WorkingTime(), {"cpu": 1, "gpu": 1}, {})
 
 
 class _SpentAt:

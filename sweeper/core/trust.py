@@ -1,0 +1,32 @@
+"""What this user has allowed once: code and notifications that came with a folder somebody else may have written.
+
+A mark is an empty file in the user's cache; its name is a digest of what was allowed. Whoever loses the cache is asked
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+
+from sweeper.core.caching import cache_folder
+
+CODE, NOTIFICATIONS = "code", "notify"
+
+
+def is_allowed(kind: str, what: str) -> bool:
+    """Return whether this user has allowed `what`, a text that identifies it, as a thing of this `kind`."""
+    return _mark(kind, what).exists()
+
+
+def allow(kind: str, what: str) -> None:
+    """Remember that this user allows `what`; where the cache cannot be written, it is asked for again."""
+    mark = _mark(kind, what)
+    with contextlib.suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mark.touch(mode=0o600)
+
+
+def _mark(kind: str, what: str) -> Path:
+    return cache_folder() / "allowed" / f"{kind}-{hashlib.sha256(what.encode()).hexdigest()}"
