@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.scheduling.base import RungState, Scheduler, decide
+from sweeper.scheduling.base import Measured, RungState, Scheduler, decide
 
 
 @dataclass
@@ -24,10 +24,12 @@ class Course:
     Attributes:
         reached: trial → the place of the last rung that it reached; trials that never started are missing.
         state: of the scheduler at the end.
+        visits: (trial, place of the rung) in the order in which trials came to rungs.
     """
 
     reached: dict[int, int]
     state: RungState
+    visits: list[tuple[int, int]] = field(default_factory=list)
 
     def epochs(self, rungs: Sequence[int]) -> int:
         """Return the epochs that were trained."""
@@ -40,6 +42,7 @@ def play(
     values: NDArray[np.float64],
     pace: NDArray[np.float64],
     workers: int,
+    measured: Callable[[int, int], Measured] | None = None,
 ) -> Course:
     """Return the course of a sweep.
 
@@ -49,6 +52,7 @@ def play(
         values: the objective with which a trial comes to each rung [configurations, rungs].
         pace: seconds of an epoch [configurations].
         workers: trials that run at once.
+        measured: returns what else a scheduler's `metrics` came to, of a trial at the place of a rung.
     """
     state, rungs = scheduler.begin(), scheduler.rungs
     course = Course({}, state)
@@ -58,10 +62,11 @@ def play(
     while running:
         now, trial, place = heapq.heappop(running)
         course.reached[trial] = place
-        metric = float(values[trial, place])
-        decision = decide(state, trial, rungs[place], metric)
+        course.visits.append((trial, place))
+        metric, more = float(values[trial, place]), measured(trial, place) if measured is not None else None
+        decision = decide(state, trial, rungs[place], metric, more)
         if decision is not None and decision.metric is not None:
-            state.add(rungs[place], trial, metric)
+            state.add(rungs[place], trial, metric, more)
             state.decided(trial, decision)
         if decision is not None and decision.kind == "continue":
             heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))

@@ -1,4 +1,4 @@
-"""Two drivers of a sweep in a store: one is stopped for longer than its lease, another takes over, the first wakes up."""
+"""Two drivers of a sweep in a store: one is stopped for longer than its lease, another takes over, the first wakes."""
 
 from __future__ import annotations
 
