@@ -42,6 +42,7 @@ from sweeper.search.base import Searcher
 from sweeper.space.models import Budget, Resources
 from sweeper.space.user_code import kept_archive
 from sweeper.storage.lease import Lease
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep
 from sweeper.tables.writer import ParquetSink
@@ -266,7 +267,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,
         "hang_seconds": spec.hang_timeout,
-        "extensions": kept_archive(paths),
+        "extensions": kept_archive(paths, read_manifest(paths.manifest)),
     }
 
 

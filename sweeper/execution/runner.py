@@ -49,6 +49,7 @@ from sweeper.space.suggested import configurations_of
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import Lease
 from sweeper.storage.manifest import build_manifest
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder, mirror_of
 from sweeper.storage.places import DRIVING, place_of, split_name
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
@@ -154,7 +155,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
     ):
         sweep = amend(open_sweep(name, place.folder), options.settings)
         server = running if runs_here(options, sweep.spec.resources) else None
-        take_up_kept(sweep.paths, sweep.spec, trust=options.trust)
+        take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)
         asked = asked_by_file(sweep.spec.notify, options.settings)
         require_allowed(asked, mirror.location, allowed=options.allow_notify)
         targets = notification_targets(sweep.spec, options)

@@ -28,7 +28,7 @@ OUR_VARIABLES = "SWEEP_"
 _PLAIN_PART = re.compile(r"[A-Za-z][A-Za-z_.-]{0,19}|v?\d{1,3}|")
 """A part of a path that reads like a word or a version. Tokens are longer, or mix letters and digits."""
 
-_REMEDY = "keep the address or its secret part in the environment and write ${SWEEP_…}, e.g. webhook: ${SWEEP_WEBHOOK}"
+_REMEDY = "keep the address or its secret part in the environment and write ${NAME}, e.g. webhook: ${SWEEP_WEBHOOK}"
 
 
 @dataclass(frozen=True)

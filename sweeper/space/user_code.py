@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
@@ -14,7 +15,6 @@ from sweeper.core.trust import CODE, allow, is_allowed
 from sweeper.space.configurations import named_components
 from sweeper.space.models import SweepSpec
 from sweeper.space.registries import Registries, installed_registries
-from sweeper.storage.metadata import read_manifest
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up
 from trainables.extensions.targets import look_in
 from trainables.files.atomic import write_bytes
@@ -64,12 +64,12 @@ def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
         allow(CODE, _identified(own.archive, own.components))
 
 
-def kept_archive(paths: SweepPaths) -> bytes | None:
+def kept_archive(paths: SweepPaths, manifest: Mapping[str, Any]) -> bytes | None:
     """Return the code of a sweep's own components as its folder has it; `None` where its manifest names none.
 
     Raises SweeperError when the copy is not the code that the manifest names.
     """
-    facts = read_manifest(paths.manifest).get(MANIFEST_KEY)
+    facts = manifest.get(MANIFEST_KEY)
     if not facts or not paths.extensions.is_file():
         return None
     archive = paths.extensions.read_bytes()
@@ -85,7 +85,7 @@ def kept_archive(paths: SweepPaths) -> bytes | None:
     return archive
 
 
-def take_up_kept(paths: SweepPaths, spec: SweepSpec, *, trust: bool) -> None:
+def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any], *, trust: bool) -> None:
     """Import a sweep's user-defined components from the copy in its folder, if any; everything else from here.
 
     Raises SweeperError when the folder names components that this user has not run before, unless `trust` allows them:
@@ -95,7 +95,7 @@ def take_up_kept(paths: SweepPaths, spec: SweepSpec, *, trust: bool) -> None:
     names = [name for _, name in own_names(spec)]
     if not names:
         return
-    archive = kept_archive(paths)
+    archive = kept_archive(paths, manifest)
     identified = _identified(archive or b"", names)
     if not trust and not is_allowed(CODE, identified):
         raise SweeperError(

@@ -28,6 +28,7 @@ from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import SweepState
 from sweeper.scheduling.asha import Halving
+from sweeper.storage.store_journal import SEALED
 from sweeper.text.durations import duration
 from tests.sweeper.records import fields
 from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate
@@ -119,7 +120,9 @@ def lines(traffic: Traffic, sizes: Sizes, trials: int, replicates: int) -> list[
         f"wall time           {duration(traffic.seconds)}; trials at each rung {reached}",
         f"reports             {traffic.total_reports:,}: {mean:.1f} a second, {peak:.1f} in the busiest minute",
         f"driver              {busy:.0f} % of one core in that minute ({DRIVER_SECONDS * 1000:g} ms a report)",
-        f"journal             {records:,} objects, {journal / 1e9:.2f} GB ({record:,.0f} bytes each)",
+        f"journal             {records:,} records, {journal / 1e9:.2f} GB ({record:,.0f} bytes each)",
+        f"journal in a store  at most {traffic.total_reports + 2 * records // SEALED:,} objects put, one a report and "
+        f"one for each {SEALED:,} records; at most {records // SEALED + SEALED:,} are left, which a resume fetches",
         f"MLflow              {trials:,} runs, {points:,.0f} points: {rate:.0f} a second of the "
         f"{MLFLOW_POINTS_A_SECOND:,.0f} that one server takes",
         f"driver's memory     at least {memory / 1e9:.2f} GB ({sizes.trial_bytes / 1e3:.1f} kB a trial)",

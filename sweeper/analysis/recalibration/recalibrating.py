@@ -27,6 +27,7 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index
 from sweeper.core.schemas import record_batch
 from sweeper.results.queries import current_generation
 from sweeper.space.user_code import take_up_kept
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
 from sweeper.text.cells import Row, Rows, Value, text_of
@@ -144,7 +145,7 @@ def recalibrate_sweep(
         raise SweeperError(
             "no post-hoc method and no number of bins was given", "give --method temperature, or --bins 10, or both"
         )
-    take_up_kept(sweep.paths, sweep.spec, trust=trust)
+    take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
     requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
     with showing(sweep.name) as progress:
         return recalibrate(sweep, requests, progress)

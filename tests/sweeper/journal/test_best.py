@@ -185,7 +185,8 @@ def test_a_constraint_beside_the_best_is_judged_beside_all_that_are_complete(
     for sequence, index in enumerate(rng.sample(range(12), 12)):
         nll, accuracy = measured[index]
         rows = [{"split": "val", "replicate": 0, "epoch": 9, "accuracy": accuracy, "nll": nll}]
-        told = {"configuration": index, "epoch": 9, "objective": nll, "evaluations": rows}
+        epochs = [{"replicate": 0, "epoch": 9}]
+        told = {"configuration": index, "epoch": 9, "objective": nll, "epochs": epochs, "evaluations": rows}
         report = made_body("report", told)
         assert isinstance(report, Reported)
         decision = decide_on(rungs, report.report)

@@ -25,6 +25,7 @@ from sweeper.space import catalogue
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.user_code import code_of, keep, kept_archive, look_beside, manifest_part, take_up_kept
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import create_sweep, open_sweep
 from sweeper.tracking.projection import _describe
 from tests.sweeper.records import made_body
@@ -290,7 +291,7 @@ def test_a_sweep_is_opened_without_its_code_and_resumed_with_its_own_copy(folder
     opened = open_sweep("first", folder / "results")
     assert opened.configurations[0]["loss"] == {"name": "mine:loss", "scale": 1.0}
     assert SweepPaths(sweep.paths.root).extensions.read_bytes() == code.archive
-    take_up_kept(opened.paths, opened.spec, trust=False)
+    take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=False)
     prepare_dataset(opened.spec)
     Journal(sweep.paths.journal).append(made_body("attempt", {"attempt": 1}))
     assert _describe(opened.paths, opened.spec).tags["own_code"] == code.digest
@@ -306,15 +307,15 @@ def test_code_that_came_with_a_folder_runs_only_if_it_is_trusted(folder, monkeyp
     monkeypatch.setenv("SWEEPER_CACHE", str(folder / "another user's"))
     (folder / "mine.py").unlink()
     with pytest.raises(SweeperError, match=r"would run code that came with its folder: mine:loss\n.*--trust"):
-        take_up_kept(opened.paths, opened.spec, trust=False)
-    take_up_kept(opened.paths, opened.spec, trust=True)
-    take_up_kept(opened.paths, opened.spec, trust=False)  # it is remembered
+        take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=False)
+    take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=True)
+    take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=False)  # it is remembered
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("mine.py", CAUGHT)
     sweep.paths.extensions.write_bytes(buffer.getvalue())
     with pytest.raises(SweeperError, match="is not the code that the sweep began with"):
-        take_up_kept(opened.paths, opened.spec, trust=True)
+        take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=True)
     assert not (folder / "caught").exists()
 
 
@@ -323,8 +324,8 @@ def test_an_archive_that_no_manifest_names_is_not_looked_into(folder):
     sweep = create_sweep(spec, "plain", "plain", folder / "results", {})
     with zipfile.ZipFile(sweep.paths.extensions, "w") as archive:
         archive.writestr("torch.py", CAUGHT)
-    take_up_kept(sweep.paths, spec, trust=True)
-    assert kept_archive(sweep.paths) is None
+    take_up_kept(sweep.paths, spec, read_manifest(sweep.paths.manifest), trust=True)
+    assert kept_archive(sweep.paths, read_manifest(sweep.paths.manifest)) is None
     assert not any("sweeper-extensions" in entry for entry in sys.path[:2])
 
 
@@ -337,7 +338,7 @@ def test_a_name_that_the_code_was_not_allowed_for_is_not_called(folder, monkeypa
     sweep.paths.sweep_file.write_text(text)
     opened = open_sweep("first", folder / "results")
     with pytest.raises(SweeperError, match="would run code that came with its folder: os:system"):
-        take_up_kept(opened.paths, opened.spec, trust=False)
+        take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=False)
 
 
 def test_another_sweeps_trials_are_taken_over_only_where_the_code_is_the_same(folder):
