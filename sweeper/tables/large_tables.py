@@ -100,6 +100,8 @@ class LargeTables:
         for table, waiting in self._waiting.items():
             # Merged files first: a single one that is inside a merged one as well must not count twice.
             for part in sorted((before / table).glob("c*.parquet"), key=lambda p: bool(_PART.fullmatch(p.name))):
+                if not waiting or (after / table / part.name).exists():
+                    continue
                 names = self._sound(part)
                 if names and names <= waiting.keys():
                     carry(part, after / table)
@@ -108,7 +110,7 @@ class LargeTables:
                         del waiting[name]
                         if self._arrivals is not None:
                             self._arrivals.forget(table, name)
-                elif names:
+                elif names and not names.isdisjoint(waiting):
                     self._split(part, names & waiting.keys())
 
     def clear_incoming(self) -> None:

@@ -92,12 +92,12 @@ class ParquetSink:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about files that could not be read: a sentence, or none."""
-        damaged = self._generations.damaged
-        if not damaged:
-            return []
-        names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
-        return [f"damaged table files were quarantined in {damaged[0].parent.parent}: {names}"]
+        """What the user should know about the files that were found: a sentence each, or none."""
+        damaged, found = self._generations.damaged, [*self._generations.found]
+        if damaged:
+            names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
+            found.append(f"damaged table files were quarantined in {damaged[0].parent.parent}: {names}")
+        return found
 
     def append(self, record: Record) -> None:
         """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""
@@ -175,9 +175,11 @@ class ParquetSink:
                     self._large.expect(rows)
         for rebuilt in parts.values():
             rebuilt.finish()
-        self._large.carry_over(before, generation)
+        for folder in (before, *self._generations.unproven):
+            self._large.carry_over(folder, generation)
         self._write_fixed_parts(generation)
         self._generations.publish(generation)
+        self._generations.remove_superseded()
         self._large.publish(generation)
 
     def _write_fixed_parts(self, generation: Path) -> None:

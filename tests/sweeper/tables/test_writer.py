@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import TABLES, config_hash, replicate_seed, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
+from sweeper.results.queries import current_generation
 from sweeper.tables import large_tables, writer
 from tests.sweeper.records import fields, made_body
 from trainables.files.atomic import temporary_name
@@ -281,6 +284,80 @@ def test_leftovers_of_a_dead_driver_are_removed_and_never_read(random_sweep: Any
     assert rows_of(sweep, "epochs") == []
     sweep.sink()
     assert not any(path.exists() for path in [*leftovers, unpublished])
+
+
+def lose_the_link(sweep: Any) -> None:
+    sweep.paths.tables.unlink()
+
+
+def let_it_dangle(sweep: Any) -> None:
+    sweep.paths.tables.unlink()
+    sweep.paths.tables.symlink_to("generations/9999")
+
+
+def make_it_a_text_file(sweep: Any) -> None:
+    target = str(sweep.paths.tables.readlink())
+    sweep.paths.tables.unlink()
+    sweep.paths.tables.write_text(target)
+
+
+def copy_following_links(sweep: Any) -> None:
+    shutil.copytree(sweep.paths.root, sweep.paths.root.with_name("copy"))
+    shutil.rmtree(sweep.paths.root)
+    sweep.paths.root.with_name("copy").rename(sweep.paths.root)
+
+
+def copy_the_tables_alone(sweep: Any) -> None:
+    copy_following_links(sweep)
+    shutil.rmtree(sweep.paths.generations)
+
+
+@pytest.mark.parametrize(
+    "copied", [lose_the_link, let_it_dangle, make_it_a_text_file, copy_following_links, copy_the_tables_alone]
+)
+@pytest.mark.parametrize("merged", [False, True])
+def test_tables_whose_link_a_copy_has_lost_are_taken_up(
+    copied: Callable[[Any], None], merged: bool, random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if merged:
+        monkeypatch.setattr(large_tables, "SINGLE_PARTS", 2)
+        monkeypatch.setattr(large_tables, "MERGED_PARTS", 3)
+    sweep = random_sweep(16)
+    sink, journal = sweep.sink(), sweep.journal()
+    for kind, body in sweep.events(sink.incoming):
+        sink.append(journal.append(made_body(kind, body)))
+    sink.close()
+    copied(sweep)
+    if copied in (lose_the_link, let_it_dangle, make_it_a_text_file):
+        with pytest.raises(SweeperError, match="sweeper resume"):
+            current_generation(sweep.paths.root)
+    again = sweep.sink()
+    again.rebuild(read_journal(sweep.paths.journal))
+    again.close()
+    assert_equals_journal(sweep, expected)
+    assert sweep.paths.tables.is_symlink()
+    (note,) = again.notes
+    assert "the link tables was" in note and "taken up" in note
+
+
+def test_a_generation_is_kept_until_its_files_are_elsewhere(random_sweep: Any, expected: Any) -> None:
+    sweep = random_sweep(17)
+    sink, journal = sweep.sink(), sweep.journal()
+    for kind, body in sweep.events(sink.incoming):
+        sink.append(journal.append(made_body(kind, body)))
+    sink.close()
+    full = sweep.paths.tables.resolve()
+    poor = full.with_name("0005")
+    shutil.copytree(full, poor, symlinks=True)
+    for part in [*poor.glob("predictions/c*.parquet")][::2]:
+        part.unlink()
+    sweep.paths.tables.unlink()
+    sweep.paths.tables.symlink_to("generations/0005")  # as an old copy of the link would
+    again = sweep.sink()
+    assert full.is_dir(), "it has predictions that are nowhere else"
+    again.rebuild(read_journal(sweep.paths.journal))
+    assert_equals_journal(sweep, expected)
+    assert not full.exists(), "now they are"
 
 
 def test_flushes_keep_to_their_share_of_the_time(random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
