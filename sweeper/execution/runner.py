@@ -182,6 +182,8 @@ def _drive(
         tables = _open_tables(sweep, dataset.classes, mirror)
         if state.attempt or notes or mirror.store is not None:
             tables.rebuild(read_journal(paths.journal))
+            for sentence in tables.missing():
+                terminal.print(sentence, markup=False)
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = options.progress(terminal, state, schedule, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)

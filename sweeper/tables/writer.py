@@ -97,7 +97,16 @@ class ParquetSink:
         if damaged:
             names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
             found.append(f"damaged table files were quarantined in {damaged[0].parent.parent}: {names}")
-        return found
+        return [*found, *self.missing()]
+
+    def missing(self) -> list[str]:
+        """Return a sentence for each table that lacks files of evaluations that the journal has."""
+        return [
+            f"{table} of {len(names)} evaluation{'s' if len(names) > 1 else ''} are missing, e.g. {names[0]}: trials "
+            f"wrote them, and they cannot be made again from the journal; put the files back into tables/{table} from "
+            f"a backup, then `sweeper resume {self._paths.name}`"
+            for table, names in self._large.missing().items()
+        ]
 
     def append(self, record: Record) -> None:
         """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""

@@ -286,6 +286,32 @@ def test_leftovers_of_a_dead_driver_are_removed_and_never_read(random_sweep: Any
     assert not any(path.exists() for path in [*leftovers, unpublished])
 
 
+def test_deleted_files_that_trials_wrote_are_named(random_sweep: Any) -> None:
+    sweep = random_sweep(18)
+    sink, journal = sweep.sink(), sweep.journal()
+    for kind, body in sweep.events(sink.incoming):
+        sink.append(journal.append(made_body(kind, body)))
+    sink.close()
+    assert sink.notes == []
+    deleted = {table: sorted((sweep.paths.tables / table).glob("c*.parquet"))[:count]
+               for table, count in (("predictions", 2), ("reliability", 1))}  # fmt: skip
+    kept = {part: part.read_bytes() for parts in deleted.values() for part in parts}
+    for part in kept:
+        part.unlink()
+    again = sweep.sink()
+    again.rebuild(read_journal(sweep.paths.journal))
+    assert len(again.missing()) == 2
+    again.close()
+    predictions, reliability = again.notes
+    assert "predictions of 2 evaluations are missing" in predictions and deleted["predictions"][0].name in predictions
+    assert "reliability of 1 evaluation" in reliability
+    for part, content in kept.items():
+        (sweep.paths.tables / part.parent.name / part.name).write_bytes(content)
+    restored = sweep.sink()
+    restored.rebuild(read_journal(sweep.paths.journal))
+    assert restored.missing() == [] == restored.notes
+
+
 def lose_the_link(sweep: Any) -> None:
     sweep.paths.tables.unlink()
 
@@ -336,7 +362,7 @@ def test_tables_whose_link_a_copy_has_lost_are_taken_up(
     again.close()
     assert_equals_journal(sweep, expected)
     assert sweep.paths.tables.is_symlink()
-    (note,) = again.notes
+    (note,) = again.notes  # and none that a file is missing
     assert "the link tables was" in note and "taken up" in note
 
 
