@@ -200,6 +200,7 @@ class Parts:
             max_concurrent=spec.max_concurrent,
             common_seeds=spec.replicates.common_seeds,
             searcher=self._searcher(),
+            space=spec.resolved(),
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
-from sweeper.execution.amendments import amend
+from sweeper.execution.amendments import amend, check_trials, check_unchanged
 from sweeper.execution.assembly import Parts
 from sweeper.execution.choice import runs_here
 from sweeper.execution.controllers.budget import WorkingTime
@@ -140,7 +140,9 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         early_server(options.executor, options.address, server) as running,
         mirror_of(place.find(name), place) as mirror,
     ):
-        sweep = amend(open_sweep(name, place.folder), options.settings)
+        sweep = open_sweep(name, place.folder)
+        check_unchanged(sweep, unreadable=options.discard_damaged)
+        sweep = amend(sweep, options.settings)
         server = running if runs_here(options, sweep.spec.resources) else None
         take_up_kept(sweep.paths)
         targets = notification_targets(sweep.spec, options)
@@ -180,6 +182,7 @@ def _drive(
         if notes:
             remove_checkpoints_ahead(paths, state)
         tables = _open_tables(sweep, dataset.classes, mirror)
+        check_trials(state, tables.config_hashes)
         if state.attempt or notes or mirror.store is not None:
             tables.rebuild(read_journal(paths.journal))
             for sentence in tables.missing():

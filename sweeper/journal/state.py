@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeper.core.errors import SweeperError
 from sweeper.journal.records import (
     Attempt,
     Ended,
@@ -111,6 +112,7 @@ class TrialState:
         failures: how often it has failed in a way that counts against its retries.
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
         share: the share of a GPU that its next try needs, after it ran out of memory.
+        config_hash: of its configuration's values when it reported first; `None` where the journal does not say.
         replicates: those that are trained in separate processes, by number; all others have none.
     """
 
@@ -135,6 +137,7 @@ class TrialState:
     failures: int = 0
     replicate_errors: dict[int, str] = field(default_factory=dict)
     share: float | None = None
+    config_hash: str | None = None
     replicates: dict[int, ReplicateState] = field(default_factory=dict)
 
     @property
@@ -190,7 +193,10 @@ class SweepState:
         self.learned: dict[str, int] = {}
 
     def apply(self, record: Record) -> None:
-        """Fold one record in. Records must come in order."""
+        """Fold one record in. Records must come in order.
+
+        Raises SweeperError for a record of a configuration that there is not.
+        """
         self.sequence = record.sequence
         self.updated_at = record.time
         match record.body:
@@ -227,7 +233,13 @@ class SweepState:
         return counts
 
     def _trial(self, body: Started | ReplicateReported | Reported | Judged | Failed) -> TrialState:
-        trial = self.trials[body.configuration]
+        trial = self.trials.get(body.configuration)
+        if trial is None:
+            raise SweeperError(
+                f"the journal has records of configuration {body.configuration}, and the search space has "
+                f"{len(self.trials)} configurations",
+                "restore sweep.yaml as it was when the sweep was driven",
+            )
         trial.attempt = body.attempt
         return trial
 
@@ -256,6 +268,7 @@ class SweepState:
     def _reported(self, trial: TrialState, body: Reported) -> None:
         report, decision = body.report, body.decision
         trial.status = body.status
+        trial.config_hash = trial.config_hash or body.config_hash
         trial.epochs = report.epoch
         trial.paused = decision is not None and decision.kind == "pause"
         if body.reused is not None:

@@ -91,6 +91,11 @@ class ParquetSink:
         return self._generations.incoming
 
     @property
+    def config_hashes(self) -> Sequence[str | None]:
+        """The digest of every configuration's values, by index; `None` for one that a searcher chooses."""
+        return self._trials.config_hashes
+
+    @property
     def notes(self) -> list[str]:
         """What the user should know about the files that were found: a sentence each, or none."""
         damaged, found = self._generations.damaged, [*self._generations.found]

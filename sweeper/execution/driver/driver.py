@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from sweeper.core.code_version import code_version
-from sweeper.core.ids import ReplicateSeeds, SweepPaths, trial_name
+from sweeper.core.ids import ReplicateSeeds, SweepPaths, config_hash, trial_name
 from sweeper.execution.controllers.base import Controller, Situation, combined
 from sweeper.execution.driver.best_checkpoint import BestCheckpoint, CheckpointKeeper
 from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure
@@ -80,6 +80,7 @@ class Driver:
         searcher: Searcher | None = None,
         controllers: Sequence[Controller] = (),
         folds: Sequence[Fold] = (),
+        space: Mapping[str, object] | None = None,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
@@ -101,6 +102,7 @@ class Driver:
                 the space. It is asked when a trial could start at once, so that it knows as much as can be known.
             controllers: are asked on every turn what should follow.
             folds: of the journal that others keep, up to date before sinks and controllers look.
+            space: the resolved search space, for the journal.
             retries: how often a trial may fail in a way that counts before it has failed permanently.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
@@ -120,7 +122,8 @@ class Driver:
         self._controllers = controllers
         self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
         self._retries, self._slots, self._clock = retries, slots, clock
-        self._searcher, self._shares = searcher, shares
+        self._searcher, self._shares, self._space = searcher, shares, space
+        self._hashes: dict[int, str] = {}
         waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._queue = deque(i for i in waiting if not state.trials[i].paused)
         self._alone: set[int] = set()
@@ -152,7 +155,9 @@ class Driver:
             learned: what earlier sweeps' trials came to, for the searcher to know; see `sweeper.execution.warm_start`.
                 They are journaled as this attempt's.
         """
-        self._recorder.record(Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version()))
+        self._recorder.record(
+            Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self._space)
+        )
         self._recorder.settle()
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
         for each in learned:
@@ -268,15 +273,20 @@ class Driver:
 
     def describe(self, assignment: Sequence[int]) -> list[list[object]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
-        return [
-            [
-                index,
-                trial_name(index),
-                self.configurations[index],
-                self._seeds.of(index),
-            ]
-            for index in assignment
-        ]
+        return [[index, trial_name(index), self._values_of(index), self._seeds.of(index)] for index in assignment]
+
+    def _values_of(self, index: int) -> dict[str, Any]:
+        """Return a configuration's values, and remember their digest until its first report is journaled."""
+        values = self.configurations[index]
+        if self.state.trials[index].config_hash is None:
+            self._hashes[index] = config_hash(values)
+        return values
+
+    def _digest(self, index: int) -> str | None:
+        """Return the digest of a configuration's values for its first report; `None` where the journal has it."""
+        if self.state.trials[index].config_hash is not None:
+            return None
+        return self._hashes.pop(index, None) or config_hash(self.configurations[index])
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Note that an assignment's process has begun; it is recorded when the first report takes its time."""
@@ -410,7 +420,9 @@ class Driver:
         kind = (report.failure_kind or NON_FINITE) if decision and decision.kind == "fail" else None
         report = replace(report, epochs=rows, failure=None, failure_kind=kind)
         status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
-        self._recorder.record(Reported(report, self.state.attempt, status, decision, reused))
+        self._recorder.record(
+            Reported(report, self.state.attempt, status, decision, reused, config_hash=self._digest(index))
+        )
         self._checkpoints.tidy(index)
 
     def _fail(self, index: int, failure: Failure) -> None:

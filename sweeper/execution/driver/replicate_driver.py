@@ -71,7 +71,7 @@ class ReplicateDriver(Driver):
         """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""
         configuration, number = assignment
         seeds = [self._seeds.of(configuration)[number]]
-        return [[configuration, trial_name(configuration), self.configurations[configuration], seeds, number]]
+        return [[configuration, trial_name(configuration), self._values_of(configuration), seeds, number]]
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
         """Return the share of a GPU for a replicate: what was measured, or more after memory ran out."""

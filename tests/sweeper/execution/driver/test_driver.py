@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
+from sweeper.core.ids import SweepPaths, config_hash, replicate_seed, trial_name
 from sweeper.execution.driver.failures import Failure
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import ENDED, fold
@@ -71,6 +71,21 @@ def _check_invariants(sweep):
             rungs = [rung for rung in sweep.schedule.rungs if rung <= trial.sound_epochs]
             assert epochs == (list(range(1, trial.epochs + 1)) if table == "epochs" else rungs), (table, index)
     return state
+
+
+def test_the_first_report_of_each_trial_holds_its_configurations_digest(tmp_path):
+    sweep = _sweep(tmp_path)
+    driver = sweep.run(np.random.default_rng(1), space={"seed": 1})
+    records = list(sweep.records())
+    assert [fields(r)["space"] for r in records if r.kind == "attempt"] == [{"seed": 1}]
+    digests = collections.defaultdict(list)
+    for record in records:
+        if record.kind == "report":
+            digests[fields(record)["configuration"]].append(fields(record).get("config_hash"))
+    assert {index: [each for each in found if each] for index, found in digests.items()} == {
+        index: [config_hash(driver.configurations[index])] for index in range(COUNT)
+    }
+    assert all(found[0] for found in digests.values())
 
 
 def _expected_best(state, mode="min"):
