@@ -18,7 +18,7 @@ from sweeper.execution.amendments import amend, check_trials, check_unchanged
 from sweeper.execution.assembly import Parts
 from sweeper.execution.choice import runs_here
 from sweeper.execution.controllers.budget import WorkingTime
-from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
+from sweeper.execution.damage import discard_damaged, refuse_lost_journal, remove_checkpoints_ahead
 from sweeper.execution.exit_notice import last_words
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
@@ -141,6 +141,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         mirror_of(place.find(name), place) as mirror,
     ):
         sweep = open_sweep(name, place.folder)
+        refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
         sweep = amend(sweep, options.settings)
         server = running if runs_here(options, sweep.spec.resources) else None
