@@ -6,13 +6,16 @@ same way: journal closed, tables compacted, report written, MLflow given a bound
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.errors import NO_SPACE, unwritable
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.amendments import amend, check_trials, check_unchanged
 from sweeper.execution.assembly import Parts
@@ -120,8 +123,7 @@ def _run_with(
         "executor": "ray" if server is None else "local",
     }
     options.timings.note("search space checked")
-    sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
-    keep(own, sweep.paths)
+    sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
     with mirror_of(sweep.paths, place) as mirror:
         outcome = _drive(sweep, dataset, options, mirror, targets, server)
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
@@ -170,7 +172,12 @@ def _drive(
         f"the driver died: it was killed, or the Ray head was lost (see {paths.log})\n"
         f"  all results so far are kept; continue with `sweeper resume {mirror.address}`"
     )
-    with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
+    with (
+        _full_disk_told(mirror.address),
+        Lease(paths.lease) as lease,
+        last_words(goodbye),
+        chatter_to(paths.log) as terminal,
+    ):
         paths.stop_marker.unlink(missing_ok=True)
         notes = discard_damaged(paths, mirror) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), schedule.begin()
@@ -217,6 +224,18 @@ def _drive(
             options.timings.note("MLflow complete")
     options.timings.note("processes ended")
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
+
+
+@contextmanager
+def _full_disk_told(address: str) -> Iterator[None]:
+    """Raise DiskFullError in place of the operating system's error when no space is left, wherever that shows."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        remedy = f"free space, then run `sweeper resume {address}`; all results so far are kept"
+        raise unwritable(f"{error.filename or 'the results folder'} cannot be written to", remedy, error) from error
 
 
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:

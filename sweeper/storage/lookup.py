@@ -13,6 +13,7 @@ from pathlib import Path
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.storage.metadata import read_manifest
+from trainables.files.atomic import is_temporary
 from trainables.registry.nearest import nearest
 
 SHOWN_NAMES = 8
@@ -32,7 +33,8 @@ def is_sweep(folder: Path) -> bool:
 def sweep_names(output: str | Path = "results") -> list[str]:
     """Return the names of the sweeps in the folder `output`, the one that began last first."""
     folder = Path(output)
-    found = [SweepPaths(path) for path in folder.iterdir() if is_sweep(path)] if folder.is_dir() else []
+    complete = (path for path in folder.iterdir() if not is_temporary(path.name)) if folder.is_dir() else ()
+    found = [SweepPaths(path) for path in complete if is_sweep(path)]
     return [paths.name for paths in sorted(found, key=_age, reverse=True)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import unwritable
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
@@ -216,8 +216,9 @@ class ParquetSink:
         try:
             work()
         except OSError as error:
-            raise SweeperError(
-                f"the tables in {self._paths.tables} cannot be written: {error.strerror or error}",
+            raise unwritable(
+                f"the tables in {self._paths.tables} cannot be written",
                 f"free space or make the folder writable, then run `sweeper resume {self._paths.name}`; "
                 "the journal has every result and the tables are rebuilt from it",
+                error,
             ) from error
