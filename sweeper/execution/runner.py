@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import NO_SPACE, unwritable
+from sweeper.core.errors import NO_SPACE, SweeperError, unwritable
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.amendments import amend, check_trials, check_unchanged
 from sweeper.execution.assembly import Parts
-from sweeper.execution.choice import runs_here
+from sweeper.execution.choice import check_can_start, runs_here
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.damage import discard_damaged, refuse_lost_journal, remove_checkpoints_ahead
 from sweeper.execution.exit_notice import last_words
@@ -29,7 +30,7 @@ from sweeper.execution.redirect_output import chatter_to
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
-from sweeper.journal.journal import read_journal
+from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import SweepState
 from sweeper.notifications.notifier import Notifier
 from sweeper.planning.lane_notes import lane_notes
@@ -44,13 +45,14 @@ from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import Lease
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder, mirror_of
-from sweeper.storage.places import DRIVING, place_of, split_name
+from sweeper.storage.places import DRIVING, Place, place_of, split_name
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
 from sweeper.tables.writer import ParquetSink
 from sweeper.tracking.follower import MlflowFollower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.training.acceleration import TrainingSettings
+from trainables.worker.object_store import StoreError
 
 __all__ = ["Outcome", "RunOptions", "resume_sweep", "run_sweep"]
 
@@ -100,6 +102,7 @@ def _run_with(
 ) -> Outcome:
     spec = load_spec(space, overrides, rehearse=options.rehearse)
     server = server if runs_here(options, spec.resources) else None
+    check_can_start(options, spec.resources, here=server is not None)
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
@@ -124,9 +127,24 @@ def _run_with(
     }
     options.timings.note("search space checked")
     sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
-    with mirror_of(sweep.paths, place) as mirror:
-        outcome = _drive(sweep, dataset, options, mirror, targets, server)
+    try:
+        with mirror_of(sweep.paths, place) as mirror:
+            outcome = _drive(sweep, dataset, options, mirror, targets, server)
+    except (SweeperError, StoreError) as error:
+        if not record_names(sweep.paths.journal):
+            _give_back_name(sweep, place)
+            error.message += "; nothing was started"
+        raise
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
+
+
+def _give_back_name(sweep: Sweep, place: Place) -> None:
+    """Remove the folder of a sweep whose driver has failed before it began: the name is free again."""
+    if place.store is not None:
+        with suppress(StoreError):
+            store = place.store.child(sweep.name)
+            store.delete(store.entries())
+    shutil.rmtree(sweep.paths.root, ignore_errors=True)
 
 
 def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = None) -> Outcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ TRIAL_FILES = ("checkpoints/", "incoming/")
 
 WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "sweeper.log", "mlflow.log")
 """Files of a sweep that are uploaded unchanged."""
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+"""How an address begins, also one that was made a path, which has one slash."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,16 @@ class Place:
 
 
 def place_of(output: str | Path, use: str) -> Place:
-    """Return the place that `output` names; of a store, the folder kept here for `use` (`driving` or `reading`)."""
+    """Return the place that `output` names; of a store, the folder kept here for `use` (`driving` or `reading`).
+
+    Raises SweeperError for an address of any other kind.
+    """
     if not is_store_address(output):
+        if _ADDRESS.match(str(output)):
+            raise SweeperError(
+                f"{output} is no place that results can be written to",
+                "give a folder, or the address of a store: s3://bucket/prefix or gs://bucket/prefix",
+            )
         return Place(Path(output))
     store = Store(str(output))
     digest = hashlib.sha256(store.uri.encode()).hexdigest()[:12]
