@@ -27,14 +27,24 @@ class UnknownSweepError(SweeperError):
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder holds a sweep: its search space, or its tables alone."""
     paths = SweepPaths(folder)
-    return paths.sweep_file.is_file() or paths.tables.is_dir()
+    try:
+        return paths.sweep_file.is_file() or paths.tables.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL in it
+        return False
 
 
 def sweep_names(output: str | Path = "results") -> list[str]:
-    """Return the names of the sweeps in the folder `output`, the one that began last first."""
-    folder = Path(output)
-    complete = (path for path in folder.iterdir() if not is_temporary(path.name)) if folder.is_dir() else ()
-    found = [SweepPaths(path) for path in complete if is_sweep(path)]
+    """Return the names of the sweeps in the folder `output`, the one that began last first.
+
+    Raises SweeperError for a folder that may not be read.
+    """
+    try:
+        listed = [*Path(output).iterdir()]
+    except PermissionError as error:
+        raise SweeperError(f"{output} cannot be read: {error.strerror}", "ask its owner for access") from error
+    except (OSError, ValueError):  # missing, no folder, or a name that can be none
+        listed = []
+    found = [SweepPaths(path) for path in listed if not is_temporary(path.name) and is_sweep(path)]
     return [paths.name for paths in sorted(found, key=_age, reverse=True)]
 
 

@@ -7,6 +7,7 @@ those of the results folder, except that `tables` holds the files themselves, si
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -74,10 +75,22 @@ def place_of(output: str | Path, use: str) -> Place:
                 f"{output} is no place that results can be written to",
                 "give a folder, or the address of a store: s3://bucket/prefix or gs://bucket/prefix",
             )
-        return Place(Path(output))
+        return Place(_folder(output))
     store = Store(str(output))
     digest = hashlib.sha256(store.uri.encode()).hexdigest()[:12]
     return Place(cache_folder() / use / digest, store)
+
+
+def _folder(output: str | Path) -> Path:
+    """Return a folder that exists, or could be made. Raises SweeperError for a name that no file system takes."""
+    try:
+        Path(output).stat()
+    except (OSError, ValueError) as error:
+        number = getattr(error, "errno", None)
+        if number in (errno.ENAMETOOLONG, errno.ELOOP, None):
+            reason = getattr(error, "strerror", None) or str(error)
+            raise SweeperError(f"{str(output)!r} can be no folder: {reason}", "choose a folder with --output") from error
+    return Path(output)
 
 
 def split_name(name: str, output: str | Path) -> tuple[str, str]:
