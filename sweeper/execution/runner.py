@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +45,7 @@ from sweeper.space.suggested import configurations_of
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import Lease
 from sweeper.storage.manifest import build_manifest
+from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder, mirror_of
 from sweeper.storage.places import DRIVING, Place, place_of, split_name
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
@@ -161,6 +163,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         mirror_of(place.find(name), place) as mirror,
     ):
         sweep = open_sweep(name, place.folder)
+        read_manifest(sweep.paths.manifest)  # the report needs it at the end
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
         sweep = amend(sweep, options.settings)
@@ -186,12 +189,14 @@ def _drive(
     """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date."""
     started = time.monotonic()
     paths, schedule = sweep.paths, sweep.spec.schedule
+    named = paths.in_commands if mirror.store is None else mirror.address
     goodbye = (
         f"the driver died: it was killed, or the Ray head was lost (see {paths.log})\n"
-        f"  all results so far are kept; continue with `sweeper resume {mirror.address}`"
+        f"  all results so far are kept; continue with `sweeper resume {named}`"
     )
     with (
-        _full_disk_told(mirror.address),
+        _interruption_told(named),
+        _full_disk_told(named),
         Lease(paths.lease) as lease,
         last_words(goodbye),
         chatter_to(paths.log) as terminal,
@@ -245,14 +250,24 @@ def _drive(
 
 
 @contextmanager
-def _full_disk_told(address: str) -> Iterator[None]:
+def _interruption_told(named: str) -> Iterator[None]:
+    """Say how to continue when a second Ctrl-C ends the driver wherever it is; the first one lets it say so itself."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted: all results so far are kept; continue with `sweeper resume {named}`\n")
+        raise
+
+
+@contextmanager
+def _full_disk_told(named: str) -> Iterator[None]:
     """Raise DiskFullError in place of the operating system's error when no space is left, wherever that shows."""
     try:
         yield
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        remedy = f"free space, then run `sweeper resume {address}`; all results so far are kept"
+        remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
         raise unwritable(f"{error.filename or 'the results folder'} cannot be written to", remedy, error) from error
 
 

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import RECALIBRATIONS, TABLES
+from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
 from sweeper.core.schemas import table_schemas
 from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA
 
@@ -51,11 +51,12 @@ def current_generation(folder: Path) -> Path:
 
     Raises SweeperError where the link is gone and files of trials lie beside it, which would look like none at all.
     """
-    tables, name = folder / "tables", folder.name
+    tables = folder / "tables"
     if not tables.is_dir() and next((folder / "generations").glob("[0-9]*/*/c*.parquet"), None) is not None:
         raise SweeperError(
             f"{tables} is no link to the tables any more, as copies leave it that lose symbolic links",
-            f"`sweeper resume {name}` takes up the files in {folder / 'generations'}; or link the newest folder there",
+            f"`sweeper resume {SweepPaths(folder).in_commands}` takes up the files in {folder / 'generations'}; or link "
+            "the newest folder there",
         )
     return tables.resolve()
 

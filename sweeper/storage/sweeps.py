@@ -125,7 +125,7 @@ def _is_taken(target: Path, taken: Callable[[str], bool]) -> bool:
 def _taken_error(name: str, output: Path) -> SweeperError:
     return SweeperError(
         f"the name {name!r} is taken in {output}",
-        f"continue it with `sweeper resume {name}`, or choose another --name",
+        f"continue it with `sweeper resume {SweepPaths(output / name).in_commands}`, or choose another --name",
     )
 
 

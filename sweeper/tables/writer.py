@@ -109,7 +109,7 @@ class ParquetSink:
         return [
             f"{table} of {len(names)} evaluation{'s' if len(names) > 1 else ''} are missing, e.g. {names[0]}: trials "
             f"wrote them, and they cannot be made again from the journal; put the files back into tables/{table} from "
-            f"a backup, then `sweeper resume {self._paths.name}`"
+            f"a backup, then `sweeper resume {self._paths.in_commands}`"
             for table, names in self._large.missing().items()
         ]
 
@@ -218,7 +218,7 @@ class ParquetSink:
         except OSError as error:
             raise unwritable(
                 f"the tables in {self._paths.tables} cannot be written",
-                f"free space or make the folder writable, then run `sweeper resume {self._paths.name}`; "
+                f"free space or make the folder writable, then run `sweeper resume {self._paths.in_commands}`; "
                 "the journal has every result and the tables are rebuilt from it",
                 error,
             ) from error

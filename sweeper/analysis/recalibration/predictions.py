@@ -84,7 +84,7 @@ class PredictionFiles:
                 if key in seen:
                     raise SweeperError(
                         f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are stored twice",
-                        f"repair the table with `sweeper resume {self._paths.name}`",
+                        f"repair the table with `sweeper resume {self._paths.in_commands}`",
                     )
                 seen.add(key)
                 current, gathered = key, {}
@@ -128,7 +128,7 @@ class PredictionFiles:
         reason = str(error).splitlines()[0]
         return SweeperError(
             f"the predictions in {Path('tables/predictions') / name} cannot be read: {reason}",
-            f"`sweeper resume {self._paths.name}` quarantines damaged files; recalibrate afterwards",
+            f"`sweeper resume {self._paths.in_commands}` quarantines damaged files; recalibrate afterwards",
         )
 
 
