@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import NO_SPACE, SweeperError, unwritable
+from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.amendments import amend, check_trials, check_unchanged
 from sweeper.execution.assembly import Parts
@@ -29,6 +30,7 @@ from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
 from sweeper.execution.redirect_output import chatter_to
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
+from sweeper.execution.settled import mark_settled
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
 from sweeper.journal.journal import read_journal, record_names
@@ -76,6 +78,21 @@ class Outcome:
     state: SweepState
     seconds: float
     notes: Sequence[str]
+
+    @property
+    def paths(self) -> SweepPaths:
+        """The sweep's files."""
+        return self.sweep.paths
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Trials by status."""
+        return self.state.count()
+
+    @property
+    def unfinished(self) -> int:
+        """How many trials a resume would continue with."""
+        return len(self.state.unfinished())
 
 
 def run_sweep(
@@ -243,8 +260,11 @@ def _drive(
                 notifier.ended(outcome, reason)
             if options.tracking_uri is not None:
                 progress.stage("finishing MLflow logging")
-            notes += tables.notes + follower.wait(patience(time.monotonic() - started)) + notifier.wait()
+            lacking = tables.notes + follower.wait(patience(time.monotonic() - started))
+            notes += lacking + notifier.wait()
             options.timings.note("MLflow complete")
+            if mirror.store is None and not lacking and not state.unfinished():
+                mark_settled(paths, state.count(), options.tracking_uri)
     options.timings.note("processes ended")
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 
