@@ -21,6 +21,7 @@ from sweeper.execution.controllers.gpu_shares import CardShares
 from sweeper.execution.controllers.priority import Peers
 from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.full_disks import OtherNodes
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.execution.early_imports import FOR_THE_END, import_meanwhile
@@ -88,7 +89,7 @@ class Parts:
         from sweeper.execution.ray.card_probe import card_probe
         from sweeper.execution.ray.executor import execute as execute_on_ray
         from sweeper.execution.ray.session import ray_session
-        from sweeper.execution.ray.view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster
+        from sweeper.execution.ray.view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster, other_nodes
 
         self.progress.stage(f"{self.sweep.name}: starting Ray")
         import_meanwhile(*FOR_THE_END)
@@ -114,7 +115,8 @@ class Parts:
             peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
             shared: Sequence[Controller] = [watch, peers] if options.address else []
             controllers = [self._budget(resources), *shared]
-            driver = self._driver(slots, shares, options, controllers, [metrics] if options.address else [])
+            others = functools.partial(other_nodes, resources)
+            driver = self._driver(slots, shares, options, controllers, [metrics] if options.address else [], others)
             self._begin(driver, options)
             if cluster.autoscales:
                 watch.see(cluster)
@@ -177,6 +179,7 @@ class Parts:
         options: RunOptions,
         controllers: Sequence[Controller] = (),
         more_sinks: Sequence[Sink] = (),
+        others: OtherNodes = lambda nodes: False,
     ) -> Driver:
         spec, paths = self.sweep.spec, self.sweep.paths
         kind = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
@@ -201,6 +204,7 @@ class Parts:
             common_seeds=spec.replicates.common_seeds,
             searcher=self._searcher(),
             space=spec.resolved(),
+            other_nodes=others,
         )
 
 

@@ -43,6 +43,7 @@ class ReplicateState:
         sound_epochs: the same, without a report that failed.
         failed_in: the epoch from which it is left out of its configuration's mean.
         failures: how often it has failed in a way that counts against its retries.
+        fruitless: how often it has failed in another way since its last report.
         share: the share of a GPU that its next try needs, after it ran out of memory.
         epoch_rows, evaluations: what it has reported beyond its configuration's last report.
     """
@@ -58,6 +59,7 @@ class ReplicateState:
     failed_in: int | None = None
     attempt: int = 0
     failures: int = 0
+    fruitless: int = 0
     share: float | None = None
     epoch_rows: list[Row] = field(default_factory=list)
     evaluations: list[Row] = field(default_factory=list)
@@ -65,6 +67,7 @@ class ReplicateState:
     def report(self, report: TrialReport, *, pauses: bool) -> None:
         """Take in what its process reports."""
         self.epochs, self.wall_seconds, self.device = report.epoch, report.wall_seconds, report.device
+        self.fruitless = 0
         self.epoch_rows += report.epochs
         self.evaluations += report.evaluations
         if report.failure:
@@ -86,7 +89,7 @@ class ReplicateState:
 
     def reopen(self) -> None:
         """Be tried again, from the last sound report."""
-        self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
+        self.status, self.epochs, self.failures, self.fruitless = WAITING, self.sound_epochs, 0, 0
         self.error = self.error_kind = self.failed_in = None
         self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] <= self.epochs]
 
@@ -110,6 +113,7 @@ class TrialState:
         paused: whether it waits at a rung for the scheduler to promote or to stop it.
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
+        fruitless: how often it has failed in another way since its last report.
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
         share: the share of a GPU that its next try needs, after it ran out of memory.
         config_hash: of its configuration's values when it reported first; `None` where the journal does not say.
@@ -135,6 +139,7 @@ class TrialState:
     paused: bool = False
     attempt: int = 0
     failures: int = 0
+    fruitless: int = 0
     replicate_errors: dict[int, str] = field(default_factory=dict)
     share: float | None = None
     config_hash: str | None = None
@@ -155,7 +160,7 @@ class TrialState:
 
         Replicates that were left out before that report stay out.
         """
-        self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
+        self.status, self.epochs, self.failures, self.fruitless = WAITING, self.sound_epochs, 0, 0
         for number, replicate in self.replicates.items():
             if replicate.sound_epochs >= self.sound_epochs:
                 replicate.reopen()
@@ -269,6 +274,7 @@ class SweepState:
         report, decision = body.report, body.decision
         trial.status = body.status
         trial.config_hash = trial.config_hash or body.config_hash
+        trial.fruitless = 0
         trial.epochs = report.epoch
         trial.paused = decision is not None and decision.kind == "pause"
         if body.reused is not None:
@@ -307,6 +313,7 @@ class SweepState:
             return
         trial.share = body.share if body.share is not None else trial.share
         trial.failures += body.counts
+        trial.fruitless += not body.counts
         trial.status = FAILED if body.final else WAITING
         trial.stop_kind, trial.stop_reason = body.failure, body.reason
         trial.error = body.reason
@@ -314,6 +321,7 @@ class SweepState:
     def _replicate_failed(self, trial: TrialState, replicate: ReplicateState, body: Failed) -> None:
         replicate.share = body.share if body.share is not None else replicate.share
         replicate.failures += body.counts
+        replicate.fruitless += not body.counts
         replicate.status, replicate.error = WAITING, body.reason
         if body.given_up:
             replicate.give_up(body.failure, body.reason, replicate.epochs + 1)

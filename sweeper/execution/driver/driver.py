@@ -19,7 +19,8 @@ from sweeper.core.code_version import code_version
 from sweeper.core.ids import ReplicateSeeds, SweepPaths, config_hash, trial_name
 from sweeper.execution.controllers.base import Controller, Situation, combined
 from sweeper.execution.driver.best_checkpoint import BestCheckpoint, CheckpointKeeper
-from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure
+from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure, capped
+from sweeper.execution.driver.full_disks import FullDisks, OtherNodes
 from sweeper.execution.driver.in_flight import GivenOut
 from sweeper.execution.driver.larger_shares import on_a_larger_share
 from sweeper.execution.driver.recorder import Fold, Recorder, Sink
@@ -81,6 +82,7 @@ class Driver:
         controllers: Sequence[Controller] = (),
         folds: Sequence[Fold] = (),
         space: Mapping[str, object] | None = None,
+        other_nodes: OtherNodes = lambda nodes: False,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
@@ -103,6 +105,7 @@ class Driver:
             controllers: are asked on every turn what should follow.
             folds: of the journal that others keep, up to date before sinks and controllers look.
             space: the resolved search space, for the journal.
+            other_nodes: whether there are nodes for trials besides those whose disks are full.
             retries: how often a trial may fail in a way that counts before it has failed permanently.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
@@ -124,6 +127,7 @@ class Driver:
         self._retries, self._slots, self._clock = retries, slots, clock
         self._searcher, self._shares, self._space = searcher, shares, space
         self._hashes: dict[int, str] = {}
+        self.full_disks = FullDisks(paths.root, other_nodes)
         waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._queue = deque(i for i in waiting if not state.trials[i].paused)
         self._alone: set[int] = set()
@@ -339,8 +343,8 @@ class Driver:
         """Take an assignment back whose process has died; return what it died of, as far as can be told."""
         self._given_out.retire(assignment)
         if failure.kind == STORAGE:
-            # Every other trial would meet the same; none of them has done anything wrong.
-            self.stop_requested = self.stop_requested or failure.reason
+            # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
+            self.stop_requested = self.stop_requested or self.full_disks.met(failure)
         return self._hung(assignment) or failure if failure.kind == CRASH else failure
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
@@ -429,6 +433,7 @@ class Driver:
         self._record_start(index)
         trial = self.state.trials[index]
         failure, share = on_a_larger_share(failure, self.share_of([index]) if failure.counts else None)
+        failure = capped(failure, trial.fruitless)
         final = failure.counts and trial.failures >= self._retries
         tries = f" (after {trial.failures + 1} tries)" if final and trial.failures else ""
         body = Failed(
