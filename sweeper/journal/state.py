@@ -18,6 +18,7 @@ from sweeper.journal.records import (
     Reported,
     Started,
     Suggested,
+    configuration_of,
 )
 from trainables.worker.trial_reports import Row, TrialReport
 
@@ -184,6 +185,7 @@ class SweepState:
         outcome: how the last driver ended; `None` while one is at work, or died.
         suggested: configuration → its values, where a searcher chooses them: those that it has chosen so far.
         learned: earlier sweep → how many of its trials the searcher knows of.
+        touched: configurations whose trials have changed, in that order and as often: who counts them looks at these.
     """
 
     def __init__(self, configurations: int) -> None:
@@ -196,6 +198,7 @@ class SweepState:
         self.outcome: str | None = None
         self.suggested: dict[int, dict[str, Any]] = {}
         self.learned: dict[str, int] = {}
+        self.touched: list[int] = []
 
     def apply(self, record: Record) -> None:
         """Fold one record in. Records must come in order.
@@ -224,11 +227,21 @@ class SweepState:
             case Ended() as body:
                 self.outcome = body.outcome
                 self._interrupt_running()
+        configuration = configuration_of(record.body)
+        if configuration is not None:
+            self.touched.append(configuration)
 
     def unfinished(self, *, failed_too: bool = False) -> list[int]:
         """Return the configurations that still have to run, in order."""
         done = ENDED - {FAILED} if failed_too else ENDED
         return [index for index, trial in self.trials.items() if trial.status not in done]
+
+    def reopen_failed(self) -> None:
+        """Let all failed trials run again."""
+        for index, trial in self.trials.items():
+            if trial.status == FAILED:
+                trial.reopen()
+                self.touched.append(index)
 
     def count(self) -> dict[str, int]:
         """Return how many trials are in each status."""
@@ -328,9 +341,10 @@ class SweepState:
         trial.follow_replicates()
 
     def _interrupt_running(self) -> None:
-        for trial in self.trials.values():
+        for index, trial in self.trials.items():
             if trial.status == RUNNING:
                 trial.status = INTERRUPTED
+                self.touched.append(index)
                 for replicate in trial.replicates.values():
                     if replicate.status == RUNNING:
                         replicate.status = INTERRUPTED

@@ -135,9 +135,8 @@ class Driver:
         self._starting: dict[int, float] = {}
         self._polled = -math.inf
         self._checkpoints = BestCheckpoint(self.keeper, state, schedule)
-        for trial in state.trials.values():
-            if failed_too and trial.status == FAILED:
-                trial.reopen()
+        if failed_too:
+            state.reopen_failed()
 
     def ask_to_stop(self, reason: str) -> None:
         """Let the sweep end at the next turn, cleanly, for this reason or an earlier one."""
