@@ -91,8 +91,10 @@ class Tally:
 
     def snapshot(self, *, seconds: float, epochs_before: float) -> Snapshot:
         """Return the snapshot of this moment; arguments as of the function `snapshot`."""
-        touched, self._seen = self._state.touched[self._seen :], len(self._state.touched)
-        self._count({*touched})
+        end = len(self._state.touched)  # first: it grows while a view in a thread of its own looks
+        touched = {*self._state.touched[self._seen : end]}
+        self._seen = end
+        self._count(touched)
         best = self._state.trials[-self._best[2]] if self._best is not None else None
         ended = sum(self._statuses[status] for status in ENDED)
         mean = self._ended_epochs / ended if ended else float(self._schedule.max_epochs)

@@ -306,8 +306,8 @@ def test_deleted_files_that_trials_wrote_are_named(random_sweep: Any) -> None:
     assert len(again.missing()) == 2
     again.close()
     predictions, reliability = again.notes
-    assert "predictions of 2 evaluations are missing" in predictions and deleted["predictions"][0].name in predictions
-    assert "reliability of 1 evaluation" in reliability
+    assert "missing predictions of 2 evaluations" in predictions and deleted["predictions"][0].name in predictions
+    assert "missing reliability of 1 evaluation," in reliability
     for part, content in kept.items():
         (sweep.paths.tables / part.parent.name / part.name).write_bytes(content)
     restored = sweep.sink()
