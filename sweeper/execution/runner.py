@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,12 @@ from sweeper.space.notify import Target, option_notifications, resolve_targets
 from sweeper.space.rehearsal import rehearsal_name
 from sweeper.space.suggested import configurations_of
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
-from sweeper.storage.lease import Lease
+from sweeper.storage.lease import Lease, holder
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder, mirror_of
 from sweeper.storage.places import DRIVING, Place, place_of, split_name
+from sweeper.storage.store_lease import stored_holder
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
 from sweeper.tables.writer import ParquetSink
 from sweeper.tracking.follower import MlflowFollower, patience
@@ -150,20 +151,29 @@ def _run_with(
         with mirror_of(sweep.paths, place) as mirror:
             outcome = _drive(sweep, dataset, options, mirror, targets, server)
     except (SweeperError, StoreError) as error:
-        if not record_names(sweep.paths.journal):
-            _give_back_name(sweep, place)
+        if _gives_name_back(sweep, place):
             error.message += "; nothing was started"
         raise
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
 
 
-def _give_back_name(sweep: Sweep, place: Place) -> None:
-    """Remove the folder of a sweep whose driver has failed before it began: the name is free again."""
+def _gives_name_back(sweep: Sweep, place: Place) -> bool:
+    """Remove the folder of a sweep whose driver has failed before it began; tell whether its name is free again.
+
+    It is not where anything was journaled, or another driver has taken the sweep up.
+    """
+    if record_names(sweep.paths.journal) or holder(sweep.paths.lease) is not None:
+        return False
     if place.store is not None:
-        with suppress(StoreError):
-            store = place.store.child(sweep.name)
+        store = place.store.child(sweep.name)
+        try:
+            if stored_holder(store) is not None:
+                return False
             store.delete(store.entries())
+        except StoreError:
+            return False
     shutil.rmtree(sweep.paths.root, ignore_errors=True)
+    return True
 
 
 def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = None) -> Outcome:

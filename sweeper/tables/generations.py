@@ -9,6 +9,7 @@ all such files of it; and where copying has lost the link, or has made a folder 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -39,7 +40,7 @@ class Generations:
     @property
     def current(self) -> Path | None:
         """The published generation, or `None` before the first."""
-        folder = self._paths.tables.resolve()
+        folder = Path(os.path.realpath(self._paths.tables))  # takes a link to itself, where `resolve` does not
         return folder if self._paths.tables.is_symlink() and folder.is_dir() else None
 
     def clean(self) -> None:
