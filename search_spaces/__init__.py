@@ -48,9 +48,17 @@ def locate(path: str | Path) -> Path:
     """
     given = Path(path)
     shipped = packaged_files()
-    if given.exists():
+    if _exists(given):
         return given
     if given.name == str(path):
         return shipped.get(given.name.removesuffix(".yaml"), given)
     example = FOLDER / "examples" / f"{given.name.removesuffix('.yaml')}.yaml"
     return example if given.parent == Path("examples") and example.is_file() else given
+
+
+def _exists(path: Path) -> bool:
+    """Return whether there is such a file; a name that is none, for its length or a NUL, has none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

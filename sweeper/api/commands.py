@@ -21,6 +21,7 @@ from sweeper.core.plain import Plain
 from sweeper.execution.local.processes import early_server
 from sweeper.remote.reach import all_here, connect, here, remote_output, tracking
 from sweeper.text.display import Shown
+from trainables.worker.object_store import is_store_address
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -141,16 +142,25 @@ def resume(
         SweeperError: there is no such sweep, or somebody else drives it.
     """
     address = address or os.environ.get("RAY_ADDRESS")
+    from sweeper.storage.places import split_name
+
+    name, place = split_name(name, _output(output))
+    uri = _tracking(tracking_uri, place, name) if mlflow else None
+    if not (set or discard_damaged or is_store_address(place)):
+        from sweeper.execution.settled import settled
+        from sweeper.monitoring.timings import Timings
+
+        found = settled(name, place, failed_too=failed, tracking_uri=uri)
+        if found is not None:
+            return FinishedRun(found, place, Timings())
     with early_server(executor, address) as server:
         from sweeper.execution.runner import RunOptions, resume_sweep
-        from sweeper.storage.places import split_name
 
-        name, place = split_name(name, _output(output))
         options = RunOptions(
             place,
             address,
             cpus,
-            _tracking(tracking_uri, place, name) if mlflow else None,
+            uri,
             failed_too=failed,
             discard_damaged=discard_damaged,
             settings=overrides(set),

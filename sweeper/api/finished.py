@@ -15,6 +15,7 @@ from sweeper.text.display import as_html, as_text
 
 if TYPE_CHECKING:
     from sweeper.execution.runner import Outcome
+    from sweeper.execution.settled import Settled
     from sweeper.monitoring.timings import Timings
     from sweeper.remote.cluster import Cluster, RemoteSweep
 
@@ -35,15 +36,15 @@ class FinishedRun:
         unfinished: how many trials a `resume` would continue with.
     """
 
-    def __init__(self, outcome: Outcome, output: str, timings: Timings) -> None:
+    def __init__(self, outcome: Outcome | Settled, output: str, timings: Timings) -> None:
         """Take over a run's outcome; `output` is where its sweeps are."""
-        paths, self.timings = outcome.sweep.paths, timings
-        self.name, self.folder, self.output = outcome.sweep.name, paths.root, output
+        paths, self.timings = outcome.paths, timings
+        self.name, self.folder, self.output = paths.name, paths.root, output
         self.outcome, self.notes, self.seconds = outcome.outcome, list(outcome.notes), outcome.seconds
         self.results = Results(paths.root)
         self.report = ReportPage(paths.report)
-        self.counts: dict[str, int] = dict(outcome.state.count())
-        self.unfinished = len(outcome.state.unfinished())
+        self.counts: dict[str, int] = dict(outcome.counts)
+        self.unfinished = outcome.unfinished
 
     @property
     def complete(self) -> bool:

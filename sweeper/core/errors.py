@@ -6,8 +6,12 @@ to bad input.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""The numbers of errors for want of space: the disk is full, or the user's quota is."""
 
 
 class SweeperError(Exception):
@@ -31,6 +35,24 @@ class SweeperError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.remedy}" if self.remedy else self.message
+
+
+class DiskFullError(SweeperError):
+    """A disk on which no space is left: what the sweep has so far is kept, and nothing was wrong with the input."""
+
+    exit_code = 1
+
+
+def unwritable(message: str, remedy: str, error: OSError) -> SweeperError:
+    """Return the error for what could not be written, a `DiskFullError` where `error` is for want of space.
+
+    Args:
+        message: what cannot be written; the reason is added.
+        remedy: what to do about it.
+        error: why.
+    """
+    kind = DiskFullError if error.errno in NO_SPACE else SweeperError
+    return kind(f"{message}: {error.strerror or error}", remedy)
 
 
 @dataclass(frozen=True)

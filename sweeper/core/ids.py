@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,14 @@ class SweepPaths:
     def name(self) -> str:
         """The sweep's name: the folder's name."""
         return self.root.name
+
+    @property
+    def in_commands(self) -> str:
+        """The sweep as a command takes it, in advice: its name, and `--output` unless it lies in `results` here."""
+        folder = self.root.parent
+        if folder in (Path("results"), Path("results").resolve()):
+            return self.name
+        return f"{self.name} --output {shlex.quote(str(folder))}"
 
     @property
     def sweep_file(self) -> Path:

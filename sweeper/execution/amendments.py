@@ -1,4 +1,4 @@
-"""Settings that a resume may change: budget and cluster sharing, never measurements."""
+"""Settings that a resume may change: budget, resources and more samples, never measurements."""
 
 from __future__ import annotations
 
@@ -8,14 +8,41 @@ from dataclasses import replace
 import yaml
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.core.ids import trial_name
+from sweeper.journal.state import SweepState
 from sweeper.space.file import Document
 from sweeper.space.loading import reopened_spec
 from sweeper.space.overrides import apply_overrides
+from sweeper.space.suggested import JournaledSuggestions, configurations_of
+from sweeper.storage.changes import AMENDABLE, GROWING, changed_trials, edited
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import write_text
 
-AMENDABLE = ("budget", "max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout", "notify")
-"""The keys of a search space that say nothing about what is measured."""
+
+def check_unchanged(sweep: Sweep, *, unreadable: bool = False) -> None:
+    """Raise InvalidSearchSpace, naming each difference, when `sweep.yaml` is not what the journal was driven with.
+
+    `unreadable` accepts a journal in which that cannot be read; otherwise SweeperError names the damaged record.
+    """
+    try:
+        faults = edited(sweep)
+    except SweeperError:
+        if not unreadable:
+            raise
+        return
+    if faults:
+        raise InvalidSearchSpace(faults, source=str(sweep.paths.sweep_file))
+
+
+def check_trials(state: SweepState, config_hashes: Sequence[str | None]) -> None:
+    """Raise SweeperError when configurations are drawn that are not those which the journal has."""
+    changed = changed_trials({index: trial.config_hash for index, trial in state.trials.items()}, config_hashes)
+    if changed:
+        count = f"{len(changed)} configurations are" if len(changed) > 1 else "1 configuration is"
+        raise SweeperError(
+            f"{count} not as journaled, e.g. {trial_name(changed[0])}: this release draws others from the same space",
+            "resume with the release that began the sweep (`versions` in manifest.json), or begin a new sweep",
+        )
 
 
 def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
@@ -29,16 +56,19 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
         Fault(
             setting.partition("=")[0].strip(),
             "this setting of a started sweep cannot change",
-            f"on resume only {', '.join(AMENDABLE)} may change; start a new sweep for other changes",
+            f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for other changes",
         )
         for setting in settings
-        if setting.partition("=")[0].partition(".")[0].strip() not in AMENDABLE
+        if setting.partition("=")[0].partition(".")[0].strip() not in (*AMENDABLE, GROWING)
     ]
     document = Document(values=sweep.spec.resolved())
     apply_overrides(document, settings)
     if refused or document.faults:
         raise InvalidSearchSpace([*refused, *document.faults], source="--set")
     spec = reopened_spec(document.values, "--set")
+    if spec.samples < sweep.spec.samples:
+        rule = f"{spec.samples} are fewer than the {sweep.spec.samples} that the sweep has: they can only grow"
+        raise InvalidSearchSpace([Fault(GROWING, rule, "start a new sweep for fewer")], source="--set")
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
     try:
         write_text(sweep.paths.sweep_file, text)
@@ -46,4 +76,4 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
         raise SweeperError(
             f"{sweep.paths.sweep_file} cannot be written: {error.strerror}", "make the results folder writable"
         ) from error
-    return replace(sweep, spec=spec)
+    return replace(sweep, spec=spec, configurations=configurations_of(spec, JournaledSuggestions(sweep.paths.journal)))

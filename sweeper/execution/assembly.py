@@ -21,6 +21,7 @@ from sweeper.execution.controllers.gpu_shares import CardShares
 from sweeper.execution.controllers.priority import Peers
 from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.full_disks import OtherNodes
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.execution.early_imports import FOR_THE_END, import_meanwhile
@@ -92,7 +93,7 @@ class Parts:
         from sweeper.execution.ray.card_probe import card_probe
         from sweeper.execution.ray.executor import execute as execute_on_ray
         from sweeper.execution.ray.session import ray_session
-        from sweeper.execution.ray.view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster
+        from sweeper.execution.ray.view import KeyValueBoard, gauges, glance_at_cluster, look_at_cluster, other_nodes
 
         self.progress.stage(f"{self.sweep.name}: starting Ray")
         import_meanwhile(*FOR_THE_END)
@@ -119,7 +120,8 @@ class Parts:
             shared: Sequence[Controller] = [watch, peers] if options.address else []
             controllers = [self._budget(resources), *shared]
             sinks = [metrics] if options.address else []
-            driver = self._driver(slots, shares, options, controllers, sinks, gpu=resources["gpu"])
+            others = functools.partial(other_nodes, resources)
+            driver = self._driver(slots, shares, options, controllers, sinks, others, gpu=resources["gpu"])
             self._begin(driver, options)
             if cluster.autoscales:
                 watch.see(cluster)
@@ -183,6 +185,7 @@ class Parts:
         options: RunOptions,
         controllers: Sequence[Controller] = (),
         more_sinks: Sequence[Sink] = (),
+        others: OtherNodes = lambda nodes: False,
         gpu: float = 0.0,
     ) -> Driver:
         spec, paths = self.sweep.spec, self.sweep.paths
@@ -208,6 +211,8 @@ class Parts:
             max_concurrent=spec.max_concurrent,
             common_seeds=spec.replicates.common_seeds,
             searcher=self._searcher(),
+            space=spec.resolved(),
+            other_nodes=others,
         )
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
 
 from sweeper.core.errors import SweeperError
+from sweeper.execution.assembly import share_out
+from sweeper.execution.controllers.capacity import ClusterView
+from sweeper.execution.local.executor import this_machine
 from sweeper.execution.options import RunOptions
+from sweeper.execution.ray.address import check_answers
 from sweeper.space.models import Resources
 
 
@@ -29,10 +34,30 @@ def runs_here(options: RunOptions, resources: Resources) -> bool:
                 f"resources.gpu = {resources.gpu}, and the local executor does not allocate GPUs",
                 "omit --executor local, or train on the CPU: --set resources.gpu=0",
             )
-    return options.executor != "ray" and options.address is None and not on_cards and not _joined_already(options)
+    joined = options.executor == "auto" and _joined()  # which `auto` takes for the wish to use it
+    return options.executor != "ray" and options.address is None and not on_cards and not joined
 
 
-def _joined_already(options: RunOptions) -> bool:
-    """Return whether the program around has joined a Ray cluster, which `auto` takes for its wish to use it."""
+def check_can_start(options: RunOptions, resources: Resources, *, here: bool) -> None:
+    """Raise SweeperError where it is plain beforehand that no trial can start: nobody answers, or none would fit.
+
+    What only the cluster itself can tell is left to it.
+
+    Args:
+        options: of the run.
+        resources: of a trial.
+        here: whether trials run in forked processes of this machine.
+    """
+    if here:
+        share_out(resources, this_machine(options.cpus))
+    elif options.address is not None:
+        check_answers(options.address)
+    elif not _joined():
+        cores, cards = options.cpus or os.cpu_count() or 1, torch.cuda.device_count()
+        share_out(resources, ClusterView(({"CPU": float(cores), "GPU": float(cards)},)))
+
+
+def _joined() -> bool:
+    """Return whether the program around has joined a Ray cluster."""
     ray = sys.modules.get("ray")
-    return options.executor == "auto" and ray is not None and bool(ray.is_initialized())
+    return ray is not None and bool(ray.is_initialized())

@@ -1,12 +1,41 @@
-"""Recovery from a damaged journal: truncate it and remove what trials wrote afterwards."""
+"""Recovery from a damaged journal: truncate it and remove what trials wrote afterwards. One that is lost is missed."""
 
 from __future__ import annotations
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import set_aside_damaged
+from sweeper.journal.journal import record_names, set_aside_damaged
 from sweeper.journal.state import ReplicateState, SweepState
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file
+
+_PARTS = ("[0-9]*-[0-9]*.parquet", "c*.parquet")
+
+_OF_A_JOURNAL = {
+    "results in its tables": [f"{place}/*/{part}" for place in ("tables", "generations/*") for part in _PARTS],
+    "checkpoints": ["checkpoints/c*/**/e*.pt"],
+}
+"""What a sweep has only once its journal has records: in words, and where it lies."""
+
+
+def refuse_lost_journal(paths: SweepPaths) -> None:
+    """Raise SweeperError when there is no journal, but what only a sweep with a journal has: it would start from zero.
+
+    Records that were quarantined, all of them, are no lost journal.
+    """
+    if record_names(paths.journal) or any(paths.journal.glob("*.damaged")):
+        return
+    left = [
+        word
+        for word, patterns in _OF_A_JOURNAL.items()
+        if any(next(paths.root.glob(pattern), None) is not None for pattern in patterns)
+    ]
+    if left:
+        raise SweeperError(
+            f"the sweep {paths.name!r} has {' and '.join(left)}, and no journal: {paths.journal} is empty or missing",
+            "restore that folder from a backup, and resume again; or, to train all trials again from the start, begin "
+            f"a new sweep: `sweeper run {paths.sweep_file} --name NAME`. Its results remain readable",
+        )
 
 
 def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:

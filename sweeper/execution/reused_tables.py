@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.core.ids import SweepPaths
-from sweeper.tables.large_tables import LARGE_TABLES, MERGED_KEY
+from sweeper.tables.large_tables import ALWAYS_WRITTEN, LARGE_TABLES, MERGED_KEY
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import part_name, write_parquet
 
@@ -23,8 +23,8 @@ class TablesOfTrials:
         self._files: dict[str, dict[str, Path]] = {}
         for table in LARGE_TABLES:
             parts = sorted((paths.tables / table).glob("c*.parquet"))
-            if parts:
-                # A table without any file is one that the sweep does not have.
+            if parts or table in ALWAYS_WRITTEN:
+                # Another table without any file is one that the sweep does not have.
                 self._files[table] = {name: part for part in parts for name in _evaluations_in(part)}
 
     def has(self, trial: str, evaluations: Iterable[Row]) -> bool:

@@ -6,27 +6,34 @@ same way: journal closed, tables compacted, report written, MLflow given a bound
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.errors import NO_SPACE, SweeperError, unwritable
+from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
-from sweeper.execution.amendments import amend
+from sweeper.execution.amendments import amend, check_trials, check_unchanged
 from sweeper.execution.assembly import Parts
-from sweeper.execution.choice import runs_here
+from sweeper.execution.choice import check_can_start, runs_here
 from sweeper.execution.controllers.budget import WorkingTime
-from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
+from sweeper.execution.damage import discard_damaged, refuse_lost_journal, remove_checkpoints_ahead
 from sweeper.execution.exit_notice import last_words
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
 from sweeper.execution.redirect_output import chatter_to
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
+from sweeper.execution.settled import mark_settled
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
-from sweeper.journal.journal import read_journal
+from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.notifications.notifier import Notifier
@@ -47,17 +54,19 @@ from sweeper.space.notify import (
 from sweeper.space.rehearsal import rehearsal_name
 from sweeper.space.suggested import configurations_of
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
-from sweeper.storage.lease import Lease
+from sweeper.storage.lease import Lease, holder
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import Mirror, SharedFolder, mirror_of
-from sweeper.storage.places import DRIVING, place_of, split_name
+from sweeper.storage.places import DRIVING, Place, place_of, split_name
+from sweeper.storage.store_lease import stored_holder
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
 from sweeper.tables.writer import ParquetSink
 from sweeper.tracking.follower import MlflowFollower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.training.acceleration import TrainingSettings
+from trainables.worker.object_store import StoreError
 
 __all__ = ["Outcome", "RunOptions", "resume_sweep", "run_sweep"]
 
@@ -79,6 +88,21 @@ class Outcome:
     state: SweepState
     seconds: float
     notes: Sequence[str]
+
+    @property
+    def paths(self) -> SweepPaths:
+        """The sweep's files."""
+        return self.sweep.paths
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Trials by status."""
+        return self.state.count()
+
+    @property
+    def unfinished(self) -> int:
+        """How many trials a resume would continue with."""
+        return len(self.state.unfinished())
 
 
 def run_sweep(
@@ -109,6 +133,7 @@ def _run_with(
     asked = [] if isinstance(space, Mapping) else asked_by_file(spec.notify, overrides)
     require_allowed(asked, folder_of(space), allowed=options.allow_notify)
     server = server if runs_here(options, spec.resources) else None
+    check_can_start(options, spec.resources, here=server is not None)
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
@@ -132,12 +157,36 @@ def _run_with(
         "executor": "ray" if server is None else "local",
     }
     options.timings.note("search space checked")
-    sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has)
-    keep(own, sweep.paths)
-    with mirror_of(sweep.paths, place) as mirror:
-        remember_allowed(spec.notify, mirror.location)
-        outcome = _drive(sweep, dataset, options, mirror, targets, server)
+    sweep = create_sweep(spec, stem, name, place.folder, manifest, place.has, functools.partial(keep, own))
+    mirror = mirror_of(sweep.paths, place)
+    try:
+        with mirror:
+            remember_allowed(spec.notify, mirror.location)
+            outcome = _drive(sweep, dataset, options, mirror, targets, server)
+    except (SweeperError, StoreError) as error:
+        if _gives_name_back(sweep, place, held=mirror.held):
+            error.message += "; nothing was started"
+        raise
     return replace(outcome, notes=[*sources.notes, *own_notes, *outcome.notes])
+
+
+def _gives_name_back(sweep: Sweep, place: Place, *, held: bool) -> bool:
+    """Remove the folder of a sweep whose driver has failed before it began; tell whether its name is free again.
+
+    It is not where anything was journaled, or another driver has taken the sweep up.
+    """
+    if not held or record_names(sweep.paths.journal) or holder(sweep.paths.lease) is not None:
+        return False
+    if place.store is not None:
+        store = place.store.child(sweep.name)
+        try:
+            if stored_holder(store) is not None:
+                return False
+            store.delete(store.entries())
+        except StoreError:
+            return False
+    shutil.rmtree(sweep.paths.root, ignore_errors=True)
+    return True
 
 
 def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = None) -> Outcome:
@@ -153,7 +202,11 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         early_server(options.executor, options.address, server) as running,
         mirror_of(place.find(name), place) as mirror,
     ):
-        sweep = amend(open_sweep(name, place.folder), options.settings)
+        sweep = open_sweep(name, place.folder)
+        read_manifest(sweep.paths.manifest)  # the report needs it at the end
+        refuse_lost_journal(sweep.paths)
+        check_unchanged(sweep, unreadable=options.discard_damaged)
+        sweep = amend(sweep, options.settings)
         server = running if runs_here(options, sweep.spec.resources) else None
         take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=options.trust)
         asked = asked_by_file(sweep.spec.notify, options.settings)
@@ -178,11 +231,18 @@ def _drive(
     """Hold the lease, fold the journal, run what is unfinished, and bring everything that follows up to date."""
     started = time.monotonic()
     paths, schedule = sweep.paths, sweep.spec.schedule
+    named = paths.in_commands if mirror.store is None else mirror.address
     goodbye = (
         f"the driver died: it was killed, or the Ray head was lost (see {paths.log})\n"
-        f"  all results so far are kept; continue with `sweeper resume {mirror.address}`"
+        f"  all results so far are kept; continue with `sweeper resume {named}`"
     )
-    with Lease(paths.lease) as lease, last_words(goodbye), chatter_to(paths.log) as terminal:
+    with (
+        _interruption_told(named),
+        _full_disk_told(named),
+        Lease(paths.lease) as lease,
+        last_words(goodbye),
+        chatter_to(paths.log) as terminal,
+    ):
         paths.stop_marker.unlink(missing_ok=True)
         notes = discard_damaged(paths, mirror) if options.discard_damaged else []
         state, rungs = SweepState(len(sweep.configurations)), schedule.begin()
@@ -196,8 +256,11 @@ def _drive(
         if notes:
             remove_checkpoints_ahead(paths, state)
         tables = _open_tables(sweep, dataset.classes, mirror)
+        check_trials(state, tables.config_hashes)
         if state.attempt or notes or mirror.store is not None:
             tables.rebuild(read_journal(paths.journal))
+            for sentence in tables.missing():
+                terminal.print(sentence, markup=False)
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = options.progress(terminal, state, schedule, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)
@@ -223,10 +286,35 @@ def _drive(
                 notifier.ended(outcome, reason)
             if options.tracking_uri is not None:
                 progress.stage("finishing MLflow logging")
-            notes += tables.notes + follower.wait(patience(time.monotonic() - started)) + notifier.wait()
+            lacking = tables.notes + follower.wait(patience(time.monotonic() - started))
+            notes += lacking + notifier.wait()
             options.timings.note("MLflow complete")
+            if mirror.store is None and not lacking and not state.unfinished():
+                mark_settled(paths, state.count(), options.tracking_uri)
     options.timings.note("processes ended")
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
+
+
+@contextmanager
+def _interruption_told(named: str) -> Iterator[None]:
+    """Say how to continue when a second Ctrl-C ends the driver wherever it is; the first one lets it say so itself."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted: all results so far are kept; continue with `sweeper resume {named}`\n")
+        raise
+
+
+@contextmanager
+def _full_disk_told(named: str) -> Iterator[None]:
+    """Raise DiskFullError in place of the operating system's error when no space is left, wherever that shows."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
+        raise unwritable(f"{error.filename or 'the results folder'} cannot be written to", remedy, error) from error
 
 
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:

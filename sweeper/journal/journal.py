@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, unwritable
+from sweeper.core.ids import SweepPaths
 from sweeper.journal.records import Body, Record
 from trainables.files.atomic import write_bytes
 
@@ -88,10 +89,11 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _not_writable(folder: Path, error: OSError) -> SweeperError:
-    return SweeperError(
-        f"the journal in {folder} cannot be written to: {error.strerror}",
-        f"free space or make the folder writable, then run `sweeper resume {folder.parent.name}`; "
+    return unwritable(
+        f"the journal in {folder} cannot be written to",
+        f"free space or make the folder writable, then run `sweeper resume {SweepPaths(folder.parent).in_commands}`; "
         "every record so far is kept",
+        error,
     )
 
 

@@ -46,6 +46,7 @@ class Attempt(_PlainBody):
         host, pid: its process.
         code: identifies the version of the program that it runs, as `sweeper.core.code_version` does; `None` where it
             did not say.
+        space: the resolved search space that it drives; `None` in journals of older releases.
     """
 
     kind: ClassVar[str] = "attempt"
@@ -54,6 +55,11 @@ class Attempt(_PlainBody):
     host: str
     pid: int
     code: str | None = None
+    space: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values written to disk."""
+        return {key: value for key, value in vars(self).items() if key != "space" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -209,6 +215,7 @@ class Reported(_ReportBody):
         status: the trial's from now on.
         decision: the scheduler's; `None` between rungs.
         reused: where it was reused from; `None` where this sweep trained it.
+        config_hash: of the configuration's values, in its first report; `None` in later ones and in older journals.
     """
 
     kind: ClassVar[str] = "report"
@@ -218,6 +225,7 @@ class Reported(_ReportBody):
     status: str
     decision: Decision | None
     reused: Reused | None = None
+    config_hash: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
@@ -236,6 +244,7 @@ class Reported(_ReportBody):
             **numbered_texts("replicate_kinds", report.replicate_kinds),
             **({"reused": dict(vars(self.reused))} if self.reused is not None else {}),
             **({"failure_kind": report.failure_kind} if report.failure_kind is not None else {}),
+            **({"config_hash": self.config_hash} if self.config_hash is not None else {}),
             "attempt": self.attempt,
             "status": self.status,
             "decision": self.decision.to_dict() if self.decision is not None else None,
@@ -251,6 +260,7 @@ class Reported(_ReportBody):
             fields["status"],
             Decision.from_dict(decision) if decision is not None else None,
             Reused(reused["sweep"], reused["record"]) if reused is not None else None,
+            fields.get("config_hash"),
         )
 
 

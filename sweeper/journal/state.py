@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeper.core.errors import SweeperError
 from sweeper.journal.records import (
     Attempt,
     Ended,
@@ -17,6 +18,7 @@ from sweeper.journal.records import (
     Reported,
     Started,
     Suggested,
+    configuration_of,
 )
 from trainables.worker.trial_reports import Row, TrialReport
 
@@ -42,6 +44,7 @@ class ReplicateState:
         sound_epochs: the same, without a report that failed.
         failed_in: the epoch from which it is left out of its configuration's mean.
         failures: how often it has failed in a way that counts against its retries.
+        fruitless: how often it has failed in another way since its last report.
         share: the share of a GPU that its next try needs, after it ran out of memory.
         epoch_rows, evaluations: what it has reported beyond its configuration's last report.
     """
@@ -57,6 +60,7 @@ class ReplicateState:
     failed_in: int | None = None
     attempt: int = 0
     failures: int = 0
+    fruitless: int = 0
     share: float | None = None
     epoch_rows: list[Row] = field(default_factory=list)
     evaluations: list[Row] = field(default_factory=list)
@@ -64,6 +68,7 @@ class ReplicateState:
     def report(self, report: TrialReport, *, pauses: bool) -> None:
         """Take in what its process reports."""
         self.epochs, self.wall_seconds, self.device = report.epoch, report.wall_seconds, report.device
+        self.fruitless = 0
         self.epoch_rows += report.epochs
         self.evaluations += report.evaluations
         if report.failure:
@@ -85,7 +90,7 @@ class ReplicateState:
 
     def reopen(self) -> None:
         """Be tried again, from the last sound report."""
-        self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
+        self.status, self.epochs, self.failures, self.fruitless = WAITING, self.sound_epochs, 0, 0
         self.error = self.error_kind = self.failed_in = None
         self.epoch_rows = [row for row in self.epoch_rows if row["epoch"] <= self.epochs]
 
@@ -110,8 +115,10 @@ class TrialState:
         paused: whether it waits at a rung for the scheduler to promote or to stop it.
         attempt: the driver's attempt that touched it last.
         failures: how often it has failed in a way that counts against its retries.
+        fruitless: how often it has failed in another way since its last report.
         replicate_errors: replicates that failed while the others went on: replicate → sentence.
         share: the share of a GPU that its next try needs, after it ran out of memory.
+        config_hash: of its configuration's values when it reported first; `None` where the journal does not say.
         replicates: those that are trained in separate processes, by number; all others have none.
     """
 
@@ -135,8 +142,10 @@ class TrialState:
     paused: bool = False
     attempt: int = 0
     failures: int = 0
+    fruitless: int = 0
     replicate_errors: dict[int, str] = field(default_factory=dict)
     share: float | None = None
+    config_hash: str | None = None
     replicates: dict[int, ReplicateState] = field(default_factory=dict)
 
     @property
@@ -154,7 +163,7 @@ class TrialState:
 
         Replicates that were left out before that report stay out.
         """
-        self.status, self.epochs, self.failures = WAITING, self.sound_epochs, 0
+        self.status, self.epochs, self.failures, self.fruitless = WAITING, self.sound_epochs, 0, 0
         for number, replicate in self.replicates.items():
             if replicate.sound_epochs >= self.sound_epochs:
                 replicate.reopen()
@@ -178,6 +187,7 @@ class SweepState:
         outcome: how the last driver ended; `None` while one is at work, or died.
         suggested: configuration → its values, where a searcher chooses them: those that it has chosen so far.
         learned: earlier sweep → how many of its trials the searcher knows of.
+        touched: configurations whose trials have changed, in that order and as often: who counts them looks at these.
     """
 
     def __init__(self, configurations: int) -> None:
@@ -190,9 +200,13 @@ class SweepState:
         self.outcome: str | None = None
         self.suggested: dict[int, dict[str, Any]] = {}
         self.learned: dict[str, int] = {}
+        self.touched: list[int] = []
 
     def apply(self, record: Record) -> None:
-        """Fold one record in. Records must come in order."""
+        """Fold one record in. Records must come in order.
+
+        Raises SweeperError for a record of a configuration that there is not.
+        """
         self.sequence = record.sequence
         self.updated_at = record.time
         match record.body:
@@ -215,11 +229,21 @@ class SweepState:
             case Ended() as body:
                 self.outcome = body.outcome
                 self._interrupt_running()
+        configuration = configuration_of(record.body)
+        if configuration is not None:
+            self.touched.append(configuration)
 
     def unfinished(self, *, failed_too: bool = False) -> list[int]:
         """Return the configurations that still have to run, in order."""
         done = ENDED - {FAILED} if failed_too else ENDED
         return [index for index, trial in self.trials.items() if trial.status not in done]
+
+    def reopen_failed(self) -> None:
+        """Let all failed trials run again."""
+        for index, trial in self.trials.items():
+            if trial.status == FAILED:
+                trial.reopen()
+                self.touched.append(index)
 
     def count(self) -> dict[str, int]:
         """Return how many trials are in each status."""
@@ -229,7 +253,13 @@ class SweepState:
         return counts
 
     def _trial(self, body: Started | ReplicateReported | Reported | Judged | Failed) -> TrialState:
-        trial = self.trials[body.configuration]
+        trial = self.trials.get(body.configuration)
+        if trial is None:
+            raise SweeperError(
+                f"the journal has records of configuration {body.configuration}, and the search space has "
+                f"{len(self.trials)} configurations",
+                "restore sweep.yaml as it was when the sweep was driven",
+            )
         trial.attempt = body.attempt
         return trial
 
@@ -258,6 +288,8 @@ class SweepState:
     def _reported(self, trial: TrialState, body: Reported) -> None:
         report, decision = body.report, body.decision
         trial.status = body.status
+        trial.config_hash = trial.config_hash or body.config_hash
+        trial.fruitless = 0
         trial.epochs = report.epoch
         trial.paused = decision is not None and decision.kind == "pause"
         if body.reused is not None:
@@ -296,6 +328,7 @@ class SweepState:
             return
         trial.share = body.share if body.share is not None else trial.share
         trial.failures += body.counts
+        trial.fruitless += not body.counts
         trial.status = FAILED if body.final else WAITING
         trial.stop_kind, trial.stop_reason = body.failure, body.reason
         trial.error = body.reason
@@ -303,15 +336,17 @@ class SweepState:
     def _replicate_failed(self, trial: TrialState, replicate: ReplicateState, body: Failed) -> None:
         replicate.share = body.share if body.share is not None else replicate.share
         replicate.failures += body.counts
+        replicate.fruitless += not body.counts
         replicate.status, replicate.error = WAITING, body.reason
         if body.given_up:
             replicate.give_up(body.failure, body.reason, replicate.epochs + 1)
         trial.follow_replicates()
 
     def _interrupt_running(self) -> None:
-        for trial in self.trials.values():
+        for index, trial in self.trials.items():
             if trial.status == RUNNING:
                 trial.status = INTERRUPTED
+                self.touched.append(index)
                 for replicate in trial.replicates.values():
                     if replicate.status == RUNNING:
                         replicate.status = INTERRUPTED

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
-from sweeper.monitoring.snapshot import Snapshot, snapshot
+from sweeper.monitoring.snapshot import Snapshot, Tally
 from sweeper.monitoring.view import failure_line, progress_line, progress_panel
 from sweeper.scheduling.base import Scheduler
 from sweeper.text.durations import duration
@@ -32,10 +32,11 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to show `state` on `console`; `describe` describes a configuration in a few words."""
-        self._console, self._state, self._schedule, self._describe = console, state, schedule, describe
+        self._console, self._schedule, self._describe = console, schedule, describe
         self._clock = clock
         self._started = clock()
         self._before = sum(t.epochs_trained for t in state.trials.values())
+        self._tally = Tally(state, schedule)
         self._printed = -math.inf
         self._live: Live | None = None
         self._stage = "starting Ray"
@@ -87,7 +88,7 @@ class Progress:
             self._console.print(progress_line(self._snapshot(), self._schedule.metric))
 
     def _snapshot(self) -> Snapshot:
-        return snapshot(self._state, self._schedule, seconds=self._clock() - self._started, epochs_before=self._before)
+        return self._tally.snapshot(seconds=self._clock() - self._started, epochs_before=self._before)
 
     def _render(self) -> RenderableType:
         now = self._snapshot()

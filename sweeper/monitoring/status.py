@@ -14,6 +14,7 @@ from sweeper.journal.state import fold
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.audit import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
+from sweeper.storage.changes import edited
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import find_sweep, sweep_names
 from sweeper.storage.object_names import LEASE
@@ -43,7 +44,7 @@ def audit_sweep(name: str, output: Path) -> tuple[list[str], list[str]]:
         if found.unchecked:
             said.append(f"{found.unchecked} not checked: they follow a difference or were made by another version")
         differences += found.differences
-    return said, differences
+    return said, [*differences, *(f"sweep.yaml: {fault.path}: {fault.rule}" for fault in edited(sweep))]
 
 
 def _audit_suggestions(sweep: Sweep) -> SuggestionAudit:

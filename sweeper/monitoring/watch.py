@@ -18,7 +18,7 @@ from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import FAILED, SweepState
 from sweeper.journal.tail import JournalTail
 from sweeper.monitoring.live import PLAIN_LINE_SECONDS
-from sweeper.monitoring.snapshot import Snapshot, snapshot
+from sweeper.monitoring.snapshot import Snapshot, Tally
 from sweeper.monitoring.status import running, status_table
 from sweeper.monitoring.view import progress_line, progress_panel
 from sweeper.storage.lookup import find_sweep, sweep_names
@@ -66,6 +66,7 @@ class SweepWatch:
         self.seconds = FAR_LOOK_SECONDS if is_store_address(output) or is_store_address(name) else LOOK_SECONDS
         self.sweep: Sweep = open_sweep(*local_copy(name, output, tables=False))
         self._state = SweepState(len(self.sweep.configurations))
+        self._tally = Tally(self._state, self.sweep.spec.schedule)
         self._tail = JournalTail(self.sweep.paths.journal)
         self._began, self._before = clock(), 0.0
         self._undriven = 0
@@ -96,7 +97,7 @@ class SweepWatch:
     def _snapshot(self, driver: str | None) -> Snapshot:
         until = self._clock() if driver and self._state.outcome is None else self._state.updated_at or self._began
         seconds = max(0.0, until - self._began)
-        return snapshot(self._state, self.sweep.spec.schedule, seconds=seconds, epochs_before=self._before)
+        return self._tally.snapshot(seconds=seconds, epochs_before=self._before)
 
     def _word(self, driver: str | None) -> str:
         if self._state.outcome is not None:

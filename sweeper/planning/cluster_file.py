@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,8 @@ def read_cluster(path: Path) -> ClusterFile:
     Raises SweeperError where there is none, where it is neither kind, or where a field that is needed is missing.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no regular file")
         documents = [d for d in yaml.safe_load_all(path.read_text("utf-8")) if isinstance(d, dict)]
     except OSError as error:
         raise SweeperError(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweeper.core.errors import SweeperError
 from trainables.worker.object_store import is_store_address
 
 if TYPE_CHECKING:
     from sweeper.remote.cluster import Cluster
+
+TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc")
+"""The kinds of stores that MLflow 3 has built in; others register themselves."""
+
+TRACKING_PLUGINS = "mlflow.tracking_store"
 
 
 def connect(address: str) -> Cluster:
@@ -41,11 +48,23 @@ def all_here(names: list[str], output: str, address: str | None = None) -> tuple
     return [name if own == folder else str(own / name) for name, own in copies], folder
 
 
+def checked(uri: str | None) -> str | None:
+    """Return the address of MLflow's store, if it can be one. Raises SweeperError for a scheme that nobody serves."""
+    scheme, found, _ = (uri or "").partition("://")
+    kind = scheme.partition("+")[0]  # `mysql+pymysql`: the database, and who talks to it
+    if not found or kind in TRACKING_SCHEMES or scheme in {each.name for each in entry_points(group=TRACKING_PLUGINS)}:
+        return uri
+    raise SweeperError(
+        f"{scheme}:// is no MLflow tracking store",
+        f"use one of {', '.join(f'{each}://' for each in TRACKING_SCHEMES)}, or --no-mlflow",
+    )
+
+
 def local_tracking(uri: str | None, folder: Path) -> str:
     """Return MLflow's store: the one that was named, or a file in `folder`."""
     from sweeper.tracking.follower import default_tracking_uri
 
-    return uri or default_tracking_uri(folder)
+    return checked(uri) or default_tracking_uri(folder)
 
 
 def tracking(uri: str | None, output: str, name: str | None = None) -> str | None:
@@ -55,5 +74,5 @@ def tracking(uri: str | None, output: str, name: str | None = None) -> str | Non
 
     place = place_of(output, DRIVING)
     if uri is not None or place.store is not None:
-        return uri
+        return checked(uri)
     return default_tracking_uri(place.find(name).root.parent if name is not None else place.folder)

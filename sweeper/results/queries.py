@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import RECALIBRATIONS, TABLES
+from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
 from sweeper.core.schemas import table_schemas
 from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA
 
@@ -47,8 +47,18 @@ class QueryError(SweeperError):
 
 
 def current_generation(folder: Path) -> Path:
-    """Return the folder of files that `tables` points to at this moment."""
-    return (folder / "tables").resolve()
+    """Return the folder of files that `tables` points to at this moment.
+
+    Raises SweeperError where the link is gone and files of trials lie beside it, which would look like none at all.
+    """
+    tables = folder / "tables"
+    if not tables.is_dir() and next((folder / "generations").glob("[0-9]*/*/c*.parquet"), None) is not None:
+        raise SweeperError(
+            f"{tables} is no link to the tables any more, as copies leave it that lose symbolic links",
+            f"`sweeper resume {SweepPaths(folder).in_commands}` takes up the files in {folder / 'generations'}; or link "
+            "the newest folder there",
+        )
+    return tables.resolve()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ are written out and `MAXIMUM_DEPTH` levels, so a file cannot exhaust memory or t
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,8 @@ class Document:
 def read_document(path: Path) -> Document:
     """Read the file at `path`; whatever is wrong with it becomes a fault of the document."""
     try:
+        if not path.is_file() and path.exists() and not path.is_dir():
+            raise OSError(errno.EINVAL, "it is no regular file, and whoever reads a pipe may wait for ever")
         with path.open("rb") as file:
             content = file.read(MAXIMUM_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +30,9 @@ def look_beside(space: Path | None) -> None:
 
     Everything of the user's is imported again from here on: it may have been edited since the last sweep.
     """
-    beside = [space.resolve().parent] if space is not None and space.resolve().parent != FOLDER else []
+    # Unlike `Path.resolve`, this takes links that lead in a circle: reading the file says what is wrong with them.
+    folder = Path(os.path.realpath(space)).parent if space is not None else FOLDER
+    beside = [folder] if folder != FOLDER else []
     look_in([*dict.fromkeys([*beside, Path.cwd().resolve()])])
     _forget()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths
 from trainables.files.locks import lock_open_file
 
 HEARTBEAT_SECONDS = 5.0
@@ -48,7 +49,7 @@ class Lease:
             raise SweeperError(
                 f"the sweep {self._path.parent.name!r} is already being driven by process "
                 f"{driver.get('pid', '?')} on {driver.get('host', '?')}",
-                f"wait for it, or stop it with `sweeper stop {self._path.parent.name}`",
+                f"wait for it, or stop it with `sweeper stop {SweepPaths(self._path.parent).in_commands}`",
             )
         self._descriptor = descriptor
         self.beat(force=True)

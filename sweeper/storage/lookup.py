@@ -13,6 +13,7 @@ from pathlib import Path
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.storage.metadata import read_manifest
+from trainables.files.atomic import is_temporary
 from trainables.registry.nearest import nearest
 
 SHOWN_NAMES = 8
@@ -26,13 +27,24 @@ class UnknownSweepError(SweeperError):
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder holds a sweep: its search space, or its tables alone."""
     paths = SweepPaths(folder)
-    return paths.sweep_file.is_file() or paths.tables.is_dir()
+    try:
+        return paths.sweep_file.is_file() or paths.tables.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL in it
+        return False
 
 
 def sweep_names(output: str | Path = "results") -> list[str]:
-    """Return the names of the sweeps in the folder `output`, the one that began last first."""
-    folder = Path(output)
-    found = [SweepPaths(path) for path in folder.iterdir() if is_sweep(path)] if folder.is_dir() else []
+    """Return the names of the sweeps in the folder `output`, the one that began last first.
+
+    Raises SweeperError for a folder that may not be read.
+    """
+    try:
+        listed = [*Path(output).iterdir()]
+    except PermissionError as error:
+        raise SweeperError(f"{output} cannot be read: {error.strerror}", "ask its owner for access") from error
+    except (OSError, ValueError):  # missing, no folder, or a name that can be none
+        listed = []
+    found = [SweepPaths(path) for path in listed if not is_temporary(path.name) and is_sweep(path)]
     return [paths.name for paths in sorted(found, key=_age, reverse=True)]
 
 

@@ -59,6 +59,9 @@ class SharedFolder:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End."""
 
+    held = True
+    """Whether this driver has the sweep."""
+
     def journal(self) -> Journal:
         """Open the sweep's journal for appending."""
         return Journal(self._paths.journal)
@@ -134,6 +137,11 @@ class Mirror:
             self._lease.release()
         except (StoreError, LeaseLostError) as reason:
             _log.warning("%s", reason)
+
+    @property
+    def held(self) -> bool:
+        """Whether this driver took the sweep, and no other has taken it since."""
+        return self._lease.held and not self._lease.lost
 
     def journal(self) -> Journal:
         """Open the sweep's journal for appending."""

@@ -7,8 +7,10 @@ those of the results folder, except that `tables` holds the files themselves, si
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,9 @@ FIRST_GENERATION = "0001"
 
 LISTINGS = 5
 """Objects that are replaced while they are fetched are listed again, so often at most."""
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+"""How an address begins, also one that was made a path, which has one slash."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,34 @@ class Place:
 
 
 def place_of(output: str | Path, use: str) -> Place:
-    """Return the place that `output` names; of a store, the folder kept here for `use` (`driving` or `reading`)."""
+    """Return the place that `output` names; of a store, the folder kept here for `use` (`driving` or `reading`).
+
+    Raises SweeperError for an address of any other kind.
+    """
     if not is_store_address(output):
-        return Place(Path(output))
+        if _ADDRESS.match(str(output)):
+            raise SweeperError(
+                f"{output} is no place that results can be written to",
+                "give a folder, or the address of a store: s3://bucket/prefix or gs://bucket/prefix",
+            )
+        return Place(_folder(output))
     store = Store(str(output))
     digest = hashlib.sha256(store.uri.encode()).hexdigest()[:12]
     return Place(cache_folder() / use / digest, store)
+
+
+def _folder(output: str | Path) -> Path:
+    """Return a folder that exists, or could be made. Raises SweeperError for a name that no file system takes."""
+    try:
+        Path(output).stat()
+    except (OSError, ValueError) as error:
+        number = getattr(error, "errno", None)
+        if number in (errno.ENAMETOOLONG, errno.ELOOP, None):
+            reason = getattr(error, "strerror", None) or str(error)
+            raise SweeperError(
+                f"{str(output)!r} can be no folder: {reason}", "choose a folder with --output"
+            ) from error
+    return Path(output)
 
 
 def split_name(name: str, output: str | Path) -> tuple[str, str]:

@@ -103,6 +103,11 @@ class StoreLease:
         return self._term
 
     @property
+    def held(self) -> bool:
+        """Whether the lease was taken."""
+        return self._term is not None
+
+    @property
     def lost(self) -> bool:
         """Whether another driver is known to have taken the sweep over."""
         return self._lost is not None

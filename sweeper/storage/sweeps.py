@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, unwritable
 from sweeper.core.ids import SweepPaths, flatten_configuration, is_sweep_name
 from sweeper.space.configurations import Configurations, varying_columns
 from sweeper.space.loading import reopened_spec
@@ -19,7 +21,7 @@ from sweeper.space.suggested import JournaledSuggestions, SuggestedConfiguration
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification
 from sweeper.text.labels import describe, in_order
-from trainables.files.atomic import write_text
+from trainables.files.atomic import temporary_folder, write_text
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,46 @@ def create_sweep(
     output: Path,
     manifest: Mapping[str, Any],
     taken: Callable[[str], bool] = lambda name: False,
+    add: Callable[[SweepPaths], None] = lambda paths: None,
 ) -> Sweep:
-    """Claim a name and write `sweep.yaml` and `manifest.json` into its folder.
+    """Make a folder with `sweep.yaml` and `manifest.json`, and claim a name for it by one rename once it is complete.
 
     Without `name` the search space file's stem is taken, and -2, -3 … where that is taken already: in `output`, or
-    elsewhere as `taken` says.
-    Raises SweeperError when an explicit name is taken or cannot be a folder's name.
+    elsewhere as `taken` says. An empty folder is nobody's.
+
+    Args:
+        spec: the search space.
+        stem: of its file.
+        name: an explicit name, or `None`.
+        output: the folder of all sweeps; made where it is missing.
+        manifest: see `sweeper.storage.manifest`.
+        taken: whether a name is taken elsewhere.
+        add: writes what else belongs to a complete folder.
+
+    Raises SweeperError when an explicit name is taken or cannot be a folder's name, or the folder cannot be written.
     """
-    paths = SweepPaths(_claim_folder(stem, name, output, taken))
+    wanted = name if name is not None else _name_of(stem)
+    if not is_sweep_name(wanted):
+        raise SweeperError(
+            f"{wanted!r} is not a valid sweep name",
+            "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit",
+        )
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
-    write_text(paths.sweep_file, text)
-    write_text(paths.manifest, json.dumps(manifest, indent=2) + "\n")
+    try:
+        if name is not None and _is_taken(output / name, taken):
+            raise _taken_error(name, output)
+        output.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(output) as folder:
+            made = SweepPaths(folder)
+            write_text(made.sweep_file, text, durable=True)
+            write_text(made.manifest, json.dumps(manifest, indent=2) + "\n", durable=True)
+            add(made)
+            paths = SweepPaths(_claim(folder, wanted, output, taken, explicit=name is not None))
+    except FileExistsError as error:
+        raise SweeperError(f"the output {output} is a file", "choose a folder with --output") from error
+    except OSError as error:
+        remedy = "make it writable or free space, or choose another with --output"
+        raise unwritable(f"the output folder {output} cannot be written to", remedy, error) from error
     return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
 
 
@@ -69,41 +100,33 @@ def open_sweep(name: str, output: Path) -> Sweep:
     return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
 
 
-def _claim_folder(stem: str, name: str | None, output: Path, taken: Callable[[str], bool]) -> Path:
-    wanted = name if name is not None else _name_of(stem)
-    if not is_sweep_name(wanted):
-        raise SweeperError(
-            f"{wanted!r} is not a valid sweep name",
-            "use 1 to 100 letters, digits, '_', '.' and '-', starting with a letter or digit",
-        )
+def _claim(folder: Path, wanted: str, output: Path, taken: Callable[[str], bool], *, explicit: bool) -> Path:
+    """Rename a complete folder to the first name that is free, and return it. Raises SweeperError, or OSError."""
     number = 1
     while True:
-        folder = output / (wanted if number == 1 else f"{wanted}-{number}")
-        if not folder.exists() and not taken(folder.name) and _make(folder):
-            return folder.resolve()
-        if name is not None:
-            raise SweeperError(
-                f"the name {name!r} is taken in {output}",
-                f"continue it with `sweeper resume {name}`, or choose another --name",
-            )
+        target = output / (wanted if number == 1 else f"{wanted}-{number}")
+        if not _is_taken(target, taken):
+            try:
+                folder.rename(target)  # in one step, and only in place of an empty folder
+                return target.resolve()
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise  # else another was faster
+        if explicit:
+            raise _taken_error(wanted, output)
         number += 1
 
 
-def _make(folder: Path) -> bool:
-    """Make the folder and tell whether it is this caller's. Raises SweeperError when it cannot be made."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-    except FileExistsError:
-        if folder.exists():
-            return False
-        raise SweeperError(f"the output {folder.parent} is a file", "choose a folder with --output") from None
-    except OSError as error:
-        raise SweeperError(
-            f"the output folder {folder.parent} cannot be written to: {error.strerror}",
-            "make it writable, or choose another with --output",
-        ) from error
-    return True
+def _is_taken(target: Path, taken: Callable[[str], bool]) -> bool:
+    empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+    return (os.path.lexists(target) and not empty) or taken(target.name)
+
+
+def _taken_error(name: str, output: Path) -> SweeperError:
+    return SweeperError(
+        f"the name {name!r} is taken in {output}",
+        f"continue it with `sweeper resume {SweepPaths(output / name).in_commands}`, or choose another --name",
+    )
 
 
 def _name_of(stem: str) -> str:

@@ -2,15 +2,19 @@
 
 Readers come through the link `tables` and may list files before a swap and open them after it. So a name that has
 been visible once stays, with the same rows, in every later generation; a swap only repairs and completes.
+
+What trials wrote cannot be made again from the journal. A generation is removed only once another is known to have
+all such files of it; and where copying has lost the link, or has made a folder of it, what lies there is taken up.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
 
-from sweeper.core.ids import TABLES, SweepPaths
+from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
 from sweeper.tables.recalibrations import link_recalibrations
 from trainables.files.atomic import clear_leftovers, replacing
 
@@ -30,24 +34,30 @@ class Generations:
         self._paths = paths
         self.incoming = paths.generations / INCOMING
         self.damaged: list[Path] = []
+        self.unproven: list[Path] = []
+        self.found: list[str] = []
 
     @property
     def current(self) -> Path | None:
         """The published generation, or `None` before the first."""
-        folder = self._paths.tables.resolve()
+        folder = Path(os.path.realpath(self._paths.tables))  # takes a link to itself, where `resolve` does not
         return folder if self._paths.tables.is_symlink() and folder.is_dir() else None
 
     def clean(self) -> None:
         """Remove what a driver that is gone left behind: older and unpublished generations, unfinished files.
 
-        Only the holder of the sweep's lease may call this.
+        A generation with trial-written files that the current one lacks stays, and is named in `unproven`, until
+        `remove_superseded`. Only the holder of the sweep's lease may call this.
         """
         root = self._paths.generations
         root.mkdir(parents=True, exist_ok=True)
+        if self.current is None:
+            self._take_up()
         current = self.current
-        for folder in root.iterdir():
-            if _NUMBER.fullmatch(folder.name) and folder != current:
+        for folder in self._numbered():
+            if current is not None and folder != current and not _missing(folder, current):
                 shutil.rmtree(folder)
+        self.unproven = [folder for folder in self._numbered() if folder != current]
         # A linked folder is not the driver's: someone may be writing recalibrations there at this moment.
         folders = (folder for folder in root.glob("*/*") if folder.is_dir() and not folder.is_symlink())
         for folder in (self._paths.journal, *folders, *self._paths.checkpoints.glob("**/")):
@@ -56,10 +66,15 @@ class Generations:
         for table in TABLES:
             (self.incoming / table).mkdir(parents=True, exist_ok=True)
 
+    def remove_superseded(self) -> None:
+        """Remove the generations in `unproven`, once the current one has every file of them that is worth keeping."""
+        for folder in self.unproven:
+            shutil.rmtree(folder)
+        self.unproven = []
+
     def create(self) -> Path:
         """Return a new folder for the next generation, with an empty folder a table; readers do not see it."""
-        numbers = [int(folder.name) for folder in self._paths.generations.iterdir() if _NUMBER.fullmatch(folder.name)]
-        generation = self._paths.generations / f"{max(numbers, default=0) + 1:04d}"
+        generation = self._next()
         for table in TABLES:
             (generation / table).mkdir(parents=True)
         link_recalibrations(self._paths, generation)
@@ -78,6 +93,46 @@ class Generations:
         part.replace(target)
         self.damaged.append(target)
         return target
+
+    def _numbered(self) -> list[Path]:
+        """Return the folders of generations, the oldest first."""
+        folders = [folder for folder in self._paths.generations.iterdir() if _NUMBER.fullmatch(folder.name)]
+        return sorted(folders, key=lambda folder: int(folder.name))
+
+    def _next(self) -> Path:
+        newest = max((int(folder.name) for folder in self._numbered()), default=0)
+        return self._paths.generations / f"{newest + 1:04d}"
+
+    def _take_up(self) -> None:
+        """Publish what there is of tables where no link leads to them: a copied folder, or a generation."""
+        tables, own = self._paths.tables, self._paths.tables / RECALIBRATIONS
+        if tables.is_dir() and not tables.is_symlink():
+            if own.is_dir() and not own.is_symlink() and not self._paths.recalibrations.exists():
+                own.rename(self._paths.recalibrations)
+            chosen = self._next()
+            tables.rename(chosen)
+            said = "was a folder, as copies leave it that follow links"
+        else:
+            numbered = self._numbered()
+            if not numbered:
+                return
+            chosen = max(numbered, key=lambda folder: (len(_trial_files(folder)), int(folder.name)))
+            said = "was missing or led nowhere"
+        for table in TABLES:
+            (chosen / table).mkdir(exist_ok=True)
+        self.publish(chosen)
+        files = len(_trial_files(chosen))
+        self.found.append(f"the link {tables.name} {said}: {files} files that trials wrote were taken up from there")
+
+
+def _trial_files(generation: Path) -> set[tuple[str, str]]:
+    """Return (table, name) of the files of a generation that trials wrote: nothing else begins with a trial's name."""
+    return {(table, part.name) for table in TABLES for part in (generation / table).glob("c*.parquet")}
+
+
+def _missing(generation: Path, current: Path) -> bool:
+    """Return whether a generation has files of trials that the current one lacks."""
+    return not _trial_files(generation) <= _trial_files(current)
 
 
 def carry(part: Path, folder: Path) -> None:

@@ -19,6 +19,9 @@ from trainables.worker.trial_tables import part_name, write_parquet
 LARGE_TABLES = ("predictions", "reliability", "spectra")
 """The tables whose rows never travel through the journal. A sweep may leave one of them without any file."""
 
+ALWAYS_WRITTEN = ("predictions", "reliability")
+"""Those that trials write at every evaluation: where the journal has one and no file is there, the file was lost."""
+
 SINGLE_PARTS = 1000
 """So many evaluations are published as the files they came in; a thousand files take pyarrow 1 s to read."""
 
@@ -64,6 +67,17 @@ class LargeTables:
         self._generations, self._schemas, self._arrivals = generations, schemas, arrivals
         self._waiting: dict[str, dict[str, int]] = {table: {} for table in LARGE_TABLES}
         self._published = dict.fromkeys(LARGE_TABLES, 0)
+        self._lost: dict[str, list[str]] = {table: [] for table in ALWAYS_WRITTEN}
+
+    def missing(self) -> dict[str, list[str]]:
+        """Return, by table, the names of the files of journaled evaluations that are not there, nor on their way."""
+        found = {}
+        for table, lost in self._lost.items():
+            present = {path.name for path in (self._generations.incoming / table).iterdir()}
+            awaited = (name for name in self._waiting[table] if name not in present and not self._comes(table, name))
+            if names := sorted({*lost, *awaited}):
+                found[table] = names
+        return found
 
     def expect(self, evaluations: Iterable[Mapping[str, Any]]) -> None:
         """Note the files of newly journaled evaluations, given as rows of `evaluations`."""
@@ -100,6 +114,8 @@ class LargeTables:
         for table, waiting in self._waiting.items():
             # Merged files first: a single one that is inside a merged one as well must not count twice.
             for part in sorted((before / table).glob("c*.parquet"), key=lambda p: bool(_PART.fullmatch(p.name))):
+                if not waiting or (after / table / part.name).exists():
+                    continue
                 names = self._sound(part)
                 if names and names <= waiting.keys():
                     carry(part, after / table)
@@ -108,7 +124,7 @@ class LargeTables:
                         del waiting[name]
                         if self._arrivals is not None:
                             self._arrivals.forget(table, name)
-                elif names:
+                elif names and not names.isdisjoint(waiting):
                     self._split(part, names & waiting.keys())
 
     def clear_incoming(self) -> None:
@@ -124,9 +140,12 @@ class LargeTables:
         for name in waiting:
             if name in present:
                 arrived.append(self._generations.incoming / table / name)
-            elif self._arrivals is None or not self._arrivals.pending(table, name):
+            elif not self._comes(table, name):
                 waiting[name] -= 1
         return arrived
+
+    def _comes(self, table: str, name: str) -> bool:
+        return self._arrivals is not None and self._arrivals.pending(table, name)
 
     def _move(self, part: Path, generation: Path) -> None:
         table = part.parent.name
@@ -137,6 +156,8 @@ class LargeTables:
     def _give_up(self, table: str) -> None:
         for name in [name for name, looks in self._waiting[table].items() if looks <= 0]:
             del self._waiting[table][name]
+            if table in self._lost:
+                self._lost[table].append(name)
             if self._published[table]:
                 _log.warning("%s of %s were journaled as written but are not there", table, name)
 

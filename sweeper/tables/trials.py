@@ -80,6 +80,11 @@ class TrialsTable:
         shown = {name: _as_text(value) if name in self._texts else value for name, value in values}
         return {**row, "config_hash": config_hash(configuration), **shown}
 
+    @property
+    def config_hashes(self) -> list[str | None]:
+        """The digest of every configuration's values, by index; `None` for one that is not known yet."""
+        return [None if (digest := row.get("config_hash")) is None else str(digest) for row in self._rows]
+
     def _convert(self) -> None:
         batch = record_batch("trials", self._fixed_schema, self._rows).take(pa.array(self._places))
         self._fixed |= {name: batch.column(name) for name in self._fixed_schema.names}

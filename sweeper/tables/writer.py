@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import unwritable
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.records import Record
 from sweeper.journal.state import ENDED, SweepState
@@ -91,13 +91,27 @@ class ParquetSink:
         return self._generations.incoming
 
     @property
+    def config_hashes(self) -> Sequence[str | None]:
+        """The digest of every configuration's values, by index; `None` for one that a searcher chooses."""
+        return self._trials.config_hashes
+
+    @property
     def notes(self) -> list[str]:
-        """What the user should know about files that could not be read: a sentence, or none."""
-        damaged = self._generations.damaged
-        if not damaged:
-            return []
-        names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
-        return [f"damaged table files were quarantined in {damaged[0].parent.parent}: {names}"]
+        """What the user should know about the files that were found: a sentence each, or none."""
+        damaged, found = self._generations.damaged, [*self._generations.found]
+        if damaged:
+            names = ", ".join(f"{path.parent.name} of {path.stem}" for path in damaged)
+            found.append(f"damaged table files were quarantined in {damaged[0].parent.parent}: {names}")
+        return [*found, *self.missing()]
+
+    def missing(self) -> list[str]:
+        """Return a sentence for each table that lacks files of evaluations that the journal has."""
+        return [
+            f"missing {table} of {len(names)} evaluation{'s' if len(names) > 1 else ''}, e.g. {names[0]}: trials wrote "
+            f"them, and they cannot be made again from the journal; put the files back into tables/{table} from a "
+            f"backup, then `sweeper resume {self._paths.in_commands}`"
+            for table, names in self._large.missing().items()
+        ]
 
     def append(self, record: Record) -> None:
         """Take a journaled record in; it shows after the next flush. Raises ValueError on an unknown column."""
@@ -175,9 +189,11 @@ class ParquetSink:
                     self._large.expect(rows)
         for rebuilt in parts.values():
             rebuilt.finish()
-        self._large.carry_over(before, generation)
+        for folder in (before, *self._generations.unproven):
+            self._large.carry_over(folder, generation)
         self._write_fixed_parts(generation)
         self._generations.publish(generation)
+        self._generations.remove_superseded()
         self._large.publish(generation)
 
     def _write_fixed_parts(self, generation: Path) -> None:
@@ -200,8 +216,9 @@ class ParquetSink:
         try:
             work()
         except OSError as error:
-            raise SweeperError(
-                f"the tables in {self._paths.tables} cannot be written: {error.strerror or error}",
-                f"free space or make the folder writable, then run `sweeper resume {self._paths.name}`; "
+            raise unwritable(
+                f"the tables in {self._paths.tables} cannot be written",
+                f"free space or make the folder writable, then run `sweeper resume {self._paths.in_commands}`; "
                 "the journal has every result and the tables are rebuilt from it",
+                error,
             ) from error

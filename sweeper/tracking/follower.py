@@ -86,7 +86,7 @@ class MlflowFollower:
         """Give the process `seconds` to log what is left; return a sentence with the remedy if that was not enough."""
         if self._process is None:
             return []
-        remedy = f"complete it with `sweeper sync {self._paths.name}`"
+        remedy = f"complete it with `sweeper sync {self._paths.in_commands}`"
         with contextlib.suppress(PermissionError):
             # Only root may take a low priority back; then it has the cores to itself by now anyway.
             os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)

@@ -19,6 +19,8 @@ GRACE_SECONDS = 5.0
 NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 """MLflow starts eight processes that carry out jobs of its generative AI; no sweep has any. The environment may ask."""
 
+_GUARD = 'read -r word || kill -s KILL -- "-$1"'
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -40,12 +42,29 @@ def serve(tracking_uri: str, port: int) -> int:
     with _ended_by_signals():
         # The server starts processes of its own, which outlive it: they end together, as one group.
         process = subprocess.Popen(command, start_new_session=True, env={**NO_JOBS, **os.environ})
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            return 0
-        finally:
-            _end_group(process)
+        with ended_with_this_process(process.pid):
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                return 0
+            finally:
+                _end_group(process)
+
+
+@contextmanager
+def ended_with_this_process(group: int) -> Iterator[None]:
+    """Have a shell kill the process group `group` if this process ends before the context does: killed, it cannot."""
+    guard = subprocess.Popen(
+        ["sh", "-c", _GUARD, "sweeper", str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for this process
+    )
+    try:
+        yield
+    finally:
+        guard.communicate(b"over\n")
 
 
 @contextmanager

@@ -176,3 +176,15 @@ def test_a_full_disk_and_then_a_read_only_one(space: Path, tmp_path: Path, small
     copied = SweepPaths(tmp_path / "copied" / "s")
     shutil.copytree(paths.root, copied.root, symlinks=True)
     check_survived(copied, undisturbed(space), one_at_a_time=True)
+
+
+@pytest.mark.parametrize("left", ["4k", "8k", "16k"])
+def test_a_disk_that_is_full_at_the_start_is_a_clear_error_and_takes_no_name(
+    space: Path, tmp_path: Path, left: str
+) -> None:
+    with SmallDisk(tmp_path / "disk", left) as disk:
+        options = ["--no-mlflow", "--cpus", "1", "--name", "s", "--output", str(disk.folder)]
+        full = disk.run(*command("run", space, *options), cwd=tmp_path)
+        assert full.returncode == 1, full.stdout + full.stderr
+        assert "No space left on device" in full.stderr and "Traceback" not in full.stderr
+        assert not [*disk.seen_from_outside.iterdir()]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,11 @@ from typing import Protocol
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 """Seconds between two tries for a lock that another has; the pause doubles."""
+
+
+_waits_began: dict[int, float] = {}
+_seconds_waited: dict[int, float] = {}
+"""By thread: when the wait it is in began, and how long all of its earlier ones took."""
 
 
 class LockHeldError(Exception):
@@ -50,18 +56,39 @@ def lock_open_file(
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     if patience == math.inf:
-        fcntl.flock(file, kind)
+        with _waiting():
+            fcntl.flock(file, kind)
         return True
     deadline, pause = clock() + patience, SHORTEST_PAUSE
-    while True:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if clock() >= deadline:
-                return False
-        sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+    with _waiting():
+        while True:
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if clock() >= deadline:
+                    return False
+            sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    thread = threading.get_ident()
+    _waits_began[thread] = time.monotonic()
+    try:
+        yield
+    finally:
+        # In this order, whoever looks in between counts the wait twice for a moment, and never leaves it out.
+        took = time.monotonic() - _waits_began[thread]
+        _seconds_waited[thread] = _seconds_waited.get(thread, 0.0) + took
+        del _waits_began[thread]
+
+
+def seconds_waited(thread: int) -> float:
+    """Return how long a thread of this process has waited for locks so far, in seconds, the wait it is in included."""
+    began = _waits_began.get(thread)
+    return _seconds_waited.get(thread, 0.0) + (time.monotonic() - began if began is not None else 0.0)
 
 
 @contextmanager

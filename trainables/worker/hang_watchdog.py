@@ -1,7 +1,8 @@
 """Ends a trial whose process has stopped working without ending: a data loader's deadlock, a storage that hangs.
 
 Life is told by the processor time of the main thread, which trains: a thread that waits for something that never
-comes uses none, one that trains, evaluates or feeds a GPU always does, and nothing has to be told that it works. What
+comes uses none, one that trains, evaluates or feeds a GPU always does, and nothing has to be told that it works. Time
+in which it waits for a lock does not count: a neighbour has it, who downloads or prepares the data set for all. What
 hangs while it computes (an endless loop, a GPU that never answers a thread that spins) looks alive; no watch can tell
 that from a long epoch, so it is ended once it has gone far beyond `trial_timeout`.
 """
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+from trainables.files.locks import seconds_waited
 
 ALIVE_SHARE = 5e-4
 """A main thread that uses less than this share of the time has hung: a wait that wakes up every five seconds to look
@@ -87,10 +90,10 @@ class Watchdog:
         assert main is not None
         clock = time.pthread_getcpuclockid(main)
         pause = min(shortest / LOOKS, LONGEST_LOOK_SECONDS)
-        began = time.monotonic()
+        began = time.monotonic() - seconds_waited(main)
         looks = deque([(began, time.clock_gettime(clock))])
         while not over.wait(pause):
-            now, used = time.monotonic(), time.clock_gettime(clock)
+            now, used = time.monotonic() - seconds_waited(main), time.clock_gettime(clock)
             looks.append((now, used))
             while self._silence is not None and len(looks) > 2 and looks[1][0] <= now - self._silence:
                 looks.popleft()

@@ -6,10 +6,12 @@ own costs seconds. One Tune trial carries one configuration, or several where no
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NotRequired, TypedDict
 
@@ -25,30 +27,50 @@ DRAIN_LOOK_SECONDS = 2.0
 processes that is 500 small requests a second to the head's control store."""
 
 
+NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""The numbers of errors for want of storage: full, over quota, or mounted read-only after its disk failed."""
+
+
 class NodeLeavingError(RuntimeError):
     """This process's node is about to be taken away; its trial has a checkpoint and continues elsewhere."""
+
+
+class NodeDiskFullError(RuntimeError):
+    """This process's node has no space left, or cannot write: its text begins with the node's id."""
+
+
+@contextmanager
+def _full_disk_of(node: str) -> Iterator[None]:
+    """Name the node in an error for want of storage: the driver finds out whether its own is meant, too."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE and "no space left on device" not in str(error).lower():
+            raise
+        raise NodeDiskFullError(f"{node}: {error}") from error
 
 
 class LeavingNode:
     """Whether this process's node is being drained: by a cloud's warning, an autoscaler, or `ray drain-node`."""
 
     def __init__(self) -> None:
-        self._node = ray.get_runtime_context().get_node_id()
+        self.node: str = ray.get_runtime_context().get_node_id()
         self._looked, self._leaving = -math.inf, False
 
     def __call__(self) -> bool:
         """Return whether the node is to leave, as of the last time it was asked."""
         if not self._leaving and time.monotonic() - self._looked >= DRAIN_LOOK_SECONDS:
             self._looked = time.monotonic()
-            self._leaving = self._node in ray_state.get_draining_nodes()
+            self._leaving = self.node in ray_state.get_draining_nodes()
         return self._leaving
 
 
 class TuneConfig(TypedDict):
-    """What Tune hands to a trial: its assignment as JSON text, and its share of a GPU where it has one."""
+    """What Tune hands to a trial: its assignment as JSON text, its share of a GPU if any, and nodes to keep away from."""
 
     assignment: str
     gpu: NotRequired[float | None]
+    avoid: NotRequired[list[str]]
 
 
 class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read without its types
@@ -64,21 +86,24 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         given = TrialSettings.from_mapping(settings or {})
         share = config.get("gpu")
         self._leaving = LeavingNode()
-        self._assignments = Assignments(given if share is None else replace(given, gpu=share), self._leaving)
-        self._take(config)
+        with _full_disk_of(self._leaving.node):
+            self._assignments = Assignments(given if share is None else replace(given, gpu=share), self._leaving)
+            self._take(config)
 
     def step(self) -> dict[str, object]:
         """Return the reports of at least one configuration; of several when they are short."""
         if self._leaving():
             # The trial's last report, and with it a checkpoint, went out at the end of the step before.
             raise NodeLeavingError("its node is about to be removed: it continues from its checkpoint on another")
-        reports, exhausted = self._assignments.step()
+        with _full_disk_of(self._leaving.node):
+            reports, exhausted = self._assignments.step()
         # A list reaches the scheduler as it is, where a mapping would be flattened key by key.
         return {"reports": [report.to_dict() for report in reports], "exhausted": exhausted}
 
     def reset_config(self, new_config: TuneConfig) -> bool:
         """Take up another assignment in the same process."""
-        self._take(new_config)
+        with _full_disk_of(self._leaving.node):
+            self._take(new_config)
         return True
 
     def _take(self, config: TuneConfig) -> None:

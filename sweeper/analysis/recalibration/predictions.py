@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
+from sweeper.results import Results
 from sweeper.results.queries import current_generation
+from sweeper.tables.generations import INCOMING
+from trainables.worker.trial_tables import part_name
 
 ROWS_A_BATCH = 16_384
 """Rows read at once: of 1,000 classes in float32 these are 64 MiB."""
@@ -55,6 +58,7 @@ class PredictionFiles:
     def __init__(self, paths: SweepPaths) -> None:
         """List the files. Raises SweeperError when no sample's logits are stored in them."""
         self._paths = paths
+        self._seen: set[Key] = set()
         folder = current_generation(paths.root) / "predictions"
         self._names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
         self.rows = sum(self._open(name).metadata.num_rows for name in self._names)
@@ -69,7 +73,8 @@ class PredictionFiles:
 
         Raises SweeperError for a damaged file, and where an evaluation's rows do not lie together.
         """
-        seen: set[Key] = set()
+        seen = self._seen
+        seen.clear()
         gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         current: Key | None = None
         for key, split, logits, targets in self._pieces():
@@ -79,13 +84,23 @@ class PredictionFiles:
                 if key in seen:
                     raise SweeperError(
                         f"the predictions of {key[0]}, replicate {key[1]}, epoch {key[2]} are stored twice",
-                        f"repair the table with `sweeper resume {self._paths.name}`",
+                        f"repair the table with `sweeper resume {self._paths.in_commands}`",
                     )
                 seen.add(key)
                 current, gathered = key, {}
             gathered.setdefault(split, []).append((logits, targets))
         if current is not None:
             yield _joined(current, gathered)
+
+    def missing(self) -> list[str]:
+        """Return the names of the evaluations in the tables that `evaluations` has not yielded; call it afterwards.
+
+        Those whose predictions a running sweep is about to publish are none of them.
+        """
+        measured = Results(self._paths.root).sql("SELECT DISTINCT trial, replicate, epoch FROM evaluations")
+        keys = sorted({*zip(*(column.to_pylist() for column in measured.columns), strict=True)} - self._seen)
+        coming = self._paths.generations / INCOMING / "predictions"
+        return [Path(name).stem for key in keys if not (coming / (name := part_name(*key))).exists()]
 
     def _pieces(self) -> Iterator[tuple[Key, str, np.ndarray, np.ndarray]]:
         """Yield runs of rows of one evaluation and split: key, split, logits [n, K], targets [n]."""
@@ -113,7 +128,7 @@ class PredictionFiles:
         reason = str(error).splitlines()[0]
         return SweeperError(
             f"the predictions in {Path('tables/predictions') / name} cannot be read: {reason}",
-            f"`sweeper resume {self._paths.name}` quarantines damaged files; recalibrate afterwards",
+            f"`sweeper resume {self._paths.in_commands} --discard-damaged` quarantines damaged files; recalibrate afterwards",
         )
 
 

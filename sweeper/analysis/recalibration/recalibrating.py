@@ -57,6 +57,7 @@ class Recalibrated:
         unavailable: per request, the evaluations it could not be fitted on.
         reasons: per request, one reason why, or None.
         seconds: how long it took.
+        missing: the names of evaluations without stored predictions, which were left out.
     """
 
     requests: Sequence[Request]
@@ -65,11 +66,17 @@ class Recalibrated:
     unavailable: Sequence[int]
     reasons: Sequence[str | None]
     seconds: float
+    missing: Sequence[str] = ()
 
     def lines(self) -> list[str]:
         """Return what was done, one line for the whole and one for every request that was not always possible."""
         what = ", ".join(request.label for request in self.requests)
         said = [f"{self.evaluations:,} evaluations, {self.samples:,} predictions, {self.seconds:.1f} s: {what}"]
+        if self.missing:
+            said.append(
+                f"warning: {len(self.missing):,} evaluations have no stored predictions and were left out, "
+                f"e.g. {self.missing[0]}"
+            )
         for request, count, reason in zip(self.requests, self.unavailable, self.reasons, strict=True):
             if count:
                 said.append(f"{request.label}: unavailable for {count:,} of {self.evaluations:,}, e.g. {reason}")
@@ -103,6 +110,7 @@ def recalibrate(sweep: Sweep, requests: Sequence[Request], progress: Progress | 
             samples, evaluations = samples + predictions.samples, evaluations + 1
             if progress is not None:
                 progress(samples, files.rows, evaluations)
+        missing = files.missing()
         for request, answer in zip(requests, answers, strict=True):
             write_part(paths, request.part, answer.batches())
         _show(paths)
@@ -113,6 +121,7 @@ def recalibrate(sweep: Sweep, requests: Sequence[Request], progress: Progress | 
         [answer.unavailable for answer in answers],
         [answer.reason for answer in answers],
         time.monotonic() - began,
+        missing,
     )
 
 

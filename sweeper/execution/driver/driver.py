@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from sweeper.core.code_version import code_version
-from sweeper.core.ids import ReplicateSeeds, SweepPaths, trial_name
+from sweeper.core.ids import ReplicateSeeds, SweepPaths, config_hash, trial_name
 from sweeper.execution.controllers.base import Controller, Situation, combined
 from sweeper.execution.driver.best_checkpoint import BestCheckpoint, CheckpointKeeper
-from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure
+from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure, capped
+from sweeper.execution.driver.full_disks import FullDisks, OtherNodes
 from sweeper.execution.driver.in_flight import GivenOut
 from sweeper.execution.driver.larger_shares import on_a_larger_share
 from sweeper.execution.driver.recorder import Fold, Recorder, Sink
@@ -81,6 +82,8 @@ class Driver:
         searcher: Searcher | None = None,
         controllers: Sequence[Controller] = (),
         folds: Sequence[Fold] = (),
+        space: Mapping[str, object] | None = None,
+        other_nodes: OtherNodes = lambda nodes: False,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
 
@@ -103,6 +106,8 @@ class Driver:
                 the space. It is asked when a trial could start at once, so that it knows as much as can be known.
             controllers: are asked on every turn what should follow.
             folds: of the journal that others keep, up to date before sinks and controllers look.
+            space: the resolved search space, for the journal.
+            other_nodes: whether there are nodes for trials besides those whose disks are full.
             retries: how often a trial may fail in a way that counts before it has failed permanently.
             failed_too: run failed trials again.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
@@ -122,7 +127,9 @@ class Driver:
         self._controllers = controllers
         self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
         self._retries, self._slots, self._clock = retries, slots, clock
-        self._searcher, self._shares, self._gpu = searcher, shares, gpu
+        self._searcher, self._shares, self._gpu, self._space = searcher, shares, gpu, space
+        self._hashes: dict[int, str] = {}
+        self.full_disks = FullDisks(paths.root, other_nodes)
         waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._queue = deque(i for i in waiting if not state.trials[i].paused)
         self._alone: set[int] = set()
@@ -130,9 +137,8 @@ class Driver:
         self._starting: dict[int, float] = {}
         self._polled = -math.inf
         self._checkpoints = BestCheckpoint(self.keeper, state, schedule)
-        for trial in state.trials.values():
-            if failed_too and trial.status == FAILED:
-                trial.reopen()
+        if failed_too:
+            state.reopen_failed()
 
     def ask_to_stop(self, reason: str) -> None:
         """Let the sweep end at the next turn, cleanly, for this reason or an earlier one."""
@@ -154,7 +160,9 @@ class Driver:
             learned: what earlier sweeps' trials came to, for the searcher to know; see `sweeper.execution.warm_start`.
                 They are journaled as this attempt's.
         """
-        self._recorder.record(Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version()))
+        self._recorder.record(
+            Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self._space)
+        )
         self._recorder.settle()
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
         for each in learned:
@@ -275,15 +283,20 @@ class Driver:
 
     def describe(self, assignment: Sequence[int]) -> list[list[object]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
-        return [
-            [
-                index,
-                trial_name(index),
-                self.configurations[index],
-                self._seeds.of(index),
-            ]
-            for index in assignment
-        ]
+        return [[index, trial_name(index), self._values_of(index), self._seeds.of(index)] for index in assignment]
+
+    def _values_of(self, index: int) -> dict[str, Any]:
+        """Return a configuration's values, and remember their digest until its first report is journaled."""
+        values = self.configurations[index]
+        if self.state.trials[index].config_hash is None:
+            self._hashes[index] = config_hash(values)
+        return values
+
+    def _digest(self, index: int) -> str | None:
+        """Return the digest of a configuration's values for its first report; `None` where the journal has it."""
+        if self.state.trials[index].config_hash is not None:
+            return None
+        return self._hashes.pop(index, None) or config_hash(self.configurations[index])
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Note that an assignment's process has begun; it is recorded when the first report takes its time."""
@@ -336,8 +349,8 @@ class Driver:
         """Take an assignment back whose process has died; return what it died of, as far as can be told."""
         self._given_out.retire(assignment)
         if failure.kind == STORAGE:
-            # Every other trial would meet the same; none of them has done anything wrong.
-            self.stop_requested = self.stop_requested or failure.reason
+            # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
+            self.stop_requested = self.stop_requested or self.full_disks.met(failure)
         return self._hung(assignment) or failure if failure.kind == CRASH else failure
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
@@ -417,13 +430,16 @@ class Driver:
         kind = (report.failure_kind or NON_FINITE) if decision and decision.kind == "fail" else None
         report = replace(report, epochs=rows, failure=None, failure_kind=kind)
         status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
-        self._recorder.record(Reported(report, self.state.attempt, status, decision, reused))
+        self._recorder.record(
+            Reported(report, self.state.attempt, status, decision, reused, config_hash=self._digest(index))
+        )
         self._checkpoints.tidy(index)
 
     def _fail(self, index: int, failure: Failure) -> None:
         self._record_start(index)
         trial = self.state.trials[index]
         failure, share = on_a_larger_share(failure, self.share_of([index]) if failure.counts else None)
+        failure = capped(failure, trial.fruitless)
         final = failure.counts and trial.failures >= self._retries
         tries = f" (after {trial.failures + 1} tries)" if final and trial.failures else ""
         body = Failed(

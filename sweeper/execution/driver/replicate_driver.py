@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sweeper.core.ids import trial_name
 from sweeper.execution.driver.driver import Driver, TakenOver
-from sweeper.execution.driver.failures import ERROR, HUNG, Failure
+from sweeper.execution.driver.failures import ERROR, HUNG, Failure, capped
 from sweeper.execution.driver.larger_shares import on_a_larger_share
 from sweeper.execution.driver.replicate_merge import last_failure, merged_report
 from sweeper.journal.records import Failed, Learned, ReplicateReported, Started
@@ -71,7 +71,7 @@ class ReplicateDriver(Driver):
         """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""
         configuration, number = assignment
         seeds = [self._seeds.of(configuration)[number]]
-        return [[configuration, trial_name(configuration), self.configurations[configuration], seeds, number]]
+        return [[configuration, trial_name(configuration), self._values_of(configuration), seeds, number]]
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
         """Return the share of a GPU for a replicate: what was measured, or more after memory ran out."""
@@ -114,6 +114,7 @@ class ReplicateDriver(Driver):
         failure = self._taken_back(assignment, failure)
         replicate = self._state_of(configuration, number)
         failure, share = on_a_larger_share(failure, self.share_of(assignment))
+        failure = capped(failure, replicate.fruitless)
         given_up = failure.counts and replicate.failures >= self._retries
         tries = f" (after {replicate.failures + 1} tries)" if given_up and replicate.failures else ""
         body = Failed(

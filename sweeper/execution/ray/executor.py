@@ -32,6 +32,9 @@ from trainables.files.scratch import Scratch
 from trainables.worker.trainable import SweepTrainable
 from trainables.worker.trial_reports import TrialReport
 
+NODE_LABEL = "ray.io/node-id"
+"""The label by which Ray names each node."""
+
 _DRIVERS: dict[str, Driver] = {}
 
 
@@ -131,6 +134,7 @@ class AssignmentSearcher(Searcher):
                     "key": json.dumps(assignment),
                     "assignment": json.dumps(driver.describe(assignment)),
                     "gpu": driver.share_of(assignment),
+                    "avoid": sorted(driver.full_disks.nodes),
                 }
             return Searcher.FINISHED if driver.exhausted else None
 
@@ -202,7 +206,11 @@ class AskedToStop(Stopper):
 def _bundle(resources: Mapping[str, float], config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
     """Return what Tune reserves for a trial. Processes are reused among trials that reserve the same."""
     amounts = {**resources, "gpu": config["gpu"]} if config.get("gpu") is not None else resources
-    return tune.PlacementGroupFactory([{name.upper(): float(amount) for name, amount in amounts.items() if amount}])
+    bundle = {name.upper(): float(amount) for name, amount in amounts.items() if amount}
+    if config.get("avoid"):
+        elsewhere = [{NODE_LABEL: f"!in({','.join(config['avoid'])})"}]
+        return tune.PlacementGroupFactory([bundle], bundle_label_selector=elsewhere)
+    return tune.PlacementGroupFactory([bundle])
 
 
 def _short_name(trial: Any) -> str:

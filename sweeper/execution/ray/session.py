@@ -5,7 +5,6 @@ Ray reads its environment when it is imported: call `sweeper.core.ray_environmen
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -13,10 +12,7 @@ import psutil
 import ray
 from ray.tune.execution import class_cache
 
-from sweeper.core.errors import SweeperError
-
-ANSWER_SECONDS = 10.0
-"""How long the machine of a cluster's head may take to accept a connection; Ray itself would try for minutes."""
+from sweeper.execution.ray.address import check_answers, unavailable
 
 START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 """How often a cluster is started on this machine, and Ray 2.60's words for one that took longer than half a minute:
@@ -28,12 +24,6 @@ CREDENTIALS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.starts
 Trials have no need of it: processes of this machine's own cluster inherit the driver's environment, and the nodes of
 any other have credentials of their own, by secrets or by role.
 """
-
-
-class RayUnavailable(SweeperError):  # noqa: N818 - says what is unavailable
-    """Ray could not be started or joined; what the sweep has so far is kept."""
-
-    exit_code = 1
 
 
 @contextmanager
@@ -50,7 +40,7 @@ def ray_session(address: str | None, cpus: int | None) -> Iterator[dict[str, flo
         yield dict(ray.cluster_resources())
         return
     if address is not None:
-        _answers(address)
+        check_answers(address)
     _connect(address, cpus)
     class_cache.ENV_VARS_TO_PROPAGATE.difference_update(CREDENTIALS)
     try:
@@ -74,7 +64,7 @@ def _connect(address: str | None, cpus: int | None) -> None:
             ray.shutdown()
             _end(_children() - before)  # Ray leaves what it has started until this process ends
             if attempt == START_ATTEMPTS or address is not None or SLOW_START not in str(error):
-                raise _unavailable(address, error) from error
+                raise unavailable(address, error) from error
 
 
 def _children() -> set[psutil.Process]:
@@ -87,29 +77,3 @@ def _end(processes: set[psutil.Process]) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=10)
-
-
-def _answers(address: str) -> None:
-    """Raise RayUnavailable when `address` is a host and a port that accept no connection."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "/" in host:
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise _unavailable(address, error) from error
-
-
-def _unavailable(address: str | None, error: Exception) -> RayUnavailable:
-    said = next(iter(str(error).splitlines()), "") or type(error).__name__
-    after = "; results are kept, continue with `sweeper resume NAME`"
-    if address is None:
-        return RayUnavailable(
-            f"Ray could not be started on this machine: {said}",
-            f"check with `sweeper doctor` whether the machine is overloaded or out of memory or disk space{after}",
-        )
-    return RayUnavailable(
-        f"no Ray cluster could be joined at {address}: {said}",
-        "give the address and port that `ray start --head` printed (port 6379 by default), "
-        f"or omit --address to start a cluster on this machine{after}",
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Any
 
@@ -50,6 +51,12 @@ def glance_at_cluster() -> ClusterView | None:
         return look_at_cluster()
     except RayError:
         return None
+
+
+def other_nodes(resources: Mapping[str, float], avoided: AbstractSet[str]) -> bool:
+    """Return whether a living node that holds a trial, which needs `resources`, is none of those in `avoided`."""
+    others = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
+    return ClusterView(tuple(others)).trials_at_once(resources) > 0
 
 
 @cache

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import math
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from sweeper.journal.state import SweepState, TrialState
+from sweeper.journal.best import best_trial
+from sweeper.journal.state import ENDED, SweepState, TrialState
 from sweeper.monitoring.live import Progress
-from sweeper.monitoring.snapshot import snapshot
+from sweeper.monitoring.snapshot import Tally, _counted, snapshot
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.records import made_record
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
+COUNTED = _counted(TrialState(0), HALVING)
 
 
 def _state(*trials):
@@ -118,3 +122,58 @@ def test_on_a_terminal_a_table_with_rungs_counts_and_the_best():
     text = stream.getvalue()
     for part in ("rung 3", "rung 9", "rung 27", "promoted", "stopped", "1 failed", "configuration 0", "val_nll 0.3000"):
         assert part in text, part
+
+
+def counted_plainly(state, schedule):
+    """Count everything anew, as plainly as can be."""
+    trials = list(state.trials.values())
+    trained = sum(trial.epochs_trained for trial in trials)
+    ended = [trial.epochs for trial in trials if trial.status in ENDED]
+    mean = sum(ended) / len(ended) if ended else schedule.max_epochs
+    rest = sum(max(0.0, mean - trial.epochs_trained) for trial in trials if trial.status not in ENDED)
+    running = [trial.epochs for trial in trials if trial.status == "running"]
+    heading = collections.Counter(next((r for r in schedule.rungs if r > e), schedule.rungs[-1]) for e in running)
+    rungs = {
+        rung: (sum(t.epochs >= rung and t.stop_rung != rung for t in trials), sum(t.stop_rung == rung for t in trials))
+        for rung in schedule.rungs
+    }
+    best = best_trial(state, schedule.mode)
+    towards = {rung: heading[rung] for rung in schedule.rungs}
+    return state.count(), rungs, towards, best, pytest.approx(trained), pytest.approx(trained + rest)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_counted_record_by_record_is_what_a_count_of_all_gives(seed, random_sweep):
+    sweep = random_sweep(seed, count=12)
+    rng, schedule, drawn = np.random.default_rng(seed), Halving("val_nll", "min", 9, 3, 1), 0
+    state = SweepState(sweep.count)
+    tally = Tally(state, schedule)
+    while len(sweep.ended) < sweep.count:
+        for kind, body in sweep.events(None, steps=6):
+            if kind == "report":
+                body["objective"] = float(rng.normal())
+                if rng.random() < 0.1:
+                    body.update(status="failed", decision=None)
+            state.apply(made_record(drawn, kind, drawn, body))
+            drawn += 1
+            if rng.random() < 0.1:
+                state.reopen_failed()
+            if rng.random() < 0.5:
+                now = tally.snapshot(seconds=1.0, epochs_before=0)
+                found = now.counts, now.rungs, now.towards, now.best, now.epochs, now.epochs_expected
+                assert found == counted_plainly(state, schedule)
+    assert tally.snapshot(seconds=1.0, epochs_before=0) == snapshot(state, schedule, seconds=1.0, epochs_before=0)
+
+
+def test_a_drawing_looks_at_no_trial_that_has_not_changed(monkeypatch):
+    state, looked = SweepState(50), []
+    progress = Progress(Console(file=io.StringIO()), state, HALVING, str)
+    progress._snapshot()
+    monkeypatch.setattr("sweeper.monitoring.snapshot._counted", lambda trial, schedule: looked.append(trial) or COUNTED)
+    for _ in range(4):
+        progress._snapshot()
+    assert looked == []
+    state.apply(made_record(0, "started", 0.0, {"configuration": 7, "attempt": 1}))
+    progress._snapshot()
+    progress._snapshot()
+    assert [trial.configuration for trial in looked] == [7]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import string
+from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from search_spaces import locate
+from sweeper.core.errors import InvalidSearchSpace
 from sweeper.space.file import MAXIMUM_BYTES, parse_document, parse_value, read_document
+from sweeper.space.loading import load_spec
 
 
 def test_values_and_lines():
@@ -92,11 +97,16 @@ def test_aliases_are_written_out():
     assert document.values["b"] == {"uniform": [0, 1]}
 
 
-@pytest.mark.parametrize("name", ["missing.yaml", ".", "nul\0name"])
+@pytest.mark.parametrize("name", ["missing.yaml", ".", "nul\0name", "x" * 300, "ä" * 200, "pipe", "circle"])
 def test_unreadable_files(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
     document = read_document(tmp_path / name)
     assert document.values == {}
     assert "cannot read" in document.faults[0].rule
+    with pytest.raises(InvalidSearchSpace, match="cannot read"):
+        load_spec(tmp_path / name)
+    assert locate(name) == Path(name)
 
 
 @given(st.binary(max_size=400))

@@ -16,6 +16,7 @@ from sweeper.cli.completion import complete_sweep
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, sweep_names
+from sweeper.storage.places import DRIVING, READING, place_of
 from sweeper.tracking.projection import Projection
 from tests.sweeper.synthetic_sweep import write_sweep
 
@@ -108,3 +109,24 @@ def test_one_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
             find("smal", tmp_path)
         with pytest.raises(UnknownSweepError, match="there are no sweeps yet; start one with `sweeper run"):
             find("any", tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "ä" * 200, "circle", "nul\0name"])
+def test_names_that_no_file_system_takes_are_of_no_sweep(tmp_path: Path, name: str) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    write(tmp_path / "small", None)
+    with pytest.raises(UnknownSweepError, match="there is no sweep"):
+        find_sweep(name, tmp_path)
+    assert sweep_names(tmp_path) == ["small"]
+    for use in (DRIVING, READING):
+        with pytest.raises(SweeperError, match="can be no folder"):
+            place_of(tmp_path / name, use)
+    for command in (["status", "small"], ["results", "small"], ["report", "small"]):
+        done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / name)])
+        assert isinstance(done.exception, SweeperError), (command, done.exception)
+
+
+@pytest.mark.parametrize("output", ["ftp://host/results", "file:///results", "S3://bucket", Path("ftp://host/x")])
+def test_an_address_of_no_store_is_no_folder(output: str | Path) -> None:
+    with pytest.raises(SweeperError, match=r"no place that results can be written to(.|\n)*s3://"):
+        place_of(output, DRIVING)

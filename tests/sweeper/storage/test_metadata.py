@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,10 @@ def test_what_is_damaged_is_refused_in_one_sentence(name: str, content: bytes, r
     if name.endswith("json"):
         assert read_manifest(tmp_path / name, unknown_if_damaged=True) == {}
     assert "\n" not in raised.value.message and str(tmp_path / name) in raised.value.message and raised.value.remedy
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "sweep.yaml"])
+def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SweeperError, match="no regular file"):
+        (read_manifest if name.endswith("json") else read_specification)(tmp_path / name)

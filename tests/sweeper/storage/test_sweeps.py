@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -10,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import DiskFullError, SweeperError
 from sweeper.space.loading import load_spec
+from sweeper.storage.lookup import sweep_names
 from sweeper.storage.sweeps import create_sweep, open_sweep
 
 SPACE = """
@@ -81,6 +83,40 @@ def test_names_are_claimed_once_by_many_at_a_time(spec, tmp_path):
     with ThreadPoolExecutor(8) as pool:
         names = list(pool.map(lambda _: _create(spec, tmp_path).name, range(8)))
     assert len(set(names)) == 8
+
+
+def test_an_empty_folder_is_nobodys_and_a_file_is_taken(spec, tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert _create(spec, tmp_path, "mine").name == "mine"
+    (tmp_path / "yours").touch()
+    (tmp_path / "theirs").symlink_to("nowhere")
+    for name in ("yours", "theirs"):
+        with pytest.raises(SweeperError, match="is taken"):
+            _create(spec, tmp_path, name)
+
+
+@pytest.mark.parametrize("file", ["sweep.yaml", "manifest.json", "extensions.zip"])
+def test_a_disk_that_is_full_leaves_no_folder_and_takes_no_name(spec, tmp_path, monkeypatch, file):
+    def full(path, *_, **__):
+        if path.name == file:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sweeper.storage.sweeps.write_text", full)
+        with pytest.raises(DiskFullError, match=r"No space left on device(.|\n)*--output") as raised:
+            create_sweep(spec, "small", "mine", tmp_path / "out", {}, add=lambda paths: full(paths.extensions))
+    assert raised.value.exit_code == 1
+    assert os.listdir(tmp_path / "out") == []
+    assert _create(spec, tmp_path / "out", "mine").name == "mine"
+
+
+def test_a_folder_that_is_not_complete_is_no_sweep_yet(spec, tmp_path):
+    def look(paths):
+        assert paths.sweep_file.exists() and paths.manifest.exists()
+        assert sweep_names(tmp_path) == [] and not (tmp_path / "mine").exists()
+
+    create_sweep(spec, "small", "mine", tmp_path, {}, add=look)
+    assert sweep_names(tmp_path) == ["mine"]
 
 
 @pytest.mark.parametrize("kind", ["file", "below a file"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import TABLES, config_hash, replicate_seed, trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
+from sweeper.results.queries import current_generation
 from sweeper.tables import large_tables, writer
 from tests.sweeper.records import fields, made_body
 from trainables.files.atomic import temporary_name
@@ -273,7 +276,10 @@ def test_leftovers_of_a_dead_driver_are_removed_and_never_read(random_sweep: Any
     sweep = random_sweep(9)
     sweep.sink()
     leftovers = [sweep.paths.tables / "epochs" / temporary_name(), sweep.paths.root / temporary_name(),
-                 sweep.paths.generations / "incoming" / "predictions" / temporary_name()]  # fmt: skip
+                 sweep.paths.generations / "incoming" / "predictions" / temporary_name(),
+                 sweep.paths.journal / temporary_name(),
+                 sweep.paths.journal / ".0000000003-report-c00001-e00001.json.tmp-4242"]  # fmt: skip
+    sweep.paths.journal.mkdir(exist_ok=True)
     for leftover in leftovers:
         leftover.write_bytes(b"half a file")
     unpublished = sweep.paths.generations / "0007"
@@ -281,6 +287,106 @@ def test_leftovers_of_a_dead_driver_are_removed_and_never_read(random_sweep: Any
     assert rows_of(sweep, "epochs") == []
     sweep.sink()
     assert not any(path.exists() for path in [*leftovers, unpublished])
+
+
+def test_deleted_files_that_trials_wrote_are_named(random_sweep: Any) -> None:
+    sweep = random_sweep(18)
+    sink, journal = sweep.sink(), sweep.journal()
+    for kind, body in sweep.events(sink.incoming):
+        sink.append(journal.append(made_body(kind, body)))
+    sink.close()
+    assert sink.notes == []
+    deleted = {table: sorted((sweep.paths.tables / table).glob("c*.parquet"))[:count]
+               for table, count in (("predictions", 2), ("reliability", 1))}  # fmt: skip
+    kept = {part: part.read_bytes() for parts in deleted.values() for part in parts}
+    for part in kept:
+        part.unlink()
+    again = sweep.sink()
+    again.rebuild(read_journal(sweep.paths.journal))
+    assert len(again.missing()) == 2
+    again.close()
+    predictions, reliability = again.notes
+    assert "missing predictions of 2 evaluations" in predictions and deleted["predictions"][0].name in predictions
+    assert "missing reliability of 1 evaluation," in reliability
+    for part, content in kept.items():
+        (sweep.paths.tables / part.parent.name / part.name).write_bytes(content)
+    restored = sweep.sink()
+    restored.rebuild(read_journal(sweep.paths.journal))
+    assert restored.missing() == [] == restored.notes
+
+
+def lose_the_link(sweep: Any) -> None:
+    sweep.paths.tables.unlink()
+
+
+def let_it_dangle(sweep: Any) -> None:
+    sweep.paths.tables.unlink()
+    sweep.paths.tables.symlink_to("generations/9999")
+
+
+def make_it_a_text_file(sweep: Any) -> None:
+    target = str(sweep.paths.tables.readlink())
+    sweep.paths.tables.unlink()
+    sweep.paths.tables.write_text(target)
+
+
+def copy_following_links(sweep: Any) -> None:
+    shutil.copytree(sweep.paths.root, sweep.paths.root.with_name("copy"))
+    shutil.rmtree(sweep.paths.root)
+    sweep.paths.root.with_name("copy").rename(sweep.paths.root)
+
+
+def copy_the_tables_alone(sweep: Any) -> None:
+    copy_following_links(sweep)
+    shutil.rmtree(sweep.paths.generations)
+
+
+@pytest.mark.parametrize(
+    "copied", [lose_the_link, let_it_dangle, make_it_a_text_file, copy_following_links, copy_the_tables_alone]
+)
+@pytest.mark.parametrize("merged", [False, True])
+def test_tables_whose_link_a_copy_has_lost_are_taken_up(
+    copied: Callable[[Any], None], merged: bool, random_sweep: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if merged:
+        monkeypatch.setattr(large_tables, "SINGLE_PARTS", 2)
+        monkeypatch.setattr(large_tables, "MERGED_PARTS", 3)
+    sweep = random_sweep(16)
+    sink, journal = sweep.sink(), sweep.journal()
+    for kind, body in sweep.events(sink.incoming):
+        sink.append(journal.append(made_body(kind, body)))
+    sink.close()
+    copied(sweep)
+    if copied in (lose_the_link, let_it_dangle, make_it_a_text_file):
+        with pytest.raises(SweeperError, match="sweeper resume"):
+            current_generation(sweep.paths.root)
+    again = sweep.sink()
+    again.rebuild(read_journal(sweep.paths.journal))
+    again.close()
+    assert_equals_journal(sweep, expected)
+    assert sweep.paths.tables.is_symlink()
+    (note,) = again.notes  # and none that a file is missing
+    assert "the link tables was" in note and "taken up" in note
+
+
+def test_a_generation_is_kept_until_its_files_are_elsewhere(random_sweep: Any, expected: Any) -> None:
+    sweep = random_sweep(17)
+    sink, journal = sweep.sink(), sweep.journal()
+    for kind, body in sweep.events(sink.incoming):
+        sink.append(journal.append(made_body(kind, body)))
+    sink.close()
+    full = sweep.paths.tables.resolve()
+    poor = full.with_name("0005")
+    shutil.copytree(full, poor, symlinks=True)
+    for part in [*poor.glob("predictions/c*.parquet")][::2]:
+        part.unlink()
+    sweep.paths.tables.unlink()
+    sweep.paths.tables.symlink_to("generations/0005")  # as an old copy of the link would
+    again = sweep.sink()
+    assert full.is_dir(), "it has predictions that are nowhere else"
+    again.rebuild(read_journal(sweep.paths.journal))
+    assert_equals_journal(sweep, expected)
+    assert not full.exists(), "now they are"
 
 
 def test_flushes_keep_to_their_share_of_the_time(random_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,15 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.tracking.server import serve
+from sweeper.tracking.server import ended_with_this_process, serve
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
 from tests.patience import patient
@@ -35,6 +37,35 @@ def test_no_process_of_the_server_outlives_the_command(tmp_path: Path) -> None:
         assert process.wait(patient(30)) == 0
     assert not [pid for pid in servers if alive(pid)]
     assert not answers(port)
+
+
+KILLED = """
+import subprocess, sys, time
+from sweeper.tracking.server import ended_with_this_process
+server = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], start_new_session=True)
+with ended_with_this_process(server.pid):
+    print(server.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_servers_processes_do_not_outlive_a_command_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        group = int(process.stdout.readline())
+        process.kill()
+    until = time.monotonic() + patient(30)
+    while alive(group) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not alive(group)
+
+
+def test_a_group_that_was_ended_in_time_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
+        with ended_with_this_process(other.pid):
+            pass
+        assert other.poll() is None
+        other.kill()
 
 
 def test_a_server_is_not_started_for_a_server_or_on_a_port_that_is_taken(tmp_path: Path) -> None:

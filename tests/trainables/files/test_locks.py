@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from trainables.files.locks import LockHeldError, file_lock, lock_open_file
+from trainables.files.locks import LockHeldError, file_lock, lock_open_file, seconds_waited
 
 HOLDER = """
 import sys
@@ -110,3 +111,14 @@ def test_a_folder_can_be_locked_by_its_descriptor(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), file_lock(tmp_path / "missing" / "lock"):
         pass
+
+
+def test_the_time_a_thread_waits_for_locks_is_counted(tmp_path: Path) -> None:
+    me = threading.get_ident()
+    before = seconds_waited(me)
+    with file_lock(tmp_path / "free"):
+        assert seconds_waited(me) - before < 1
+    with held_elsewhere(tmp_path / "lock"), pytest.raises(LockHeldError), file_lock(tmp_path / "lock", patience=0.3):
+        pass
+    assert seconds_waited(me) - before >= 0.3
+    assert seconds_waited(-1) == 0.0

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import slowness
+from trainables.files.locks import file_lock
 from trainables.worker.hang_watchdog import HUNG_FILE, TrialHungError, Watchdog, last_reason
 
 
@@ -70,6 +71,27 @@ def test_what_computes_for_ever_is_ended_well_after_the_trials_own_limit():
     with pytest.raises(TrialHungError, match=said), Watchdog(None, 0.2).watching():
         compute(60)
     assert time.monotonic() - began > 0.6
+
+
+def test_waiting_for_a_lock_is_no_hang(tmp_path):
+    """A neighbour has it, who downloads the data set for all; its own watch sees to it that it does not hang."""
+    limit, taken, release = 0.2 * slowness(), threading.Event(), threading.Event()
+
+    def neighbour():
+        with file_lock(tmp_path / "lock"):
+            taken.set()
+            release.wait(20 * limit)
+
+    thread = threading.Thread(target=neighbour)
+    thread.start()
+    taken.wait()
+    threading.Timer(4 * limit, release.set).start()
+    with Watchdog(limit, limit).watching(), file_lock(tmp_path / "lock"):
+        pass
+    assert release.is_set()
+    thread.join()
+    with pytest.raises(TrialHungError, match="did no work"), Watchdog(limit).watching():
+        time.sleep(60)
 
 
 def test_without_limits_nothing_is_watched():

@@ -263,6 +263,16 @@ def test_damaged_and_absent_predictions_are_named(sweep: Sweep) -> None:
         recalibrate(sweep, [Request("none", 15)])
 
 
+def test_evaluations_without_predictions_are_counted_and_named(sweep: Sweep) -> None:
+    lost = sorted((sweep.paths.tables / "predictions").glob("*.parquet"))[1]
+    held = {key: set(of) for key, of in stored(sweep.paths.root).items()}
+    lost.unlink()
+    gone = sorted(held.keys() - stored(sweep.paths.root).keys())
+    done = recalibrate(sweep, [Request("none", 15)])
+    assert [*done.missing] == [f"{trial}-r{replicate}-e{epoch:05d}" for trial, replicate, epoch in gone]
+    assert any(f"{len(gone)} evaluations have no stored predictions" in line for line in done.lines())
+
+
 def test_points_for_mlflow_are_means_over_replicates(answered: tuple[Sweep, Recalibrated]) -> None:
     sweep, _ = answered
     part = next(

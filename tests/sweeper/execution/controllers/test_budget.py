@@ -144,7 +144,7 @@ def test_no_more_trials_at_once_than_the_limit(tmp_path, limit):
 def test_a_resume_may_change_what_is_spent_and_nothing_that_is_measured(tmp_path):
     spec = load_spec(write_space(tmp_path), ["budget.gpu_hours=1"])
     sweep = create_sweep(spec, "small", None, tmp_path / "results", {})
-    changed = amend(sweep, ["budget.gpu_hours=2", "max_concurrent=3"])
+    changed = amend(sweep, ["budget.gpu_hours=2", "max_concurrent=3", "resources.cpu=2"])
     assert (changed.spec.budget.gpu_hours, changed.spec.max_concurrent) == (2.0, 3)
     assert open_sweep("small", tmp_path / "results").spec == changed.spec
     assert changed.configurations[:] == sweep.configurations[:]
@@ -154,3 +154,5 @@ def test_a_resume_may_change_what_is_spent_and_nothing_that_is_measured(tmp_path
     with pytest.raises(InvalidSearchSpace, match="gpu_hours"):
         amend(sweep, ["budget.gpu_hours=-1"])
     assert amend(sweep, []) is sweep
+    more = amend(sweep, ["samples=12"])
+    assert len(more.configurations) == 12 and more.configurations[:10] == sweep.configurations[:]

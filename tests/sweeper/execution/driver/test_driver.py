@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.core.ids import SweepPaths, replicate_seed, trial_name
-from sweeper.execution.driver.failures import Failure
+from sweeper.core.ids import SweepPaths, config_hash, replicate_seed, trial_name
+from sweeper.execution.driver.failures import FRUITLESS_TRIES, STORAGE, Failure
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving
@@ -71,6 +71,21 @@ def _check_invariants(sweep):
             rungs = [rung for rung in sweep.schedule.rungs if rung <= trial.sound_epochs]
             assert epochs == (list(range(1, trial.epochs + 1)) if table == "epochs" else rungs), (table, index)
     return state
+
+
+def test_the_first_report_of_each_trial_holds_its_configurations_digest(tmp_path):
+    sweep = _sweep(tmp_path)
+    driver = sweep.run(np.random.default_rng(1), space={"seed": 1})
+    records = list(sweep.records())
+    assert [fields(r)["space"] for r in records if r.kind == "attempt"] == [{"seed": 1}]
+    digests = collections.defaultdict(list)
+    for record in records:
+        if record.kind == "report":
+            digests[fields(record)["configuration"]].append(fields(record).get("config_hash"))
+    assert {index: [each for each in found if each] for index, found in digests.items()} == {
+        index: [config_hash(driver.configurations[index])] for index in range(COUNT)
+    }
+    assert all(found[0] for found in digests.values())
 
 
 def _expected_best(state, mode="min"):
@@ -154,6 +169,55 @@ def test_crashes_count_until_the_retries_are_spent(tmp_path):
     assert driver.state.trials[0].status == "failed"
     assert driver.state.trials[0].error == "its process died (after 3 tries)"
     assert driver.next_assignment() == [1]
+
+
+def test_failures_that_do_not_count_are_capped_where_no_epoch_comes_in_between(tmp_path):
+    sweep = _sweep(tmp_path, configurations=1, retries=1)
+    driver = sweep.driver()
+    driver.begin()
+
+    def preempt():
+        assert (assignment := driver.next_assignment()) is not None
+        driver.on_started(assignment)
+        driver.on_failure(assignment, PREEMPTION)
+
+    for _ in range(FRUITLESS_TRIES):
+        preempt()
+    assert driver.state.trials[0].failures == 0
+    assignment = driver.next_assignment()
+    driver.on_started(assignment)
+    driver.on_reports(assignment, sweep.worker(assignment, np.random.default_rng(0)).step()[0], exhausted=False)
+    driver.on_failure(assignment, PREEMPTION)
+    assert driver.state.trials[0].fruitless == 1, "a report is progress"
+    driver = sweep.driver()
+    driver.begin()
+    for _ in range(FRUITLESS_TRIES - 1):
+        preempt()
+    assert (driver.state.trials[0].failures, driver.exhausted) == (0, False)
+    preempt()
+    assert (driver.state.trials[0].failures, driver.exhausted) == (1, False)
+    preempt()
+    assert driver.state.trials[0].status == "failed" and driver.exhausted
+    assert "in a row" in driver.state.trials[0].error
+
+
+def test_a_full_disk_of_one_node_sends_its_trial_elsewhere(tmp_path):
+    asked = []
+
+    def other_nodes(avoided):
+        asked.append(set(avoided))
+        return len(avoided) < 2
+
+    driver = _sweep(tmp_path, configurations=2, retries=0).driver(other_nodes=other_nodes)
+    driver.begin()
+    for node, stops in (("ab", False), ("cd", True)):
+        assignment = driver.next_assignment()
+        driver.on_started(assignment)
+        driver.on_failure(assignment, Failure(STORAGE, "its disk is full", counts=False, node=node))
+        assert bool(driver.closing) is stops
+    assert asked == [{"ab"}, {"ab", "cd"}] and driver.full_disks.nodes == {"ab", "cd"}
+    assert driver.closing == "its disk is full; there is no other node"
+    assert [trial.status for trial in driver.state.trials.values()] == ["waiting", "waiting"]
 
 
 def test_without_retries_the_first_crash_is_final(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.execution.driver.failures import classify
+from sweeper.execution.driver.failures import FRUITLESS_TRIES, PREEMPTED, Failure, capped, classify
 
 CASES = [
     ("RayTaskError(ValueError)", "ray::step()\n  File x\nValueError: bad value", "error", True),
@@ -51,6 +51,25 @@ CASES = [
         False,
     ),
     ("RayTaskError(OSError)", "trace\nOSError: [Errno 28] No space left on device: 'e00003.pt'", "storage", False),
+    ("RayTaskError(FileNotFoundError)", "trace\nFileNotFoundError: '/mnt/preemptible/cifar10'", "error", True),
+    ("FileNotFoundError", "FileNotFoundError: [Errno 2] No such file: '/mnt/preemptible/cifar10'", "error", True),
+    ("RayTaskError(ValueError)", "trace\nValueError: the node was terminated", "error", True),
+    (
+        "ActorDiedError",
+        "The actor died because of an error raised in its creation task, ray::X.__init__()\n  trace\n"
+        "FileNotFoundError: '/mnt/preemptible/cifar10'",
+        "error",
+        True,
+    ),
+    ("RayTaskError(ValueError)", "trace\nValueError: low on memory of what was said", "error", True),
+    ("RayTaskError(NodeDiskFullError)", "trace\nNodeDiskFullError: ab12: [Errno 28] No space left", "storage", False),
+    (
+        "ActorDiedError",
+        "The actor died because of an error raised in its creation task, ray::X.__init__()\n  trace\n"
+        "trainables.worker.trainable.NodeDiskFullError: ab12: [Errno 30] Read-only file system",
+        "storage",
+        False,
+    ),
     ("ActorDiedError", "", "crash", True),
     ("KeyError", "", "error", True),
 ]
@@ -75,3 +94,18 @@ def test_a_page_of_advice_about_memory_becomes_its_first_line():
     message = "1 worker(s) were killed due to the node running low on memory (0.6)\nTop 10 users:\nRefer to the docs"
     reason = classify("OutOfMemoryActorError", message).reason
     assert reason == f"the node's memory ran out: {message.splitlines()[0]}"
+
+
+def test_a_full_disk_is_that_of_the_node_that_says_so():
+    failure = classify("NodeDiskFullError", "NodeDiskFullError: ab12: [Errno 28] No space left on device: 'x.pt'")
+    assert failure.node == "ab12" and failure.reason.endswith("[Errno 28] No space left on device: 'x.pt'")
+    assert classify("OSError", "OSError: [Errno 28] No space left on device").node is None
+
+
+def test_what_does_not_count_is_capped():
+    preempted = Failure(PREEMPTED, "its node died", counts=False)
+    assert capped(preempted, FRUITLESS_TRIES - 1) is preempted
+    counted = capped(preempted, FRUITLESS_TRIES)
+    assert counted.counts and counted.kind == PREEMPTED and f"try {FRUITLESS_TRIES + 1} in a row" in counted.reason
+    crash = Failure("crash", "its process died")
+    assert capped(crash, 1000) is crash

@@ -74,3 +74,21 @@ def test_a_probe_measures_on_a_card_of_its_own_and_gives_it_back(monkeypatch):
     monkeypatch.setattr(card_probe, "PROBE_PATIENCE_SECONDS", 0.5)
     with card_probe.card_probe({"device": "cuda"}, 99.0, _Measurer) as probe:
         assert probe([7]) is None and probe([7]) is None, "no such node"
+
+
+def test_what_is_reserved_for_a_trial_lies_on_no_node_that_is_to_be_avoided():
+    import ray
+    from ray.util import remove_placement_group
+
+    from sweeper.execution.ray.executor import _bundle
+    from sweeper.execution.ray.view import other_nodes
+
+    (node,) = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    found = {}
+    for avoided in ("ab" * 28, node):  # the first one is nobody's
+        group = _bundle({"cpu": 1.0, "gpu": 0.0}, {"avoid": [avoided]}).to_placement_group()
+        found[avoided == node] = bool(ray.wait([group.ready()], timeout=60 if avoided != node else 2)[0])
+        remove_placement_group(group)
+    assert found == {False: True, True: False}
+    assert other_nodes({"cpu": 1.0, "gpu": 0.0}, {"ab" * 28}) and not other_nodes({"cpu": 1.0, "gpu": 0.0}, {node})
+    assert _bundle({"cpu": 1.0}, {"avoid": []}) == _bundle({"cpu": 1.0}, {}), "processes are reused among equals"
