@@ -65,6 +65,9 @@ class Generations:
         clear_leftovers(self._paths.root, shared=True)  # `sweeper report` may be writing there
         for table in TABLES:
             (self.incoming / table).mkdir(parents=True, exist_ok=True)
+            if current is not None:
+                # A store, or an archive, may have kept no folder that was empty.
+                (current / table).mkdir(exist_ok=True)
 
     def remove_superseded(self) -> None:
         """Remove the generations in `unproven`, once the current one has every file of them that is worth keeping."""

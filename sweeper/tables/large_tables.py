@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.tables.generations import Generations, carry
-from trainables.files.atomic import replacing
+from trainables.files.atomic import own_temporary_names, replacing
 from trainables.worker.trial_tables import part_name, write_parquet
 
 LARGE_TABLES = ("predictions", "reliability", "spectra")
@@ -131,8 +131,9 @@ class LargeTables:
         """Remove files of evaluations that were never journaled; no trial may be running."""
         for table in LARGE_TABLES:
             for leftover in (self._generations.incoming / table).iterdir():
-                if leftover.name not in self._waiting[table]:
-                    leftover.unlink()
+                # A file that the mirror of a store is fetching has a temporary name, and another a moment later.
+                if leftover.name not in self._waiting[table] and not leftover.name.startswith(own_temporary_names()):
+                    leftover.unlink(missing_ok=True)
 
     def _arrived(self, table: str) -> list[Path]:
         waiting, arrived = self._waiting[table], []

@@ -34,6 +34,11 @@ def temporary_name() -> str:
     return f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
 
+def own_temporary_names() -> str:
+    """Return how the names of this process's unfinished files begin."""
+    return f"{TEMPORARY_PREFIX}{os.getpid()}-"
+
+
 @contextmanager
 def temporary_file(folder: Path) -> Iterator[Path]:
     """Yield an unused path in `folder`; whatever is left there is removed on exit."""

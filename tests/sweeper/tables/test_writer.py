@@ -369,6 +369,22 @@ def test_tables_whose_link_a_copy_has_lost_are_taken_up(
     assert "the link tables was" in note and "taken up" in note
 
 
+def test_a_copy_without_its_empty_folders_is_taken_up(random_sweep: Any, expected: Any) -> None:
+    """An object store, and some archives, keep no folder without files."""
+    sweep = random_sweep()
+    sink, journal = sweep.sink(), sweep.journal()
+    sink.append(journal.append(made_body("attempt")))
+    sink.flush()
+    empty = [folder for folder in sweep.paths.tables.resolve().iterdir() if folder.is_dir() and not [*folder.iterdir()]]
+    assert empty
+    for folder in empty:
+        folder.rmdir()
+    again = sweep.sink()
+    again.rebuild(read_journal(sweep.paths.journal))
+    again.close()
+    assert_equals_journal(sweep, expected)
+
+
 def test_a_generation_is_kept_until_its_files_are_elsewhere(random_sweep: Any, expected: Any) -> None:
     sweep = random_sweep(17)
     sink, journal = sweep.sink(), sweep.journal()
