@@ -10,7 +10,6 @@ import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """The numbers of errors for want of space: the disk is full, or the user's quota is."""
 

@@ -89,7 +89,9 @@ def _folder(output: str | Path) -> Path:
         number = getattr(error, "errno", None)
         if number in (errno.ENAMETOOLONG, errno.ELOOP, None):
             reason = getattr(error, "strerror", None) or str(error)
-            raise SweeperError(f"{str(output)!r} can be no folder: {reason}", "choose a folder with --output") from error
+            raise SweeperError(
+                f"{str(output)!r} can be no folder: {reason}", "choose a folder with --output"
+            ) from error
     return Path(output)
 
 

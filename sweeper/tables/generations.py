@@ -94,7 +94,6 @@ class Generations:
         self.damaged.append(target)
         return target
 
-
     def _numbered(self) -> list[Path]:
         """Return the folders of generations, the oldest first."""
         folders = [folder for folder in self._paths.generations.iterdir() if _NUMBER.fullmatch(folder.name)]

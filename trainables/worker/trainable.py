@@ -66,7 +66,7 @@ class LeavingNode:
 
 
 class TuneConfig(TypedDict):
-    """What Tune hands to a trial: its assignment as JSON text, its share of a GPU if any, and nodes to keep away from."""
+    """What Tune hands to a trial: its assignment as JSON text, its share of a GPU if any, and nodes to avoid."""
 
     assignment: str
     gpu: NotRequired[float | None]

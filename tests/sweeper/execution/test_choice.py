@@ -66,7 +66,9 @@ def test_a_trial_that_cannot_fit_is_refused_before_anything_is_begun(monkeypatch
         check_can_start(options, resources, here=runs_here(options, resources))
 
 
-@pytest.mark.parametrize("address", ["ray://127.0.0.1:1", "127.0.0.1:1", "[::1]:1", "http://127.0.0.1:8265", "x..y:6379"])
+@pytest.mark.parametrize(
+    "address", ["ray://127.0.0.1:1", "127.0.0.1:1", "[::1]:1", "http://127.0.0.1:8265", "x..y:6379"]
+)
 def test_an_address_where_nobody_answers_is_refused_before_anything_is_begun(address):
     with pytest.raises(RayUnavailable, match="no Ray cluster could be joined at"):
         check_can_start(RunOptions("results", address), ON_PROCESSORS, here=False)
