@@ -56,7 +56,7 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
         Fault(
             setting.partition("=")[0].strip(),
             "this setting of a started sweep cannot change",
-            f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for other changes",
+            f"on resume only {', '.join(AMENDABLE)} may change, and {GROWING} grow; start a new sweep for the rest",
         )
         for setting in settings
         if setting.partition("=")[0].partition(".")[0].strip() not in (*AMENDABLE, GROWING)

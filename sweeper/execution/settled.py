@@ -85,7 +85,7 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracking_uri: st
 
 def _digest_of_files(paths: SweepPaths) -> str:
     """Return a digest of the names, sizes and times of all files that a resume looks into, and of the tables' link."""
-    digest = hashlib.sha256(f"{paths.root}\0{os.readlink(paths.tables)}\0".encode())
+    digest = hashlib.sha256(f"{paths.root}\0{paths.tables.readlink()}\0".encode())
     for line in sorted(_lines(paths)):
         digest.update(line.encode())
     return digest.hexdigest()
@@ -98,8 +98,8 @@ def _lines(paths: SweepPaths) -> Iterator[str]:
             found = entry.stat()
             yield f"{folder}/{entry.name}\0{found.st_size}\0{found.st_mtime_ns}\0"
     for path in (paths.sweep_file, paths.manifest, paths.extensions):
-        found = path.stat() if path.exists() else None
-        yield f"{path.name}\0{found and found.st_size}\0{found and found.st_mtime_ns}\0"
+        facts = (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None
+        yield f"{path.name}\0{facts}\0"
 
 
 def _digest(tracking_uri: str | None) -> str | None:

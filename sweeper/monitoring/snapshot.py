@@ -78,7 +78,7 @@ class Tally:
 
     def __init__(self, state: SweepState, schedule: Scheduler) -> None:
         """Count all trials of `state`, which goes on changing."""
-        self._state, self._schedule = state, schedule
+        self._state, self._schedule, self._rungs = state, schedule, schedule.rungs
         self._counted: dict[int, _Counted] = {}
         self._statuses = dict.fromkeys(state.count(), 0)
         self._passed, self._stopped, self._towards = (Counter[int]() for _ in range(3))
@@ -102,8 +102,8 @@ class Tally:
         ended = sum(self._statuses[status] for status in ENDED)
         mean = self._ended_epochs / ended if ended else float(self._schedule.max_epochs)
         expected = self._trained + sum(count * max(0.0, mean - trained) for trained, count in self._open.items())
-        rungs = {rung: (self._passed[rung], self._stopped[rung]) for rung in self._schedule.rungs}
-        towards = {rung: self._towards[rung] for rung in self._schedule.rungs}
+        rungs = {rung: (self._passed[rung], self._stopped[rung]) for rung in self._rungs}
+        towards = {rung: self._towards[rung] for rung in self._rungs}
         done = self._trained - epochs_before
         return Snapshot(dict(self._statuses), rungs, towards, best, done, expected - epochs_before, seconds)
 
@@ -127,7 +127,7 @@ class Tally:
     def _add(self, trial: _Counted, sign: int) -> None:
         self._statuses[trial.status] += sign
         self._trained += sign * trial.trained
-        for rung in self._schedule.rungs:
+        for rung in self._rungs:
             self._passed[rung] += sign * (trial.epochs >= rung and trial.stop_rung != rung)
             self._stopped[rung] += sign * (trial.stop_rung == rung)
         if trial.status in ENDED:
@@ -135,7 +135,7 @@ class Tally:
         else:
             self._open[trial.trained] += sign
         if trial.status == RUNNING:
-            rungs = self._schedule.rungs
+            rungs = self._rungs
             self._towards[next((rung for rung in rungs if rung > trial.epochs), rungs[-1])] += sign
 
 

@@ -55,8 +55,7 @@ def current_generation(folder: Path) -> Path:
     if not tables.is_dir() and next((folder / "generations").glob("[0-9]*/*/c*.parquet"), None) is not None:
         raise SweeperError(
             f"{tables} is no link to the tables any more, as copies leave it that lose symbolic links",
-            f"`sweeper resume {SweepPaths(folder).in_commands}` takes up the files in {folder / 'generations'}; or link "
-            "the newest folder there",
+            f"`sweeper resume {SweepPaths(folder).in_commands}` takes up the files in {folder / 'generations'}",
         )
     return tables.resolve()
 

@@ -30,8 +30,11 @@ def look_beside(space: Path | None) -> None:
 
     Everything of the user's is imported again from here on: it may have been edited since the last sweep.
     """
-    # Unlike `Path.resolve`, this takes links that lead in a circle: reading the file says what is wrong with them.
-    folder = Path(os.path.realpath(space)).parent if space is not None else FOLDER
+    try:
+        # Unlike `Path.resolve`, this takes links that lead in a circle: reading the file says what is wrong with them.
+        folder = Path(os.path.realpath(space)).parent if space is not None else FOLDER
+    except ValueError:  # a NUL in the name: likewise
+        folder = FOLDER
     beside = [folder] if folder != FOLDER else []
     look_in([*dict.fromkeys([*beside, Path.cwd().resolve()])])
     _forget()

@@ -52,7 +52,11 @@ class Lease:
                 f"wait for it, or stop it with `sweeper stop {SweepPaths(self._path.parent).in_commands}`",
             )
         self._descriptor = descriptor
-        self.beat(force=True)
+        try:
+            self.beat(force=True)
+        except OSError:  # a full disk: the lock must not outlive the attempt
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:

@@ -66,11 +66,10 @@ class LeavingNode:
 
 
 class TuneConfig(TypedDict):
-    """What Tune hands to a trial: its assignment as JSON text, its share of a GPU if any, and nodes to keep away from."""
+    """What Tune hands to a trial: its assignment as JSON text, and its share of a GPU where it has one."""
 
     assignment: str
     gpu: NotRequired[float | None]
-    avoid: NotRequired[list[str]]
 
 
 class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read without its types

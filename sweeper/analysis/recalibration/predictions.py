@@ -128,7 +128,7 @@ class PredictionFiles:
         reason = str(error).splitlines()[0]
         return SweeperError(
             f"the predictions in {Path('tables/predictions') / name} cannot be read: {reason}",
-            f"`sweeper resume {self._paths.in_commands} --discard-damaged` quarantines damaged files; recalibrate afterwards",
+            f"`sweeper resume {self._paths.in_commands} --discard-damaged` quarantines it; recalibrate afterwards",
         )
 
 

@@ -65,6 +65,6 @@ def test_a_sweep_that_has_not_begun_or_whose_records_are_quarantined_is_none(pat
 def test_a_damaged_manifest_is_refused_before_anything_is_run(paths: SweepPaths) -> None:
     paths.manifest.write_text("{ damaged")
     before = sorted(paths.root.rglob("*"))
-    with pytest.raises(SweeperError, match="manifest.json is damaged"):
+    with pytest.raises(SweeperError, match=r"manifest\.json is damaged"):
         resume_sweep("small", RunOptions(paths.root.parent, executor="ray"))
     assert sorted(paths.root.rglob("*")) == before

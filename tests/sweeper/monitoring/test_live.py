@@ -145,7 +145,7 @@ def counted_plainly(state, schedule):
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_counted_record_by_record_is_what_a_count_of_all_gives(seed, random_sweep):
     sweep = random_sweep(seed, count=12)
-    rng, schedule, drawn = np.random.default_rng(seed), Halving("val_nll", "min", 9, 3, 1), 0
+    rng, schedule, drawn = np.random.default_rng(seed), Halving("val_nll", "min", 9, 1, 3), 0
     state = SweepState(sweep.count)
     tally = Tally(state, schedule)
     while len(sweep.ended) < sweep.count:
