@@ -274,6 +274,7 @@ def recalibrate(
     method: str | Sequence[str] = (),
     options: Mapping[str, object] | Sequence[str] = (),
     bins: int | Sequence[int] = (),
+    metric: str | Sequence[str] = (),
     output: str | Path | None = None,
 ) -> Shown[Recalibrated]:
     """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions; like `sweeper recalibrate`.
@@ -283,6 +284,7 @@ def recalibrate(
         method: one or several.
         options: of the methods, `{"objective": "ece"}` or `{"temperature.objective": "ece"}`.
         bins: numbers of bins for calibration errors; by default the sweep's.
+        metric: one or several metrics to measure besides; they go into the column `metrics` as JSON.
         output: directory or store of the sweep.
 
     Raises:
@@ -296,7 +298,9 @@ def recalibrate(
     place = _output(output)
     methods = [method] if isinstance(method, str) else list(method)
     counts = [bins] if isinstance(bins, int) else list(bins)
-    done = recalibrate_sweep(*here(name, place), methods, overrides(options), counts, lambda sweep: nullcontext(None))
+    measured = [metric] if isinstance(metric, str) else list(metric)
+    asked = (methods, overrides(options), counts, measured)
+    done = recalibrate_sweep(*here(name, place), *asked, lambda sweep: nullcontext(None))
     publish(name, place)
     return Shown(done, Text("\n".join(done.lines())))
 

@@ -54,7 +54,7 @@ class EvaluationSettings:
     Attributes:
         bins: number of bins of the calibration errors (15, as METHODS of the focal-loss papers).
         posthoc: post-hoc methods, name and options.
-        metrics: user-defined metrics, name and options.
+        metrics: what is measured besides, name and options: further metrics or users' own.
         curvature: what to measure of the Hessian, or `None` for nothing.
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
