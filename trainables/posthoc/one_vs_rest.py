@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import Scheme, bin_edges, equal_mass_starts
+from trainables.metrics.isotonic import isotonic_levels
 from trainables.metrics.probabilities import Floats, Integers, softmax64
 from trainables.posthoc.base import Calibrator, validation_data
 
@@ -85,23 +86,6 @@ def fit_isotonic(logits: ArrayLike, targets: ArrayLike, *, mix: bool = True) -> 
     probabilities = softmax64(values)
     levels = [isotonic_levels(probabilities[:, k], labels == k) for k in range(values.shape[1])]
     return IsotonicCalibrator(levels, _uniform(labels, mix))
-
-
-def isotonic_levels(score: Floats, outcome: ArrayLike) -> tuple[Floats, Floats]:
-    """Return where isotonic regression of `outcome` [N] on `score` [N] bends: scores, ascending, and fitted values.
-
-    Equal scores are one point. Points between two of the same value are left out.
-    """
-    from scipy.optimize import isotonic_regression
-
-    order = np.argsort(score, kind="stable")
-    ascending, right = score[order], np.asarray(outcome, dtype=np.float64)[order]
-    starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))
-    counts = np.diff(starts, append=len(ascending)).astype(np.float64)
-    fitted = isotonic_regression(np.add.reduceat(right, starts) / counts, weights=counts).x
-    bends = np.ones(len(fitted), dtype=bool)
-    bends[1:-1] = (fitted[1:-1] != fitted[:-2]) | (fitted[1:-1] != fitted[2:])
-    return ascending[starts][bends], np.asarray(fitted, dtype=np.float64)[bends]
 
 
 def fit_histogram_binning(

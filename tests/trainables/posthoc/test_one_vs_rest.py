@@ -8,7 +8,6 @@ import pytest
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics.probabilities import softmax64
 from trainables.posthoc import PosthocUnavailable, fit
-from trainables.posthoc.one_vs_rest import isotonic_levels
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -69,12 +68,6 @@ def test_histogram_binning_equals_a_plain_loop(seed: int, scheme: str) -> None:
     expected /= expected.sum(axis=1, keepdims=True)
     found = fit("histogram_binning", logits, targets, bins=bins, scheme=scheme, mix=False)
     np.testing.assert_allclose(found(logits), expected, atol=1e-12)
-
-
-def test_isotonic_levels_pool_what_falls_and_keep_their_ends() -> None:
-    scores, levels = isotonic_levels(np.array([0.1, 0.2, 0.3, 0.4, 0.4, 0.9]), np.array([0, 1, 0, 1, 0, 1]))
-    np.testing.assert_allclose(scores, [0.1, 0.2, 0.4, 0.9])
-    np.testing.assert_allclose(levels, [0, 0.5, 0.5, 1])
 
 
 @pytest.mark.parametrize("name", ["isotonic", "histogram_binning"])
