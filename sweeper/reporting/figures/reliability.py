@@ -203,7 +203,7 @@ def _bin_traces(filled: Rows, about: Sequence[str]) -> list[go.Scatter]:
         mode="lines", line={"color": "var(--series-2)", "width": 3}, hoverinfo="skip", name="gap", opacity=0.55,
     )  # fmt: skip
     points = _bin_points(filled, about)
-    points.update(mode="lines+markers", marker={"color": "var(--series-1)", "size": 8})
+    points.update(mode="lines+markers", marker={"color": "var(--series-1)", "size": 8}, overwrite=True)
     return [gaps, points.update(line={"color": "var(--series-1)", "width": 1.5})]
 
 
