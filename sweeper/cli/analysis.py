@@ -144,7 +144,7 @@ def recalibrate(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", help="Further metric (see `sweeper spaces --metrics`); repeatable.", show_default="none"),
+        typer.Option(help="Further metric (see `sweeper spaces --metrics`); repeatable.", show_default="none"),
     ] = None,
     output: Output = RESULTS,
 ) -> None:

@@ -41,7 +41,10 @@ def conformal(
     method: Annotated[
         str | None,
         typer.Option(
-            "--method", "-m", help="Post-hoc method to apply first (see `sweeper spaces --posthoc`).", show_default="none"
+            "--method",
+            "-m",
+            help="Post-hoc method to apply first (see `sweeper spaces --posthoc`).",
+            show_default="none",
         ),
     ] = None,
     output: Output = RESULTS,

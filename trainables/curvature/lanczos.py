@@ -11,8 +11,8 @@ from torch import Tensor
 Product = Callable[[Tensor], Tensor]
 
 ROUNDINGS = 4.0
-"""A product's error in units of its type's last digit, as a share of ‖H‖: float32 products put λ_max of trained networks
-wrong by 2e-7 where Lanczos' own estimate of the residual had fallen to 1e-32."""
+"""A product's error in units of its type's last digit, as a share of ‖H‖: float32 products put λ_max of trained
+networks wrong by 2e-7 where Lanczos' own estimate of the residual had fallen to 1e-32."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def lanczos(
     is exhausted (an invariant subspace), it continues from a random direction, so that eigenvectors orthogonal to
     `start` are not missed. Every new direction is orthogonalised twice against all earlier ones: without that,
     converged eigenvalues come back as copies (Golub & Van Loan, Matrix Computations, §10.3). The basis is kept in
-    the type of `start`; the tridiagonal matrix is in double precision. `arithmetic` is the type that products are computed
-    in, where that is not the type of `start`: it bounds what can be known of the residual.
+    the type of `start`; the tridiagonal matrix is in double precision. `arithmetic` is the type that products are
+    computed in, where that is not the type of `start`: it bounds what can be known of the residual.
     """
     dimension = start.numel()
     steps = min(steps, dimension)

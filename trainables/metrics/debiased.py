@@ -67,8 +67,8 @@ def ece_bias(
     """Return the mean ECE of a network with these confidences whose every confidence is right.
 
     What is right is drawn anew with the confidences as probabilities, `repetitions` times; an ECE near this number is
-    no evidence of miscalibration (Bröcker & Smith 2007, Increasing the reliability of reliability diagrams; Vaicenavicius
-    et al. 2019, arXiv:1902.06977, §4). `targets` do not enter.
+    no evidence of miscalibration (Bröcker & Smith 2007, Increasing the reliability of reliability diagrams;
+    Vaicenavicius et al. 2019, arXiv:1902.06977, §4). `targets` do not enter.
     """
     confidence = probabilities.max(axis=1)
     index = bin_of_each(confidence, bins, scheme)

@@ -2,8 +2,8 @@
 
 The diagram's curve is the isotonic regression of what happened on the confidence: the best calibrated non-decreasing
 function of it, with no bins to choose and the least Brier score of all such functions (Dimitriadis, Gneiting & Jordan
-2021, Stable reliability diagrams for probabilistic classifiers, PNAS 118). With S the Brier score of the confidence, S_C
-that of the curve and S_R that of the plain frequency,
+2021, Stable reliability diagrams for probabilistic classifiers, PNAS 118). With S the Brier score of the confidence,
+S_C that of the curve and S_R that of the plain frequency,
 
     S = MCB − DSC + UNC,   MCB = S − S_C,   DSC = S_R − S_C,   UNC = S_R:
 

@@ -4,10 +4,10 @@
 
 K_σ the Gaussian kernel reflected at 0 and 1 (Błasiok & Nakkiran 2023, Smooth ECE: principled reliability diagrams via
 kernel smoothing, arXiv:2309.12236, definitions 3 to 5). smECE_σ falls as σ grows, so there is one such σ. It is within
-constant factors of the distance to the nearest calibrated predictor, and continuous in the predictions, which ECE is not.
+constant factors of the distance to the nearest calibrated predictor, and continuous in the predictions, as ECE is not.
 
-Reflected Gaussian smoothing is diffusion on [0, 1] between walls: a cosine transform turns it into a product, so that the
-whole search takes some transforms of a grid of CELLS, whatever the number of samples.
+Reflected Gaussian smoothing is diffusion on [0, 1] between walls: a cosine transform turns it into a product, so that
+the whole search takes some transforms of a grid of CELLS, whatever the number of samples.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ _register(
     Component(
         "ensemble_temperature",
         fit_ensemble_temperature,
-        (Hyperparameter("objective", "text", "nll", choices=("nll", "brier"), source="Zhang et al. 2020, section 3.2"),),
+        (Hyperparameter("objective", "text", "nll", choices=("nll", "brier"), source="Zhang et al. 2020, 3.2"),),
         "a mixture of softmax(z/T), softmax(z) and the uniform distribution",
         "Zhang, Kailkhura & Han 2020, arXiv:2003.07329",
     ),

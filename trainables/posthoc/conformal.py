@@ -1,14 +1,14 @@
 """Conformal prediction sets: sets of classes that hold the truth with a probability that is asked for.
 
-A score says how strange class k is for a sample; its quantile on validation data is the threshold, and the set has every
-class whose score is not above it (split conformal: Papadopoulos et al. 2002; Vovk, Gammerman & Shafer 2005). Where
+A score says how strange class k is for a sample; its quantile on validation data is the threshold, and the set has
+every class whose score is not above it (split conformal: Papadopoulos et al. 2002; Vovk, Gammerman & Shafer 2005). Where
 validation and test samples are exchangeable, the truth is in the set with a probability of at least 1 − α, whatever the
 network. With p sorted descending and r the rank of k:
 
 - `thr`: 1 − p_k (Sadinle, Lei & Wasserman 2019), the smallest sets on average;
 - `aps`: p_(1) + … + p_(r) − u·p_(r), u uniform on [0, 1] (Romano, Sesia & Candès 2020, arXiv:2006.02544), whose sizes
   follow a sample's difficulty;
-- `raps`: aps + λ·max(0, r − k_reg) (Angelopoulos, Bates, Jordan & Malik 2021, arXiv:2009.14193), without aps' long tails.
+- `raps`: aps + λ·max(0, r − k_reg) (Angelopoulos, Bates, Jordan & Malik 2021, arXiv:2009.14193), without its tails.
 
 Per class, each class has a threshold of its own from its own validation samples, and the promise holds for each.
 """
@@ -109,7 +109,7 @@ def fit_sets(
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     if not 0 < alpha < 1:
-        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is the share of sets that may miss the truth")
+        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is the share of sets that miss the truth")
     require_probabilities(values, targets, bins=1)
     labels: Integers = np.asarray(targets, dtype=np.int64)
     unfitted = ConformalSets(score, alpha, np.zeros(values.shape[1]), randomised, options, seed)

@@ -1,7 +1,7 @@
 """One-vs-rest calibration: each class's probability is mapped to its frequency, and rows are normalised.
 
-Isotonic regression (Zadrozny & Elkan 2002, Transforming classifier scores into accurate multiclass probability estimates)
-and histogram binning (Zadrozny & Elkan 2001, Obtaining calibrated probability estimates; Guo et al. 2017,
+Isotonic regression (Zadrozny & Elkan 2002, Transforming classifier scores into accurate multiclass probability
+estimates) and histogram binning (Zadrozny & Elkan 2001, Obtaining calibrated probability estimates; Guo et al. 2017,
 arXiv:1706.04599, §4.1). Both change predictions, and both map many probabilities to exactly 0, of which one wrong label
 makes the NLL infinite: a share of 1/(N + 1) of the uniform distribution is mixed in unless that is turned off.
 """
@@ -24,7 +24,7 @@ HISTOGRAM_PARAMETERS = ("filled_bins", "uniform")
 
 
 class OneVsRestCalibrator(Calibrator):
-    """Maps each class's softmax probability by a function of its own, normalises, mixes with the uniform distribution."""
+    """Maps each class's softmax probability by a function of its own, normalises, mixes the uniform in."""
 
     def _probabilities(self, logits: Floats) -> Floats:
         mapped = self._mapped(softmax64(logits))

@@ -102,8 +102,8 @@ def view(found: Conformal) -> RenderableType:
         numbers = (spread(row.measures[name]).text() for name in MEASURES)
         table.add_row(row.score, "per class" if row.by_class else "one", *numbers)
     note = (
-        f"{found.trial}, {plural(found.replicates, 'replicate')}: sets fitted on validation data and measured on test data, for a coverage "
-        f"of at least {1 - found.alpha:.3g}. Worst class: coverage of the class that is missed most; class gap: mean distance "
-        "of the classes' coverages from the whole's."
+        f"{found.trial}, {plural(found.replicates, 'replicate')}: sets fitted on validation data and measured on test "
+        f"data, for a coverage of at least {1 - found.alpha:.3g}. Worst class: coverage of the class that is missed "
+        "most; class gap: mean distance of the classes' coverages from the whole's."
     )
     return Group(table, Text(), Text(note))

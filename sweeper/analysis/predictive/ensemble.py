@@ -1,10 +1,10 @@
 """Ensembles of a sweep's networks: the winner's replicates, and greedy ensembles across configurations.
 
-An ensemble's probabilities are the mean of its members'. Greedy selection adds, with replacement, the network that lowers
-the ensemble's validation NLL most (Caruana, Niculescu-Mizil, Crew & Ksikes 2004, Ensemble selection from libraries of
-models). An ensemble of calibrated networks is underconfident, so where its temperature is fitted matters: before
-averaging, one for each member, or after, one for the ensemble (Rahaman & Thiery 2021, Uncertainty quantification and deep
-ensembles, arXiv:2007.08792).
+An ensemble's probabilities are the mean of its members'. Greedy selection adds, with replacement, the network that
+lowers the ensemble's validation NLL most (Caruana, Niculescu-Mizil, Crew & Ksikes 2004, Ensemble selection from
+libraries of models). An ensemble of calibrated networks is underconfident, so where its temperature is fitted matters:
+before averaging, one for each member, or after, one for the ensemble (Rahaman & Thiery 2021, Uncertainty quantification
+and deep ensembles, arXiv:2007.08792).
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def view(rows: Sequence[EnsembleRow]) -> RenderableType:
     chosen = min((row for row in rows if row.ensemble == GREEDY), key=lambda row: row.validation_nll)
     note = (
         f"Of the greedy ensembles validation data choose {plural(chosen.members, 'member')} with temperature "
-        f"{chosen.temperature}: test NLL {chosen.metrics['nll']:.4g}, ECE {chosen.metrics['ece']:.4g}. Members are chosen, "
-        "and temperatures fitted, on validation data; a network may be chosen more than once."
+        f"{chosen.temperature}: test NLL {chosen.metrics['nll']:.4g}, ECE {chosen.metrics['ece']:.4g}. Members are "
+        "chosen, and temperatures fitted, on validation data; a network may be chosen more than once."
     )
     return Group(table, Text(), Text(note))
 
@@ -177,7 +177,9 @@ def write_picture(rows: Sequence[EnsembleRow], path: Path, metric: str = "nll") 
     for where in TEMPERATURES:
         line = [row for row in rows if row.ensemble == GREEDY and row.temperature == where]
         drawn.add_scatter(
-            x=[row.members for row in line], y=[row.metrics[metric] for row in line], name=f"greedy, temperature {where}"
+            x=[row.members for row in line],
+            y=[row.metrics[metric] for row in line],
+            name=f"greedy, temperature {where}",
         )
     for row in rows:
         if row.ensemble != GREEDY and row.temperature == AFTER:

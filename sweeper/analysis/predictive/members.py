@@ -47,7 +47,9 @@ def finished_members(results: Results, most: int) -> list[Member]:
     trials = [text_of(row, "trial") for row in board.finished[:most]]
     last = results.rows("SELECT trial, replicate, max(epoch) AS epoch FROM final GROUP BY trial, replicate")
     wanted = {
-        (text_of(row, "trial"), int_of(row, "replicate"), int_of(row, "epoch")) for row in last if row["trial"] in trials
+        (text_of(row, "trial"), int_of(row, "replicate"), int_of(row, "epoch"))
+        for row in last
+        if row["trial"] in trials
     }
     files = PredictionFiles(results.paths)
     found = [

@@ -174,7 +174,8 @@ def measure(
         same = list(group)
         options = with_training_gamma(method, hyperparameter_values(same[0].options), loss)
         outcomes = dict(_applied(predictions, method, options))
-        found += [[_row(predictions, request, split, *outcomes[split], metrics) for split in outcomes] for request in same]
+        for request in same:
+            found.append([_row(predictions, request, split, *outcomes[split], metrics) for split in outcomes])
     return found
 
 

@@ -9,13 +9,13 @@ multiple comparisons with the best): a configuration is out where another's mean
     d · s · √(1/n_i + 1/n_j),
 
 s the standard deviation of a replicate, pooled over configurations, and d Dunnett's one-sided factor for k − 1
-comparisons. The truly best configuration is in the set with a probability of at least 95 %, whatever the means. Where all
-configurations share their seeds, the seeds' luck is taken out of s first (two-way layout).
+comparisons. The truly best configuration is in the set with a probability of at least 95 %, whatever the means. Where
+all configurations share their seeds, the seeds' luck is taken out of s first (two-way layout).
 
 The winner's value is corrected by choosing without each replicate in turn and measuring the chosen configuration on the
 one left out: no replicate helps to choose what it measures. That estimates what choosing by one replicate fewer is
-worth, which is never optimistic. A bootstrap over replicates, the usual correction, needs more of them than sweeps have:
-resamples of two values vary half as much as the values.
+worth, which is never optimistic. A bootstrap over replicates, the usual correction, needs more of them than sweeps
+have: resamples of two values vary half as much as the values.
 """
 
 from __future__ import annotations

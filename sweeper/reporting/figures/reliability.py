@@ -165,7 +165,7 @@ def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Curve
 
 
 def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Curve | None = None) -> Panel:
-    """Return one reliability diagram: the curve with its band, accuracy by bin, the diagonal, shares of samples as bars.
+    """Return one reliability diagram: curve with band, accuracy by bin, the diagonal, shares of samples as bars.
 
     Without a curve, which needs stored predictions, the bins are joined by a line instead.
     """
@@ -183,7 +183,9 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Curve | Non
         hoverinfo="skip", name="perfect calibration",
     )  # fmt: skip
     about = [
-        f"({lower:.2f}, {upper:.2f}], n = {row['n']}" for (lower, upper), row in zip(edges, bins, strict=True) if row["n"]
+        f"({lower:.2f}, {upper:.2f}], n = {row['n']}"
+        for (lower, upper), row in zip(edges, bins, strict=True)
+        if row["n"]
     ]
     over = _bin_traces(filled, about) if curve is None else [*_curve_traces(curve), _bin_points(filled, about)]
     drawn = plot(

@@ -1,4 +1,4 @@
-"""Shortcuts that change shape: of the activated input (He et al. 2016) or of the raw one (the selective paper's code)."""
+"""Shortcuts that change shape: of the activated input (He et al. 2016) or of the raw one (selective's code)."""
 
 from __future__ import annotations
 

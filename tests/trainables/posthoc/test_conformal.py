@@ -1,4 +1,4 @@
-"""Conformal sets against their definition, torch-uncertainty's and MAPIE's scores, and the coverage that is promised."""
+"""Conformal sets against their definition, torch-uncertainty's and MAPIE's, and the coverage that is promised."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_impossible_share_and_an_unknown_score_are_refused() -> None:
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("score", SCORES)
 def test_the_truth_is_in_the_set_as_often_as_promised(score: str, by_class: bool) -> None:
-    """Over 1,000 draws of 200 validation samples and as many new ones, coverage is between 1 − α and 1 − α + 1/(n + 1)."""
+    """Over 1,000 draws of 200 validation samples and as many others: between 1 − α and 1 − α + 1/(n + 1)."""
     rng, found, each = np.random.default_rng(0), [], []
     for seed in range(1000):
         logits = rng.normal(size=(400, 4)) * 2

@@ -66,7 +66,7 @@ def test_penalties_are_those_of_odir(method: str, off_diagonal: float, intercept
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("samples", "classes"), [(500, 3), (2000, 10)])
 def test_structured_matrix_scaling_is_probmetrics(seed: int, samples: int, classes: int) -> None:
-    """It works on probabilities in float32, with temperature scaling mixed with 1/(n + 1) of the uniform distribution."""
+    """It works on probabilities in float32, after temperature scaling mixed with 1/(n + 1) of the uniform."""
     calibrators = pytest.importorskip("probmetrics.calibrators")
     logits, targets = drawn_predictions(seed, samples, classes, 2)
     oracle = calibrators.get_calibrator("sms")
@@ -100,7 +100,8 @@ def test_strong_penalties_leave_temperature_scaling() -> None:
     logits, targets = drawn_predictions(4, 500, 4, 3)
     held = fit("structured_matrix", logits, targets, strength=1e6)
     np.testing.assert_allclose(held(logits), fit("temperature", logits, targets)(logits), atol=1e-3)
-    assert held.parameters["temperature"] == pytest.approx(fit("temperature", logits, targets).parameters["temperature"])
+    plain = fit("temperature", logits, targets).parameters
+    assert held.parameters["temperature"] == pytest.approx(plain["temperature"])
 
 
 def test_a_shift_of_classes_is_found_again() -> None:

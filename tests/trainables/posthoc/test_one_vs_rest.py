@@ -60,8 +60,8 @@ def test_histogram_binning_equals_a_plain_loop(seed: int, scheme: str) -> None:
         if scheme == "equal_mass":
             groups = np.array_split(np.argsort(probabilities[:, k], kind="stable"), bins)
         else:
-            width = [[i for i, p in enumerate(probabilities[:, k]) if b / bins < p <= (b + 1) / bins] for b in range(bins)]
-            groups = [np.array(group, dtype=int) for group in width]
+            index = np.ceil(probabilities[:, k] * bins) - 1
+            groups = [np.flatnonzero(index == b) for b in range(bins)]
         for group in groups:
             if len(group):
                 expected[group, k] = np.mean(targets[group] == k)
