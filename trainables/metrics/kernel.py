@@ -4,8 +4,8 @@
 
 over two independent samples, e_y the one-hot vector (Widmann, Lindsten & Zachariah 2019, Calibration tests in
 multi-class classification: a unifying framework, arXiv:1910.11385, §4). It is 0 if and only if the network is
-calibrated in the strongest sense, every class at once. Its estimate needs no bins and is unbiased, so it may be negative. ν is the
-median distance of pairs of predictions (their §8).
+calibrated in the strongest sense, every class at once. Its estimate needs no bins and is unbiased, so it may be
+negative. ν is the median distance of pairs of predictions (their §8).
 """
 
 from __future__ import annotations

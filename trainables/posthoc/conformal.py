@@ -1,8 +1,8 @@
 """Conformal prediction sets: sets of classes that hold the truth with a probability that is asked for.
 
 A score says how strange class k is for a sample; its quantile on validation data is the threshold, and the set has
-every class whose score is not above it (split conformal: Papadopoulos et al. 2002; Vovk, Gammerman & Shafer 2005). Where
-validation and test samples are exchangeable, the truth is in the set with a probability of at least 1 − α, whatever the
+every class whose score is not above it (split conformal: Papadopoulos et al. 2002; Vovk, Gammerman & Shafer 2005).
+Where validation and test samples are exchangeable, the truth is in the set with a probability of at least 1 − α, whatever the
 network. With p sorted descending and r the rank of k:
 
 - `thr`: 1 − p_k (Sadinle, Lei & Wasserman 2019), the smallest sets on average;

@@ -133,7 +133,8 @@ def fit_structured_matrix(
     """Return structured matrix scaling of logits [N, K] with targets [N]: softmax(W log p + b), W held to I.
 
     p is softmax(z/T), T temperature scaling's. The penalty is, with s = `strength`,
-    s·[K/N (Σ b_i² + Σ (W_ii − 1)²) + K(K − 1)/N Σ_{i≠j} W_ij²]: the ridge penalty of Berta et al. 2026, in their package's default strengths where s = 1.
+    s·[K/N (Σ b_i² + Σ (W_ii − 1)²) + K(K − 1)/N Σ_{i≠j} W_ij²]: the ridge penalty of Berta et al. 2026, in their
+    package's default strengths where s = 1.
 
     Raises PosthocUnavailable for unusable validation data.
     """
