@@ -96,8 +96,8 @@ def area_under_generalised_risk_coverage(probabilities: Floats, targets: Integer
 
     With a the accuracy, AUGRC = (1 − AUROC)·a·(1 − a) + (1 − a)²/2, AUROC that of confidence against correctness:
     unlike AURC it does not weigh the most confident errors by how few are accepted with them (Traub et al. 2024,
-    Overcoming common flaws in the evaluation of selective classification systems, arXiv:2407.01032, Eq. 8). For probabilities
-    [N, K] and targets [N].
+    Overcoming common flaws in the evaluation of selective classification systems, arXiv:2407.01032, Eq. 8). For
+    probabilities [N, K] and targets [N].
     """
     wrong = float((probabilities.argmax(axis=1) != targets).mean())
     if wrong in (0.0, 1.0):

@@ -39,7 +39,7 @@ def smooth_calibration_error(confidence: Floats, outcome: Floats) -> float:
         return float(np.abs(idct(waves * np.exp(decay * sigma**2), norm="ortho")).sum()) - sigma
 
     # rounding leaves 1e-17 of residuals that cancel
-    return float(brentq(excess, 0.0, 1.0, xtol=1e-9)) if excess(0.0) > 1e-12 else 0.0
+    return float(brentq(excess, 0.0, 2.0, xtol=1e-9)) if excess(0.0) > 1e-12 else 0.0
 
 
 def smooth_ece(probabilities: Floats, targets: Integers) -> float:

@@ -2,8 +2,8 @@
 
 A score says how strange class k is for a sample; its quantile on validation data is the threshold, and the set has
 every class whose score is not above it (split conformal: Papadopoulos et al. 2002; Vovk, Gammerman & Shafer 2005).
-Where validation and test samples are exchangeable, the truth is in the set with a probability of at least 1 − α, whatever the
-network. With p sorted descending and r the rank of k:
+Where validation and test samples are exchangeable, the truth is in the set with a probability of at least 1 − α,
+whatever the network. With p sorted descending and r the rank of k:
 
 - `thr`: 1 − p_k (Sadinle, Lei & Wasserman 2019), the smallest sets on average;
 - `aps`: p_(1) + … + p_(r) − u·p_(r), u uniform on [0, 1] (Romano, Sesia & Candès 2020, arXiv:2006.02544), whose sizes
