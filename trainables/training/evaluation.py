@@ -21,6 +21,7 @@ from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.further import Metrics, further_metric_columns
+from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.cross_fitting import cross_fitted
@@ -145,6 +146,8 @@ def evaluate(
     for name, row in rows.items():
         row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
         row.update(posterior_columns(_posterior(dataset, name), softmax64(logits[name])))
+    for name in other_splits(settings.splits):
+        rows[name].update(ood_columns(logits["test"], logits[name]))
     norms = {name: network_norms(model, split) for name, split in splits.items()}
     recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset)
     for name in splits:
