@@ -53,7 +53,7 @@ def correction(found: BestSet) -> str:
     """Return the winner's value corrected for its having been chosen: `0.051 corrected for the choice (95 % …)`."""
     low, high = found.interval
     corrected = "" if found.corrected is None else f"{found.corrected:.3g} "
-    return f"{corrected}corrected for being the best of {found.configurations} (95 % {low:.3g} … {high:.3g})"
+    return f"{corrected}corrected for the choice (95 % {low:.3g} … {high:.3g})"
 
 
 def best_set_line(results: Results, board: Leaderboard) -> str:

@@ -301,8 +301,8 @@ def recalibrate(
     methods = [method] if isinstance(method, str) else list(method)
     counts = [bins] if isinstance(bins, int) else list(bins)
     measured = [metric] if isinstance(metric, str) else list(metric)
-    asked = (methods, overrides(options), counts, measured)
-    done = recalibrate_sweep(*here(name, place), *asked, lambda sweep: nullcontext(None))
+    asked = overrides(options)
+    done = recalibrate_sweep(*here(name, place), methods, asked, counts, measured, lambda sweep: nullcontext(None))
     publish(name, place)
     return Shown(done, Text("\n".join(done.lines())))
 

@@ -7,15 +7,12 @@ the median of the rounds after one that is thrown away; a method's are those of 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[variable] = "1"  # before numpy and torch are imported
-
 import torch
+from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.bench_posthoc import example
 from trainables.metrics import evaluate_probabilities, softmax64
@@ -46,6 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    threadpool_limits(1)
     logits, targets = example(options.samples, options.classes)
     probabilities = softmax64(logits)
     print(f"{options.samples:,} samples of {options.classes} classes, processor seconds, n = {options.rounds}")

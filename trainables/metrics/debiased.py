@@ -14,9 +14,7 @@ from trainables.metrics.probabilities import Floats, Integers
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64
 
 
-def debiased_squared_error(
-    confidence: Floats, outcome: Floats, bins: int = 15, scheme: Scheme = "equal_mass"
-) -> float:
+def debiased_squared_error(confidence: Floats, outcome: Floats, bins: int = 15, scheme: Scheme = "equal_mass") -> float:
     """Return Σ_b n_b/n [(acc_b − conf_b)² − acc_b(1 − acc_b)/(n_b − 1)] of a confidence [N] and outcomes [N], 0 or 1.
 
     The expectation is that of the binned squared error without label noise; estimates may be negative. A bin of one
@@ -31,9 +29,7 @@ def debiased_squared_error(
     return float(count[used] @ (gap**2 - hits * (1 - hits) / (count[used] - 1)) / len(confidence))
 
 
-def debiased_l2(
-    probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_mass"
-) -> float:
+def debiased_l2(probabilities: Floats, targets: Integers, bins: int = 15, scheme: Scheme = "equal_mass") -> float:
     """Return the root of the debiased squared error of the top confidence, or 0 where the estimate is negative.
 
     For probabilities [N, K] and targets [N].

@@ -2,8 +2,8 @@
 
 Of each sample a score is taken that should be larger on the network's own distribution: the largest softmax
 probability (MSP, Hendrycks & Gimpel 2017, arXiv:1610.02136), the largest logit (Hendrycks et al. 2022,
-arXiv:1911.11132), the negative energy log Σ_k exp z_k (Liu et al. 2020, arXiv:2010.03759) and the negative entropy. What
-is to be found, the positives, are the other distribution's samples, as in Hendrycks, Mazeika & Dietterich 2019
+arXiv:1911.11132), the negative energy log Σ_k exp z_k (Liu et al. 2020, arXiv:2010.03759) and the negative entropy.
+What is to be found, the positives, are the other distribution's samples, as in Hendrycks, Mazeika & Dietterich 2019
 (arXiv:1812.04606); papers that take their own for the positives report another FPR and AUPR, and the same AUROC.
 """
 

@@ -195,8 +195,8 @@ def _fit(
         log_p = torch.log_softmax(scaled, dim=1)
         value = -float(log_p.gather(1, labels).mean())
         slope = log_p.exp_().div_(samples).scatter_add_(1, labels, share)
-        by_weights = (slope * given).sum(0) if start.ndim == 1 else slope.T @ given
-        by_weights, by_bias = by_weights.numpy(), slope.sum(0).numpy()
+        by_weights: Floats = ((slope * given).sum(0) if start.ndim == 1 else slope.T @ given).numpy()
+        by_bias: Floats = slope.sum(0).numpy()
         if penalty is not None:
             added, of_weights, of_bias = penalty(weights, bias)
             value, by_weights, by_bias = value + added, by_weights + of_weights, by_bias + of_bias

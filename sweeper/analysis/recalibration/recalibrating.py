@@ -174,8 +174,7 @@ def measure(
         same = list(group)
         options = with_training_gamma(method, hyperparameter_values(same[0].options), loss)
         outcomes = dict(_applied(predictions, method, options))
-        for request in same:
-            found.append([_row(predictions, request, split, *outcomes[split], metrics) for split in outcomes])
+        found += [[_row(predictions, each, split, *outcomes[split], metrics) for split in outcomes] for each in same]
     return found
 
 

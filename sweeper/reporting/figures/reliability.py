@@ -119,9 +119,11 @@ def stored_predictions(results: Results, sql: str) -> Stored | None:
     table = results.sql(sql)
     if not table.num_rows:
         return None
-    whole = [table[name].to_numpy() for name in ("target", "replicate", "sample")]
+    targets, replicate, sample, temperature = (
+        table[name].to_numpy() for name in ("target", "replicate", "sample", "temperature")
+    )
     logits = np.stack(table["logits"].to_numpy()).astype(np.float64)
-    return Stored(logits, *whole, table["temperature"].to_numpy().astype(np.float64))
+    return Stored(logits, targets, replicate, sample, temperature.astype(np.float64))
 
 
 @dataclass(frozen=True)

@@ -118,4 +118,3 @@ def test_separable_samples_end_at_the_limit_of_iterations_or_at_no_loss() -> Non
     for name in ("vector", "matrix", "dirichlet", "structured_matrix"):
         probabilities = fit(name, np.eye(3)[targets] * 4, targets)(np.eye(3)[targets] * 4)
         assert np.isfinite(probabilities).all() and nll(probabilities, targets) < 0.05
-

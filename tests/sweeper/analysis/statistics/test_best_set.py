@@ -13,7 +13,7 @@ from sweeper.analysis.statistics.best_set import best_set, largest_of, with_the_
 
 @pytest.mark.parametrize(
     ("configurations", "freedom", "factor"),
-    [(2, 10, 1.81), (3, 10, 2.15), (4, 10, 2.34), (6, 20, 2.30), (3, 5, 2.44), (2, 5, 2.02), (5, 60, 2.18)],
+    [(2, 10, 1.81), (3, 10, 2.15), (4, 10, 2.34), (6, 20, 2.39), (3, 5, 2.44), (2, 5, 2.02), (5, 60, 2.21)],
 )
 def test_dunnetts_factor_is_that_of_his_table(configurations: int, freedom: int, factor: float) -> None:
     """One-sided, 5 % (Dunnett 1955, Table 1a)."""
@@ -50,7 +50,7 @@ def test_mirrored_values_give_the_mirrored_answer(seed: int, configurations: int
 def test_who_is_far_behind_is_out_and_who_is_near_is_in() -> None:
     rng = np.random.default_rng(0)
     means = [0.10, 0.11, 0.5, 0.12, 0.9]
-    values = [{10 * i + j: m + rng.normal(0, 0.02) for j in range(4)} for i, m in enumerate(means)]
+    values = [{10 * i + j: m + rng.normal(0, 0.04) for j in range(4)} for i, m in enumerate(means)]
     found = best_set(values, "min")
     assert found is not None and not found.paired
     assert set(found.members) == {0, 1, 3} and found.configurations == 5

@@ -42,9 +42,7 @@ def test_it_covers_where_differences_are_uniform_or_have_heavy_tails(n: int) -> 
 @pytest.mark.parametrize(("first", "second", "deviation"), [(8, 8, 1.0), (8, 8, 3.0), (5, 16, 2.0), (16, 10, 0.5)])
 def test_the_interval_of_independent_samples_covers(first: int, second: int, deviation: float) -> None:
     rng = np.random.default_rng(first * second)
-    pairs = zip(
-        rng.normal(0, 1, (REPETITIONS, first)), rng.normal(0.5, deviation, (REPETITIONS, second)), strict=True
-    )
+    pairs = zip(rng.normal(0, 1, (REPETITIONS, first)), rng.normal(0.5, deviation, (REPETITIONS, second)), strict=True)
     assert np.mean([covers(welch_interval(a, b), 0.5) for a, b in pairs]) == pytest.approx(0.95, abs=NEAR + 0.005)
 
 
@@ -116,4 +114,3 @@ def test_the_intervals_that_claims_are_judged_by_cover() -> None:
         apart += covers(difference(*pair).interval, 0.3)
     assert pooled / REPETITIONS == pytest.approx(0.95, abs=NEAR)
     assert apart / REPETITIONS == pytest.approx(0.95, abs=NEAR + 0.005)
-
