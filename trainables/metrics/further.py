@@ -105,7 +105,7 @@ METRICS.register(
 _SCHEMES = ("equal_width", "equal_mass")
 _SCHEME = Hyperparameter("scheme", "text", "equal_mass", choices=_SCHEMES, source="Kumar, Liang & Ma 2019")
 _SEED = Hyperparameter("seed", "integer", 0, minimum=0, source="arbitrary")
-_BLOCK = Hyperparameter("block", "integer", 2, minimum=2, source="Widmann et al. 2019, lemma 4: pairs of samples")
+_BLOCK = Hyperparameter("block", "integer", 10, minimum=2, source="ours: pairs (Widmann et al., lemma 4) see little")
 _SMOOTH, _KUMAR = "Błasiok & Nakkiran 2023, arXiv:2309.12236", "Kumar, Liang & Ma 2019, arXiv:1909.10155"
 _WIDMANN = "Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385"
 

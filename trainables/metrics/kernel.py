@@ -45,12 +45,13 @@ def squared_kernel_calibration_error(probabilities: Floats, targets: Integers) -
     return 2 * total / (samples * (samples - 1))
 
 
-def kernel_calibration_p(probabilities: Floats, targets: Integers, block: int = 2, seed: int = 0) -> float:
+def kernel_calibration_p(probabilities: Floats, targets: Integers, block: int = 10, seed: int = 0) -> float:
     """Return p of the hypothesis that probabilities [N, K] are calibrated: small where SKCE is above 0 beyond chance.
 
     Samples, in random order, are cut into blocks; the estimates of SKCE in each are independent with mean 0 under the
     hypothesis, and their mean is held against its standard error by Student's t, one-sided. `block` = 2 is the paper's
-    linear estimator (their lemma 4); larger blocks see smaller errors at block·N·K operations. NaN below two blocks.
+    linear estimator (their lemma 4), which sees little; larger blocks see more, at block·N·K operations, and reject less
+    often than they may: .028 instead of .05 with blocks of 10 of 200 samples. NaN below two blocks.
     """
     count = len(targets) // block
     if count < 2 or block < 2:

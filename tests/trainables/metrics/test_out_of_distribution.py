@@ -43,7 +43,7 @@ def test_the_false_positive_rate_is_the_least_that_finds_enough(seed: int, decim
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_false_positive_rate_is_torch_uncertaintys(seed: int) -> None:
-    fpr = pytest.importorskip("torch_uncertainty.metrics.classification.fpr")
+    fpr = pytest.importorskip("torch_uncertainty.metrics.classification.fpr", exc_type=ImportError)
     inside, outside = drawn(seed)
     metric = fpr.FPR95(pos_label=1)
     metric.update(torch.from_numpy(-np.concatenate([inside, outside])), torch.tensor([0] * 120 + [1] * 80))
@@ -65,7 +65,7 @@ def test_what_is_far_is_found_and_what_is_the_same_is_not() -> None:
     own, same, far = (rng.normal(size=(2000, 10)) * s for s in (4, 4, 0.1))
     found, nothing = ood_columns(own, far), ood_columns(own, same)
     assert tuple(found) == OOD_COLUMNS
-    assert all(found[f"ood_{score}_auroc"] > 0.99 for score in SCORES)
+    assert all(found[f"ood_{score}_auroc"] > 0.95 for score in SCORES)
     assert all(nothing[f"ood_{score}_auroc"] == pytest.approx(0.5, abs=0.04) for score in SCORES)
 
 
