@@ -50,8 +50,8 @@ def kernel_calibration_p(probabilities: Floats, targets: Integers, block: int = 
 
     Samples, in random order, are cut into blocks; the estimates of SKCE in each are independent with mean 0 under the
     hypothesis, and their mean is held against its standard error by Student's t, one-sided. `block` = 2 is the paper's
-    linear estimator (their lemma 4), which sees little; larger blocks see more, at block·N·K operations, and reject less
-    often than they may: .028 instead of .05 with blocks of 10 of 200 samples. NaN below two blocks.
+    linear estimator (their lemma 4), which sees little; larger blocks see more, at block·N·K operations, and reject
+    less often than they may: .028 instead of .05 with blocks of 10 of 200 samples. NaN below two blocks.
     """
     count = len(targets) // block
     if count < 2 or block < 2:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trainables.oracles import oracle
 from trainables.metrics.out_of_distribution import (
     OOD_COLUMNS,
     SCORES,
@@ -43,7 +44,7 @@ def test_the_false_positive_rate_is_the_least_that_finds_enough(seed: int, decim
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_false_positive_rate_is_torch_uncertaintys(seed: int) -> None:
-    fpr = pytest.importorskip("torch_uncertainty.metrics.classification.fpr", exc_type=ImportError)
+    fpr = oracle("torch_uncertainty.metrics.classification.fpr")
     inside, outside = drawn(seed)
     metric = fpr.FPR95(pos_label=1)
     metric.update(torch.from_numpy(-np.concatenate([inside, outside])), torch.tensor([0] * 120 + [1] * 80))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from tests.trainables.oracles import oracle
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics.probabilities import log_softmax64, softmax64
 from trainables.posthoc import fit
@@ -39,10 +40,10 @@ def test_without_penalties_it_is_multinomial_logistic_regression(method: str, se
 
     logits, targets = drawn_predictions(seed, 2000, 3, 2)
     features = logits.astype(np.float64) if method == "matrix" else log_softmax64(logits)
-    oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(features, targets)
+    regression = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(features, targets)
     found = fit(method, logits, targets, off_diagonal=0.0, intercept=0.0, max_iterations=500)
-    np.testing.assert_allclose(found(logits), oracle.predict_proba(features), atol=3e-4)
-    assert nll(found(logits), targets) == pytest.approx(nll(oracle.predict_proba(features), targets), abs=1e-7)
+    np.testing.assert_allclose(found(logits), regression.predict_proba(features), atol=3e-4)
+    assert nll(found(logits), targets) == pytest.approx(nll(regression.predict_proba(features), targets), abs=1e-7)
 
 
 @pytest.mark.parametrize(("off_diagonal", "intercept"), [(0.0, 0.0), (0.3, 2.0), (50.0, 0.01)])
@@ -69,23 +70,23 @@ def test_structured_matrix_scaling_is_probmetrics(seed: int, samples: int, class
     """It works on probabilities in float32, after temperature scaling mixed with 1/(n + 1) of the uniform."""
     calibrators = pytest.importorskip("probmetrics.calibrators")
     logits, targets = drawn_predictions(seed, samples, classes, 2)
-    oracle = calibrators.get_calibrator("sms")
+    sms = calibrators.get_calibrator("sms")
     probabilities = softmax64(logits)
-    oracle.fit(probabilities, targets)
+    sms.fit(probabilities, targets)
     found = fit("structured_matrix", logits, targets)(logits)
-    expected = oracle.predict_proba(probabilities)
+    expected = sms.predict_proba(probabilities)
     assert np.abs(found - expected).max() < 0.02
     assert nll(found, targets) == pytest.approx(nll(expected, targets), abs=2e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_dirichlet_calibration_is_torch_uncertaintys(seed: int) -> None:
-    post = pytest.importorskip("torch_uncertainty.post_processing.calibration.dirichlet_scaler")
+    post = oracle("torch_uncertainty.post_processing.calibration.dirichlet_scaler")
     logits, targets = drawn_predictions(seed, 600, 4, 2)
     data = torch.utils.data.TensorDataset(torch.from_numpy(logits), torch.from_numpy(targets))
-    oracle = post.DirichletScaler(num_classes=4, model=torch.nn.Identity(), lambda_reg=0.5, mu_reg=0.2, max_iter=2000)
-    oracle.fit(torch.utils.data.DataLoader(data, batch_size=600), progress=False)
-    expected = oracle._scale(torch.from_numpy(logits)).softmax(1).detach().numpy()
+    scaler = post.DirichletScaler(num_classes=4, model=torch.nn.Identity(), lambda_reg=0.5, mu_reg=0.2, max_iter=2000)
+    scaler.fit(torch.utils.data.DataLoader(data, batch_size=600), progress=False)
+    expected = scaler._scale(torch.from_numpy(logits)).softmax(1).detach().numpy()
     found = fit("dirichlet", logits, targets, off_diagonal=0.5, intercept=0.2, max_iterations=500)(logits)
     np.testing.assert_allclose(found, expected, atol=5e-3)
 
