@@ -33,8 +33,9 @@ STRUCTURED_PARAMETERS = ("temperature", *MATRIX_PARAMETERS)
 STARTED_ON = 1000
 """Samples that the temperature of the start is fitted on; the minimum does not depend on it."""
 
-TOLERANCE = 1e-9
-"""Relative fall of the loss in one step below which the search ends (L-BFGS-B's `ftol`)."""
+TOLERANCE, GRADIENT = 1e-9, 1e-7
+"""The search ends where a step changes the loss, or all parameters, by less than the first, or where no part of the
+gradient is larger than the second."""
 
 Features = Callable[[Floats], Floats]
 """Makes of logits [N, K] what W multiplies; a function of a module, so that calibrators can be pickled."""
@@ -93,7 +94,7 @@ def fit_matrix(
     *,
     off_diagonal: float = 0.0,
     intercept: float = 0.0,
-    max_iterations: int = 60,
+    max_iterations: int = 80,
 ) -> AffineCalibrator:
     """Return matrix scaling, softmax(W z + b), with the least penalised NLL on logits [N, K] and targets [N].
 
@@ -114,7 +115,7 @@ def fit_dirichlet(
     *,
     off_diagonal: float = 0.01,
     intercept: float = 0.01,
-    max_iterations: int = 60,
+    max_iterations: int = 80,
 ) -> AffineCalibrator:
     """Return Dirichlet calibration, softmax(W log p + b), with the least penalised NLL on logits [N, K], targets [N].
 
@@ -180,40 +181,58 @@ def _fit(
     penalty: Callable[[Floats, Floats], Slope] | None = None,
 ) -> _Fitted:
     """Return W and b with the least mean NLL, plus `penalty`, by L-BFGS from W = `start` [K] or [K, K] and b = 0."""
-    # torch's softmax and products take a third of numpy's time; it is loaded for this alone
+    # torch's softmax, products and L-BFGS take a fraction of numpy's and scipy's time; it is loaded for this alone
     import torch
-    from scipy.optimize import minimize
 
     samples, classes = features.shape
     given, labels = torch.from_numpy(np.ascontiguousarray(features)), torch.from_numpy(targets)[:, None]
     share = torch.full(labels.shape, -1.0 / samples, dtype=torch.float64)
+    flat = torch.from_numpy(np.concatenate([start.ravel(), np.zeros(classes)]))
+    weights, bias = flat[:-classes].view(start.shape), flat[-classes:]
+    scaled, log_p = torch.empty_like(given), torch.empty_like(given)
 
-    def loss(flat: Floats) -> tuple[float, Floats]:
-        weights, bias = flat[:-classes].reshape(start.shape), flat[-classes:]
-        factor, shift = torch.from_numpy(weights), torch.from_numpy(bias)
-        scaled = given * factor + shift if start.ndim == 1 else torch.addmm(shift, given, factor.T)
-        log_p = torch.log_softmax(scaled, dim=1)
+    def loss() -> float:
+        if start.ndim == 1:
+            torch.mul(given, weights, out=scaled).add_(bias)
+        else:
+            torch.addmm(bias, given, weights.T, out=scaled)
+        torch.log_softmax(scaled, dim=1, out=log_p)
         value = -float(log_p.gather(1, labels).mean())
         slope = log_p.exp_().div_(samples).scatter_add_(1, labels, share)
-        by_weights: Floats = ((slope * given).sum(0) if start.ndim == 1 else slope.T @ given).numpy()
-        by_bias: Floats = slope.sum(0).numpy()
+        by_weights = torch.mul(slope, given, out=scaled).sum(0) if start.ndim == 1 else slope.T @ given
+        by_bias = slope.sum(0)
         if penalty is not None:
-            added, of_weights, of_bias = penalty(weights, bias)
-            value, by_weights, by_bias = value + added, by_weights + of_weights, by_bias + of_bias
-        return value, np.concatenate([by_weights.ravel(), by_bias])
+            added, of_weights, of_bias = penalty(weights.numpy(), bias.numpy())
+            value += added
+            by_weights += torch.from_numpy(of_weights)
+            by_bias += torch.from_numpy(of_bias)
+        flat.grad = torch.cat([by_weights.ravel(), by_bias])
+        return value
 
-    options = {"maxiter": max_iterations, "maxcor": 20, "ftol": TOLERANCE, "gtol": 1e-7}
-    found = minimize(
-        loss, np.concatenate([start.ravel(), np.zeros(classes)]), jac=True, method="L-BFGS-B", options=options
+    search = torch.optim.LBFGS(
+        [flat],
+        max_iter=max_iterations,
+        max_eval=4 * max_iterations,
+        history_size=20,
+        tolerance_grad=GRADIENT,
+        tolerance_change=TOLERANCE,
+        line_search_fn="strong_wolfe",
     )
-    weights, bias = found.x[:-classes].reshape(start.shape).copy(), found.x[-classes:].copy()
+    search.step(loss)
+    iterations = search.state[flat]["n_iter"]
+    return _reported(name, weights.numpy().copy(), bias.numpy().copy(), iterations, iterations < max_iterations)
+
+
+def _reported(name: str, weights: Floats, bias: Floats, iterations: int, converged: bool) -> _Fitted:
+    """Return what was fitted with the parameters that are reported of it."""
+    classes = len(bias)
     diagonal = weights if weights.ndim == 1 else np.diag(weights)
     parameters = {
         "weight_min": float(diagonal.min()),
         "weight_max": float(diagonal.max()),
         "bias_range": float(np.ptp(bias)),
-        "iterations": float(found.nit),
-        "converged": float(found.success),
+        "iterations": float(iterations),
+        "converged": float(converged),
     }
     if weights.ndim == 2:
         outside = weights - np.diag(diagonal)

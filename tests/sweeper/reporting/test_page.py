@@ -235,7 +235,7 @@ def test_reliability_after_temperature_has_the_recorded_calibration_error(page: 
     stored = [r for r in rows_of(quickstart_folder, "predictions") if r["trial"] == trial and r["epoch"] == 27]
     correct = [int(np.argmax(r["logits"])) == r["target"] for r in stored if r["split"] == "test"]
     accuracy = float(np.mean(correct))
-    sentence = r"confidence ([\d.]+) = miscalibration ([-\d.e]+) − discrimination ([-\d.e]+) \+ uncertainty ([\d.]+)"
+    sentence = r"confidence ([\d.]+) = miscalibration ([-\d.e]+) − discrimination ([-\d.e]+) \+ uncertainty ([\d.]*\d)"
     parts = re.findall(sentence, section)
     assert float(parts[1][3]) == pytest.approx(accuracy * (1 - accuracy), rel=0.06)
     assert float(parts[1][0]) == pytest.approx(float(parts[1][1]) - float(parts[1][2]) + float(parts[1][3]), abs=0.01)
