@@ -31,9 +31,9 @@ NONE, BEFORE, AFTER = "none", "before", "after"
 TEMPERATURES = (NONE, BEFORE, AFTER)
 """Where a temperature is fitted: nowhere, on each member, on the mean."""
 
-SHOWN = ("accuracy", "nll", "brier", "ece", "ada_ece", "aurc")
+SHOWN = ("accuracy", "nll", "brier", "ece")
 
-SINGLE, REPLICATES, GREEDY = "best single network", "replicates of the best configuration", "greedy"
+SINGLE, REPLICATES, GREEDY = "best single network", "replicates of the best", "greedy"
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _nll(probabilities: Floats, targets: Integers) -> float:
 def view(rows: Sequence[EnsembleRow]) -> RenderableType:
     """Return the ensembles as a table for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("ensemble", "members", "configurations", "temperature", *(f"test {label(name)}" for name in SHOWN)):
+    for heading in ("ensemble", "members", "configurations", "temperature", *map(label, SHOWN)):
         table.add_column(heading, justify="left" if heading in ("ensemble", "temperature") else "right", no_wrap=True)
     for row in rows:
         numbers = (f"{row.metrics[name]:.4g}" for name in SHOWN)
@@ -161,7 +161,7 @@ def view(rows: Sequence[EnsembleRow]) -> RenderableType:
     note = (
         f"Of the greedy ensembles validation data choose {plural(chosen.members, 'member')} with temperature "
         f"{chosen.temperature}: test NLL {chosen.metrics['nll']:.4g}, ECE {chosen.metrics['ece']:.4g}. Members are "
-        "chosen, and temperatures fitted, on validation data; a network may be chosen more than once."
+        "chosen, and temperatures fitted, on validation data, and all is measured on test data; a network may be chosen more than once."
     )
     return Group(table, Text(), Text(note))
 
