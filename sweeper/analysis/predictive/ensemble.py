@@ -161,7 +161,8 @@ def view(rows: Sequence[EnsembleRow]) -> RenderableType:
     note = (
         f"Of the greedy ensembles validation data choose {plural(chosen.members, 'member')} with temperature "
         f"{chosen.temperature}: test NLL {chosen.metrics['nll']:.4g}, ECE {chosen.metrics['ece']:.4g}. Members are "
-        "chosen, and temperatures fitted, on validation data, and all is measured on test data; a network may be chosen more than once."
+        "chosen, and temperatures fitted, on validation data, and all is measured on test data; a network may be "
+        "chosen more than once."
     )
     return Group(table, Text(), Text(note))
 
