@@ -76,7 +76,7 @@ def test_the_band_holds_the_curve_of_a_calibrated_confidence_as_often_as_it_says
         levels = isotonic_levels(confidence, rng.random(300) < confidence)
         curve = np.interp(band.confidence, *levels)
         inside.append(np.mean((band.lower <= curve) & (curve <= band.upper)))
-    assert np.mean(inside) == pytest.approx(0.9, abs=0.02)
+    assert 0.89 <= np.mean(inside) <= 0.95, "levels at the ends are often exactly 0 or 1, and held more often"
 
 
 def test_networks_that_see_the_same_samples_have_a_wider_band_than_independent_ones() -> None:
