@@ -25,6 +25,8 @@ COMMANDS = (
     "report",
     "compare",
     "recalibrate",
+    "ensemble",
+    "conformal",
     "claims",
     "what_if",
     "submit",

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from sweeper.analysis.claims.base import Verdict
     from sweeper.analysis.comparison.compare import Comparison
+    from sweeper.analysis.predictive.conformal import Conformal
+    from sweeper.analysis.predictive.ensemble import EnsembleRow
     from sweeper.analysis.recalibration.recalibrating import Recalibrated
     from sweeper.analysis.replay.replaying import Kept
     from sweeper.monitoring.live import Progress
@@ -293,6 +295,7 @@ def recalibrate(
     method: str | Sequence[str] = (),
     options: Mapping[str, object] | Sequence[str] = (),
     bins: int | Sequence[int] = (),
+    metric: str | Sequence[str] = (),
     trust: bool = False,
     output: str | Path | None = None,
 ) -> Shown[Recalibrated]:
@@ -303,6 +306,7 @@ def recalibrate(
         method: one or several.
         options: of the methods, `{"objective": "ece"}` or `{"temperature.objective": "ece"}`.
         bins: numbers of bins for calibration errors; by default the sweep's.
+        metric: one or several metrics to measure besides; they go into the column `metrics` as JSON.
         trust: as of `resume`.
         output: directory or store of the sweep.
 
@@ -317,11 +321,53 @@ def recalibrate(
     place = _output(output)
     methods = [method] if isinstance(method, str) else list(method)
     counts = [bins] if isinstance(bins, int) else list(bins)
+    measured = [metric] if isinstance(metric, str) else list(metric)
+    asked = overrides(options)
     done = recalibrate_sweep(
-        *here(name, place), methods, overrides(options), counts, lambda sweep: nullcontext(None), trust=trust
+        *here(name, place), methods, asked, counts, measured, lambda sweep: nullcontext(None), trust=trust
     )
     publish(name, place)
     return Shown(done, Text("\n".join(done.lines())))
+
+
+def ensemble(
+    name: str,
+    *,
+    size: int = 10,
+    candidates: int = 50,
+    picture: str | Path | None = None,
+    output: str | Path | None = None,
+) -> Shown[list[EnsembleRow]]:
+    """Average the predictions of finished networks; like `sweeper ensemble`.
+
+    Args:
+        name: of the sweep, or its folder.
+        size: members of the largest greedy ensemble.
+        candidates: best configurations to choose members from.
+        picture: an HTML file to draw test NLL against members into.
+        output: directory or store of the sweep.
+
+    Raises:
+        SweeperError: no finished trial has predictions, or they are of different samples.
+    """
+    from sweeper.analysis.predictive.ensemble import ensembles, view, write_picture
+    from sweeper.results import load
+
+    rows = ensembles(load(*here(name, _output(output))), size=size, candidates=candidates)
+    if picture is not None:
+        write_picture(rows, Path(picture))
+    return Shown(rows, view(rows))
+
+
+def conformal(
+    name: str, *, alpha: float = 0.1, method: str | None = None, output: str | Path | None = None
+) -> Shown[Conformal]:
+    """Measure the best configuration's conformal prediction sets; like `sweeper conformal`. Raises SweeperError."""
+    from sweeper.analysis.predictive.conformal import conformal_sets, view
+    from sweeper.results import load
+
+    found = conformal_sets(load(*here(name, _output(output))), alpha=alpha, method=method)
+    return Shown(found, view(found))
 
 
 def submit(

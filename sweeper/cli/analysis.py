@@ -142,12 +142,17 @@ def recalibrate(
         list[int] | None,
         typer.Option(help="Number of bins for calibration errors; repeatable.", show_default="the sweep's"),
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Further metric (see `sweeper spaces --metrics`); repeatable.", show_default="none"),
+    ] = None,
     trust: Trust = False,
     output: Output = RESULTS,
 ) -> None:
     """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions. Nothing is retrained.
 
-    Results are rows of the table `recalibrations`, next to the uncalibrated probabilities (method `none`).
+    Results are rows of the table `recalibrations`, next to the uncalibrated probabilities (method `none`). What
+    `--metric` asks for is in its column `metrics` as JSON: `metrics->>'smooth_ece'`.
     """
     from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
     from sweeper.storage.places import publish
@@ -155,7 +160,7 @@ def recalibrate(
     console = Console(stderr=True, highlight=False)
     showing = partial(RecalibrationProgress, console)
     copy, folder = here(name, output)
-    done = recalibrate_sweep(copy, folder, method or [], option or [], bins or [], showing, trust=trust)
+    done = recalibrate_sweep(copy, folder, method or [], option or [], bins or [], metric or [], showing, trust=trust)
     publish(name, output)
     for line in done.lines():
         typer.echo(line, err=True)

@@ -125,12 +125,15 @@ def table_schemas(
 
 
 def evaluation_columns(
-    posthoc_methods: Sequence[str], metrics: Sequence[str] = (), cross_fitted: Sequence[str] = ()
+    posthoc_methods: Sequence[str],
+    metrics: Sequence[str] = (),
+    cross_fitted: Sequence[str] = (),
+    splits: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the columns that an evaluation measures, without those that name it (trial, epoch, split …).
 
     `posthoc_methods` and `metrics` are the names that a search space gives under `evaluation`, `cross_fitted`
-    those of the methods that its objectives need on validation data.
+    those of the methods that its objectives need on validation data, `splits` what is measured on.
     They are composed of what the measuring parts declare, so a new metric is a new column without a change here.
     A column ending in `_unavailable` holds the reason why a group of columns is empty.
     """
@@ -139,6 +142,7 @@ def evaluation_columns(
     from trainables.metrics import METRIC_NAMES
     from trainables.metrics.bootstrap import BOOTSTRAPPED
     from trainables.metrics.further import further_metric_names
+    from trainables.metrics.out_of_distribution import OOD_COLUMNS, other_splits
     from trainables.metrics.refinement import REFINEMENT_COLUMNS
     from trainables.posthoc import parameter_names
     from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS, REGION_COLUMNS
@@ -158,7 +162,8 @@ def evaluation_columns(
     hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
     measured = (*METRIC_NAMES, *REFINEMENT_COLUMNS, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS, *own)
-    return (*measured, *posthoc, *held_out, *hessian, "hessian_unavailable", "spectrum_unavailable")
+    shifted = OOD_COLUMNS if other_splits(list(splits)) else ()
+    return (*measured, *shifted, *posthoc, *held_out, *hessian, "hessian_unavailable", "spectrum_unavailable")
 
 
 def epoch_columns(trajectory: Mapping[str, Any] | None) -> dict[str, type]:

@@ -321,7 +321,7 @@ def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> P
     spec = sweep.spec
     measured = spec.evaluation
     posthoc, own = ([m["name"] for m in part] for part in (measured.posthoc, measured.metrics))
-    columns = evaluation_columns(posthoc, own, spec.cross_fitted)
+    columns = evaluation_columns(posthoc, own, spec.cross_fitted, spec.evaluation.splits)
     trajectory = spec.evaluation.trajectory
     more = epoch_columns(None if trajectory is None else trajectory.model_dump())
     return ParquetSink(

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
+from sweeper.analysis.selection import best_set_line
 from sweeper.reporting.figures import curvature_against_gamma
 from sweeper.results import Results
 from sweeper.results.glance import glance
@@ -28,11 +29,13 @@ def summary(results: Results) -> RenderableType:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
         curvature = curvature_against_gamma.draw(snapshot)
         pareto = front(snapshot)
+        chosen = best_set_line(snapshot, board)
         judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
     parts: list[RenderableType] = []
     if results.rehearsed:
         parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
     parts += [glance(board, counts)]
+    parts += [Text(chosen)] if chosen else []
     parts += [Text(line) for line in (pareto.lines() if pareto is not None else ())]
     parts += [Text(line, style="dim") for line in packed]
     parts += [Text(line) for line in reused]

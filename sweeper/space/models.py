@@ -252,7 +252,7 @@ class Evaluation(_Part):
         curvature: settings of the curvature measurement, or `False` for none.
         bootstrap: resamples for the calibration errors' standard errors; 0 for none.
         trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
-        metrics: user-defined metrics, each `{name: …, option: value}`; the project's are measured anyway.
+        metrics: what is measured besides, the project's further metrics or your own, each `{name: …, option: value}`.
         splits: the data set's splits to measure on; `val`, which post-hoc methods are fitted on, is among them.
     """
 

@@ -40,10 +40,12 @@ RECALIBRATIONS_SCHEMA = pa.schema(
         ("parameters", pa.string()),
         ("unavailable", pa.string()),
         *((name, pa.float64()) for name in METRIC_NAMES),
+        ("metrics", pa.string()),
     ]
 )
 """One row an evaluation, split and request. `options` is JSON of what differs from the method's defaults, `parameters`
-JSON of everything that was fitted, `samples` the size of the split, `unavailable` why the row has no values."""
+JSON of everything that was fitted, `samples` the size of the split, `unavailable` why the row has no values, `metrics`
+JSON of what was measured besides, `metrics->>'smooth_ece'` in SQL, null where nothing was asked for."""
 
 EMPTY_PART = "empty.parquet"
 """A part without rows, so that readers find a schema before the first recalibration."""
@@ -89,7 +91,20 @@ def writing(paths: SweepPaths) -> Iterator[None]:
                 f"the results folder {paths.root} cannot be written to: {error.strerror}", "make it writable"
             ) from error
         clear_leftovers(paths.recalibrations)
+        _upgrade(paths)
         yield
+
+
+def _upgrade(paths: SweepPaths) -> None:
+    """Give files of earlier versions the columns that they lack, empty: readers need one schema for all."""
+    for path in sorted(paths.recalibrations.glob("*.parquet")):
+        written = pq.read_schema(path)
+        if missing := [field for field in RECALIBRATIONS_SCHEMA if field.name not in written.names]:
+            table = pq.read_table(path)
+            for field in missing:
+                table = table.append_column(field, pa.nulls(len(table), field.type))
+            rows = table.select(RECALIBRATIONS_SCHEMA.names).to_batches()
+            write_parquet(path, RECALIBRATIONS_SCHEMA.with_metadata(written.metadata), rows, durable=True)
 
 
 def write_part(paths: SweepPaths, name: str, batches: Sequence[pa.RecordBatch]) -> None:

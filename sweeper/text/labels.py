@@ -11,6 +11,9 @@ LABELS = {
     "mce": "MCE", "cw_ece": "class-wise ECE", "aurc": "AURC", "loss": "loss", "gamma": "γ", "nu": "ν",
     "refinement_nll": "refinement NLL", "refinement_brier": "refinement Brier score",
     "calibration_nll": "calibration NLL", "calibration_brier": "calibration Brier score",
+    "smooth_ece": "smooth ECE", "cw_smooth_ece": "class-wise smooth ECE", "debiased_l2": "debiased L2 error",
+    "cw_debiased_l2": "class-wise debiased L2 error", "ece_bias": "ECE if calibrated", "skce": "SKCE",
+    "skce_p": "p of the SKCE test", "confidence_auroc": "AUROC of confidence", "augrc": "AUGRC",
     "alpha": "α", "val": "validation", "hessian_cross_entropy_lambda_max": "cross-entropy λ_max",
     "hessian_cross_entropy_trace": "cross-entropy Tr(H)",
 }  # fmt: skip

@@ -102,6 +102,7 @@ def _measure(surface: Surface, loss: LossFunction, settings: CurvatureSettings, 
         steps=min(settings.lanczos_steps, max(1, settings.max_matvecs - 2)),  # two probes have a standard error
         tolerance=settings.residual_tolerance,
         generator=generator,
+        arithmetic=surface.parameters[0].dtype,
     )
     trace = _trace(operator, ends, settings, generator)
     return {

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from trainables.metrics.binning import Norm, Scheme, calibration_error
+from trainables.metrics.debiased import classwise_debiased_l2, debiased_l2, ece_bias
+from trainables.metrics.kernel import kernel_calibration_p, squared_kernel_calibration_error
 from trainables.metrics.own import OWN_METRICS
 from trainables.metrics.probabilities import Floats, Integers
-from trainables.metrics.selective import risk_at_coverage
+from trainables.metrics.selective import area_under_generalised_risk_coverage, confidence_auroc, risk_at_coverage
+from trainables.metrics.smooth import classwise_smooth_ece, smooth_ece
 from trainables.registry import Component, Hyperparameter, HyperparameterValue, Registry, column_label
 
 METRICS = Registry("metric", OWN_METRICS)
@@ -76,12 +80,14 @@ METRICS.register(
         "Geifman & El-Yaniv 2017, arXiv:1705.08500",
     )
 )
+_BINS = Hyperparameter("bins", "integer", 15, minimum=1, source="Guo et al. 2017, section 5")
+
 METRICS.register(
     Component(
         "calibration_error",
         binned_error,
         (
-            Hyperparameter("bins", "integer", 15, minimum=1, source="Guo et al. 2017, section 5"),
+            _BINS,
             Hyperparameter("scheme", "text", "equal_width", choices=("equal_width", "equal_mass"), source="mukhoti §3"),
             Hyperparameter(
                 "norm",
@@ -95,3 +101,56 @@ METRICS.register(
         "Naeini et al. 2015; Hendrycks et al. 2019",
     )
 )
+
+_SCHEMES = ("equal_width", "equal_mass")
+_SCHEME = Hyperparameter("scheme", "text", "equal_mass", choices=_SCHEMES, source="Kumar, Liang & Ma 2019")
+_SEED = Hyperparameter("seed", "integer", 0, minimum=0, source="arbitrary")
+_BLOCK = Hyperparameter("block", "integer", 10, minimum=2, source="ours: pairs (Widmann et al., lemma 4) see little")
+_SMOOTH, _KUMAR = "Błasiok & Nakkiran 2023, arXiv:2309.12236", "Kumar, Liang & Ma 2019, arXiv:1909.10155"
+_WIDMANN = "Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385"
+
+for _component in (
+    Component("smooth_ece", smooth_ece, (), "calibration error without bins, of the top confidence", _SMOOTH),
+    Component("cw_smooth_ece", classwise_smooth_ece, (), "smooth_ece of each class, averaged", _SMOOTH),
+    Component(
+        "debiased_l2", debiased_l2, (_BINS, _SCHEME), "root of the binned squared error less label noise", _KUMAR
+    ),
+    Component("cw_debiased_l2", classwise_debiased_l2, (_BINS, _SCHEME), "debiased_l2 over classes", _KUMAR),
+    Component(
+        "ece_bias",
+        ece_bias,
+        (
+            _BINS,
+            replace(_SCHEME, default="equal_width", source="Guo et al. 2017, section 5"),
+            Hyperparameter("repetitions", "integer", 200, minimum=1, source="an error of 2 % of the bias"),
+            _SEED,
+        ),
+        "the ECE that these confidences would have if they were right: compare `ece` with it",
+        "Vaicenavicius et al. 2019, arXiv:1902.06977",
+    ),
+    Component(
+        "skce",
+        squared_kernel_calibration_error,
+        (),
+        "squared kernel calibration error of all probabilities, unbiased: may be below 0",
+        _WIDMANN,
+    ),
+    Component(
+        "skce_p", kernel_calibration_p, (_BLOCK, _SEED), "p of the hypothesis of calibration, by blocks", _WIDMANN
+    ),
+    Component(
+        "confidence_auroc",
+        confidence_auroc,
+        (),
+        "how well confidence tells hits from errors; larger is better",
+        "Hendrycks & Gimpel 2017, arXiv:1610.02136",
+    ),
+    Component(
+        "augrc",
+        area_under_generalised_risk_coverage,
+        (),
+        "share of samples both accepted and wrong, averaged over coverages",
+        "Traub et al. 2024, arXiv:2407.01032",
+    ),
+):
+    METRICS.register(_component)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainables.metrics.probabilities import Floats, Integers
+from trainables.metrics.probabilities import Booleans, Floats, Integers
 
 
 def rank_weights(samples: int) -> Floats:
@@ -64,3 +64,42 @@ def risk_at_coverage(probabilities: Floats, targets: Integers, coverage: float =
     last = np.sort(confidence)[-accepted]
     above, tied = confidence > last, confidence == last
     return float((wrong[above].sum() + wrong[tied].mean() * (accepted - above.sum())) / accepted)
+
+
+def confidence_auroc(probabilities: Floats, targets: Integers) -> float:
+    """Return the probability that a hit is more confident than an error, ties counting half; NaN without either.
+
+    The area under the ROC curve of the top confidence as a score of correctness, for probabilities [N, K] and targets
+    [N] (Hendrycks & Gimpel 2017, arXiv:1610.02136).
+    """
+    correct = probabilities.argmax(axis=1) == targets
+    return area_under_roc(probabilities.max(axis=1), correct)
+
+
+def area_under_roc(score: Floats, positive: Booleans) -> float:
+    """Return the probability that a positive's score [N] is above a negative's, ties counting half; NaN without either.
+
+    Source: Mann & Whitney 1947, by ranks.
+    """
+    positives = int(positive.sum())
+    negatives = len(positive) - positives
+    if not positives or not negatives:
+        return float("nan")
+    ascending = np.sort(score)
+    taken = score[positive]
+    rank = (np.searchsorted(ascending, taken, "left") + np.searchsorted(ascending, taken, "right") + 1) / 2
+    return float((rank.sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def area_under_generalised_risk_coverage(probabilities: Floats, targets: Integers) -> float:
+    """Return AUGRC, the mean over coverages of the share of samples that are both accepted and wrong.
+
+    With a the accuracy, AUGRC = (1 − AUROC)·a·(1 − a) + (1 − a)²/2, AUROC that of confidence against correctness:
+    unlike AURC it does not weigh the most confident errors by how few are accepted with them (Traub et al. 2024,
+    Overcoming common flaws in the evaluation of selective classification systems, arXiv:2407.01032, Eq. 8). For
+    probabilities [N, K] and targets [N].
+    """
+    wrong = float((probabilities.argmax(axis=1) != targets).mean())
+    if wrong in (0.0, 1.0):
+        return wrong / 2
+    return (1 - confidence_auroc(probabilities, targets)) * (1 - wrong) * wrong + wrong**2 / 2

@@ -3,7 +3,8 @@
 He et al., "Identity Mappings in Deep Residual Networks", 2016: normalisation and activation come before each
 convolution. Depth counts 6n+2 layers of basic blocks. The selective paper's released code names "PreResNet-56" a
 network with n = (56 - 2) / 6 = 9 *bottlenecks* a stage (9n+2 = 83 layers by its authors' rule): here
-`preresnet56_bottleneck`.
+`preresnet56_bottleneck`. Its shortcuts of another shape project the block's raw input, where He et al. project the
+activated one (section 4.1); `shortcut: raw` builds that network, the default is that of He et al.
 """
 
 from __future__ import annotations
@@ -21,15 +22,23 @@ from trainables.registry import Component, Hyperparameter
 
 EXPANSION = 4
 
+ACTIVATED, RAW = "activated", "raw"
+
 
 class PreActivationBlock(nn.Module):
     """Normalise, activate, convolve: twice 3x3, or 1x1, 3x3, 1x1 for a bottleneck.
 
-    Where the shape changes, the shortcut is a 1x1 convolution of the activated input.
+    Where the shape changes, the shortcut is a 1x1 convolution: of the activated input, or of the raw one.
     """
 
     def __init__(
-        self, in_channels: int, channels: int, stride: int, bottleneck: bool = False, dropout: float = 0.0
+        self,
+        in_channels: int,
+        channels: int,
+        stride: int,
+        bottleneck: bool = False,
+        dropout: float = 0.0,
+        shortcut: str = ACTIVATED,
     ) -> None:
         """Create a block; a bottleneck ends with `4 * channels`; `dropout` acts before the second convolution."""
         super().__init__()
@@ -42,6 +51,7 @@ class PreActivationBlock(nn.Module):
         self.bn3: nn.Module = nn.BatchNorm2d(channels) if bottleneck else nn.Identity()
         self.conv3: nn.Module = conv1x1(channels, out_channels) if bottleneck else nn.Identity()
         self.bottleneck = bottleneck
+        self.projects_raw = shortcut == RAW
         self.changes_shape = stride != 1 or in_channels != out_channels
         self.shortcut: nn.Module = conv1x1(in_channels, out_channels, stride) if self.changes_shape else nn.Identity()
 
@@ -52,7 +62,7 @@ class PreActivationBlock(nn.Module):
         hidden = self.conv2(hidden)
         if self.bottleneck:
             hidden = self.conv3(functional.relu(self.bn3(hidden)))
-        shortcut: Tensor = self.shortcut(activated if self.changes_shape else inputs)
+        shortcut: Tensor = self.shortcut(activated if self.changes_shape and not self.projects_raw else inputs)
         outputs: Tensor = hidden + shortcut
         return outputs
 
@@ -69,6 +79,7 @@ class PreActivationResNet(nn.Module):
         stem_channels: int = 16,
         bottleneck: bool = False,
         dropout: float = 0.0,
+        shortcut: str = ACTIVATED,
     ) -> None:
         """Create the network with `blocks` blocks in each stage."""
         super().__init__()
@@ -78,7 +89,7 @@ class PreActivationResNet(nn.Module):
         for stage, channels in enumerate(stage_channels):
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                layers.append(PreActivationBlock(features, channels, stride, bottleneck, dropout))
+                layers.append(PreActivationBlock(features, channels, stride, bottleneck, dropout, shortcut))
                 features = channels * EXPANSION if bottleneck else channels
         self.blocks = nn.Sequential(*layers)
         self.bn = nn.BatchNorm2d(features)
@@ -93,7 +104,12 @@ class PreActivationResNet(nn.Module):
 
 
 def preresnet(
-    input_shape: tuple[int, ...], classes: int, depth: int = 56, width: float = 1.0, bottleneck: bool = False
+    input_shape: tuple[int, ...],
+    classes: int,
+    depth: int = 56,
+    width: float = 1.0,
+    bottleneck: bool = False,
+    shortcut: str = ACTIVATED,
 ) -> PreActivationResNet:
     """Build a pre-activation network of (depth - 2) / 6 blocks a stage.
 
@@ -103,6 +119,7 @@ def preresnet(
         depth: 6n+2.
         width: factor on the channels 16, 32, 64.
         bottleneck: n bottlenecks a stage instead of n basic blocks.
+        shortcut: what a shortcut of another shape projects: the `activated` input of the block, or the `raw` one.
 
     Raises:
         ValueError: the depth is not 6n+2, or the shape is not an image of at least 4x4.
@@ -112,7 +129,8 @@ def preresnet(
         raise ValueError(fault)
     in_channels, _, _ = require_image(input_shape, minimum_side=4, network="preresnet")
     channels = [max(1, round(base * width)) for base in (16, 32, 64)]
-    return PreActivationResNet(in_channels, classes, (depth - 2) // 6, channels, channels[0], bottleneck)
+    blocks = (depth - 2) // 6
+    return PreActivationResNet(in_channels, classes, blocks, channels, channels[0], bottleneck, shortcut=shortcut)
 
 
 def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
@@ -121,7 +139,9 @@ def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
 
 
 WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
-
+SHORTCUT = Hyperparameter(
+    "shortcut", "text", ACTIVATED, choices=(ACTIVATED, RAW), source="He et al. 2016, section 4.1; raw: selective's code"
+)
 SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
 """Stand-in for these networks in a rehearsal."""
 
@@ -137,8 +157,8 @@ COMPONENTS = (
     Component(
         "preresnet56_bottleneck",
         partial(preresnet, depth=56, bottleneck=True),
-        (WIDTH,),
-        summary="what the selective paper's code calls PreResNet-56: nine bottlenecks a stage",
+        (WIDTH, SHORTCUT),
+        summary="nine bottlenecks a stage; with `shortcut: raw` what the selective paper's code calls PreResNet-56",
         source="selective",
         stand_in=SMALL,
     ),
@@ -149,6 +169,7 @@ COMPONENTS = (
             Hyperparameter("depth", "integer", 56, minimum=8, source="selective"),
             WIDTH,
             Hyperparameter("bottleneck", "boolean", False, source="He et al. 2016, Identity Mappings"),
+            SHORTCUT,
         ),
         summary="pre-activation ResNet of any depth 6n+2 for small images",
         source="He et al. 2016, Identity Mappings",

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trainables.posthoc.ensemble_temperature import PARAMETERS as ENSEMBLE_TEMPERATURE_PARAMETERS
+from trainables.posthoc.ensemble_temperature import fit_ensemble_temperature
 from trainables.posthoc.focal_map import fit_focal_map
 from trainables.posthoc.focal_temperature import PARAMETERS as FOCAL_TEMPERATURE_PARAMETERS
 from trainables.posthoc.focal_temperature import fit_focal_temperature
+from trainables.posthoc.linear import (
+    MATRIX_PARAMETERS,
+    STRUCTURED_PARAMETERS,
+    VECTOR_PARAMETERS,
+    fit_dirichlet,
+    fit_matrix,
+    fit_structured_matrix,
+    fit_vector,
+)
 from trainables.posthoc.metacal import PARAMETERS as METACAL_PARAMETERS
 from trainables.posthoc.metacal import fit_metacal_acc, fit_metacal_mis
+from trainables.posthoc.one_vs_rest import (
+    HISTOGRAM_PARAMETERS,
+    ISOTONIC_PARAMETERS,
+    fit_histogram_binning,
+    fit_isotonic,
+)
 from trainables.posthoc.own import OWN_METHODS
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, fit_temperature
 from trainables.registry import Component, Hyperparameter, Registry
@@ -117,4 +134,84 @@ _register(
         "Ma & Blaschko 2021",
     ),
     *METACAL_PARAMETERS,
+)
+
+_ITERATIONS = Hyperparameter("max_iterations", "integer", 200, minimum=1, source="vector scaling takes 30 to 60")
+_MATRIX_ITERATIONS = replace(_ITERATIONS, default=80, source="two seconds for 10,000 samples of 100 classes")
+_OFF_DIAGONAL = Hyperparameter("off_diagonal", default=0.01, minimum=0.0, source="ODIR, Kull et al. 2019, section 4.2")
+_INTERCEPT = replace(_OFF_DIAGONAL, name="intercept")
+_MIX = Hyperparameter("mix", "boolean", True, source="keeps the NLL finite; the papers do without")
+_register(
+    Component(
+        "vector",
+        fit_vector,
+        (_ITERATIONS,),
+        "softmax(w∘z + b), a scale and a shift for each class, by NLL",
+        "Guo et al. 2017, section 4.2",
+    ),
+    *VECTOR_PARAMETERS,
+)
+_register(
+    Component(
+        "matrix",
+        fit_matrix,
+        (replace(_OFF_DIAGONAL, default=0.0), replace(_INTERCEPT, default=0.0), _MATRIX_ITERATIONS),
+        "softmax(Wz + b) by NLL; without penalties it overfits many classes",
+        "Guo et al. 2017, section 4.2",
+    ),
+    *MATRIX_PARAMETERS,
+)
+_register(
+    Component(
+        "structured_matrix",
+        fit_structured_matrix,
+        (Hyperparameter("strength", default=1.0, minimum=0.0, source="Berta et al. 2026"), _ITERATIONS),
+        "matrix scaling after temperature scaling, held to the identity by penalties that grow with the classes",
+        "Berta, Holzmüller, Jordan & Bach 2026",
+    ),
+    *STRUCTURED_PARAMETERS,
+)
+_register(
+    Component(
+        "dirichlet",
+        fit_dirichlet,
+        (_OFF_DIAGONAL, _INTERCEPT, _MATRIX_ITERATIONS),
+        "softmax(W log p + b) by NLL with penalties off the diagonal and on b",
+        "Kull et al. 2019, arXiv:1910.12656",
+    ),
+    *MATRIX_PARAMETERS,
+)
+_register(
+    Component(
+        "isotonic",
+        fit_isotonic,
+        (_MIX,),
+        "isotonic regression of each class against the rest, normalised",
+        "Zadrozny & Elkan 2002",
+    ),
+    *ISOTONIC_PARAMETERS,
+)
+_register(
+    Component(
+        "histogram_binning",
+        fit_histogram_binning,
+        (
+            _BINS,
+            Hyperparameter("scheme", "text", "equal_width", choices=("equal_width", "equal_mass"), source="Guo et al."),
+            _MIX,
+        ),
+        "frequencies in bins of each class against the rest, normalised",
+        "Zadrozny & Elkan 2001; Guo et al. 2017, section 4.1",
+    ),
+    *HISTOGRAM_PARAMETERS,
+)
+_register(
+    Component(
+        "ensemble_temperature",
+        fit_ensemble_temperature,
+        (Hyperparameter("objective", "text", "nll", choices=("nll", "brier"), source="Zhang et al. 2020, 3.2"),),
+        "a mixture of softmax(z/T), softmax(z) and the uniform distribution",
+        "Zhang, Kailkhura & Han 2020, arXiv:2003.07329",
+    ),
+    *ENSEMBLE_TEMPERATURE_PARAMETERS,
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 CROSS_FITTED = "cross_fitted_"
 """What columns of cross-fitted post-hoc methods begin with, in place of `posthoc_`, where the fit saw all samples."""
 
-_LARGER_IS_BETTER = ("accuracy", "top5")
+_LARGER_IS_BETTER = ("accuracy", "top5", "auroc")
 
 
 def larger_is_better(metric: str) -> bool:
-    """Return whether a metric should be large by its name, as accuracies should."""
+    """Return whether a metric should be large by its name, as accuracies and areas under ROC curves should."""
     return metric.endswith(_LARGER_IS_BETTER)
 
 

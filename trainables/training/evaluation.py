@@ -21,6 +21,7 @@ from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.further import Metrics, further_metric_columns
+from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.cross_fitting import cross_fitted
@@ -54,7 +55,7 @@ class EvaluationSettings:
     Attributes:
         bins: number of bins of the calibration errors (15, as METHODS of the focal-loss papers).
         posthoc: post-hoc methods, name and options.
-        metrics: user-defined metrics, name and options.
+        metrics: what is measured besides, name and options: further metrics or users' own.
         curvature: what to measure of the Hessian, or `None` for nothing.
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
@@ -145,6 +146,8 @@ def evaluate(
     for name, row in rows.items():
         row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
         row.update(posterior_columns(_posterior(dataset, name), softmax64(logits[name])))
+    for name in other_splits(settings.splits):
+        rows[name].update(ood_columns(logits["test"], logits[name]))
     norms = {name: network_norms(model, split) for name, split in splits.items()}
     recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset)
     for name in splits:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sweeper.analysis.statistics.paired import PairedDifference, holm, paired_difference
+from sweeper.analysis.selection import correction, selected
+from sweeper.analysis.statistics.paired import PairedDifference, holm, paired_difference, smallest_holm
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.multi_sweep import SeveralResults
@@ -110,12 +111,19 @@ def compare(first: Results, second: Results) -> Comparison:
 
 
 def _best(results: Results) -> str:
-    """Return the best finished configuration of a sweep by its own objective: `validation NLL 0.045 ± 0.001, …`."""
+    """Return the best finished configuration of a sweep by its own objective, `validation NLL 0.045 ± 0.001, …`.
+
+    Its value is optimistic, because it was chosen for it: the corrected one stands beside it.
+    """
     board = leaderboard(results)
     if not board.finished:
         return ""
-    row = board.finished[0]
-    chosen = f"best of {len(board.finished)} finished"
+    row, count = board.finished[0], len(board.finished)
+    chosen = f"best of {count} finished"
+    if count > 1:
+        answer = selected(results, board)
+        unknown = "optimistic, since luck helped to choose it; one replicate each cannot tell by how much"
+        chosen += f", {unknown if answer is None else correction(answer[1])}"
     return f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}, {chosen}"
 
 
@@ -190,8 +198,10 @@ def _compare_metrics(
         means = (sum(before) / len(pairs), sum(after) / len(pairs))
         found.append(MetricComparison(split, metric, means, paired_difference(before, after)))
     corrected = holm([entry.difference.p for entry in found])
+    smallest = smallest_holm([entry.difference.smallest_p for entry in found])
     return [
-        replace(entry, difference=replace(entry.difference, p=p)) for entry, p in zip(found, corrected, strict=True)
+        replace(entry, difference=replace(entry.difference, p=p, smallest_p=smallest))
+        for entry, p in zip(found, corrected, strict=True)
     ], left_out
 
 

@@ -9,14 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.comparison.compare import Comparison, Difference, MetricComparison
-from sweeper.analysis.statistics.paired import p_text
+from sweeper.analysis.statistics.paired import SIGNIFICANT, p_text
 from sweeper.text.labels import label, plural
 
 SHOWN = 12
 """Differing values listed at most; the files have the rest."""
-
-SIGNIFICANT = 0.05
-"""Corrected p below which a difference is reported in a sentence; Fisher's conventional level."""
 
 
 def view(comparison: Comparison) -> RenderableType:
@@ -82,6 +79,6 @@ def _table(comparison: Comparison) -> Table:
             f"{difference.mean:+.3g}",
             limits,
             str(difference.n),
-            p_text(difference.p).removeprefix("p ").removeprefix("= "),
+            p_text(difference.p, difference.smallest_p).removeprefix("p ").removeprefix("= "),
         )
     return table

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sweeper.analysis.recalibration.predictions import PredictionFiles, StoredPredictions
-from sweeper.analysis.recalibration.request import UNCALIBRATED, Request, read_requests
+from sweeper.analysis.recalibration.request import UNCALIBRATED, Request, read_metrics, read_requests
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index
 from sweeper.core.schemas import record_batch
@@ -32,6 +32,7 @@ from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
 from sweeper.text.cells import Row, Rows, Value, text_of
 from trainables.metrics import evaluate_probabilities, softmax64
+from trainables.metrics.further import Metrics, further_metric_columns
 from trainables.metrics.probabilities import UnusablePredictions
 from trainables.posthoc import fit
 from trainables.posthoc.training_gamma import with_training_gamma
@@ -83,7 +84,9 @@ class Recalibrated:
         return said
 
 
-def recalibrate(sweep: Sweep, requests: Sequence[Request], progress: Progress | None = None) -> Recalibrated:
+def recalibrate(
+    sweep: Sweep, requests: Sequence[Request], progress: Progress | None = None, metrics: Metrics = ()
+) -> Recalibrated:
     """Measure every evaluation of a sweep under `requests` and write the answers into its table `recalibrations`.
 
     The sweep may be running or interrupted: what is in its tables is used. The same request made again replaces its
@@ -93,6 +96,7 @@ def recalibrate(sweep: Sweep, requests: Sequence[Request], progress: Progress | 
         sweep: as opened from its folder.
         requests: see `sweeper.analysis.recalibration.request.read_requests`.
         progress: called after each evaluation.
+        metrics: what is measured besides, name and options: see `trainables.metrics.further.METRICS`.
 
     Raises:
         SweeperError: no predictions, a damaged file, another recalibration at work, or a folder not to be written to.
@@ -105,7 +109,7 @@ def recalibrate(sweep: Sweep, requests: Sequence[Request], progress: Progress | 
         samples = evaluations = 0
         for predictions in files.evaluations():
             loss = _training_loss(sweep, predictions.trial)
-            for answer, rows in zip(answers, measure(predictions, requests, loss), strict=True):
+            for answer, rows in zip(answers, measure(predictions, requests, loss, metrics), strict=True):
                 answer.add(rows)
             samples, evaluations = samples + predictions.samples, evaluations + 1
             if progress is not None:
@@ -131,6 +135,7 @@ def recalibrate_sweep(
     methods: Sequence[str],
     options: Sequence[str],
     bins: Sequence[int],
+    metrics: Sequence[str],
     showing: Callable[[str], AbstractContextManager[Progress | None]],
     *,
     trust: bool = False,
@@ -143,6 +148,7 @@ def recalibrate_sweep(
         methods: names of post-hoc methods.
         options: `key=value` or `method.key=value`.
         bins: of the calibration errors; the sweep's where none are given.
+        metrics: names of metrics to measure besides, with the options that the sweep's file gives them, if any.
         showing: returns, for the sweep's name, the callback for progress.
         trust: run the code that came with the sweep's folder, though this user has not run it before.
 
@@ -150,18 +156,20 @@ def recalibrate_sweep(
         SweeperError: with every fault of what is asked for; and as `recalibrate`.
     """
     sweep = open_sweep(name, output)
-    if not methods and not bins:
+    if not methods and not bins and not metrics:
         raise SweeperError(
-            "no post-hoc method and no number of bins was given", "give --method temperature, or --bins 10, or both"
+            "no post-hoc method, number of bins or metric was given",
+            "give --method temperature, or --bins 10, or --metric smooth_ece, or several of them",
         )
     take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
     requests = read_requests(methods, options, bins or [sweep.spec.evaluation.bins])
+    chosen = read_metrics(metrics, sweep.spec.evaluation.metrics)
     with showing(sweep.name) as progress:
-        return recalibrate(sweep, requests, progress)
+        return recalibrate(sweep, requests, progress, chosen)
 
 
 def measure(
-    predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, object]
+    predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, object], metrics: Metrics = ()
 ) -> list[list[dict[str, Value]]]:
     """Return, for each request, the rows of one evaluation: one per split.
 
@@ -172,13 +180,14 @@ def measure(
         predictions: the logits and targets of both splits.
         requests: what to measure; requests of one method and options in a row.
         loss: the training loss, name and hyperparameters: the focal map takes its γ from there.
+        metrics: what is measured besides.
     """
     found = []
     for (method, _), group in groupby(requests, key=lambda request: (request.method, request.options_text)):
         same = list(group)
         options = with_training_gamma(method, hyperparameter_values(same[0].options), loss)
         outcomes = dict(_applied(predictions, method, options))
-        found += [[_row(predictions, request, split, *outcomes[split]) for split in outcomes] for request in same]
+        found += [[_row(predictions, each, split, *outcomes[split], metrics) for split in outcomes] for each in same]
     return found
 
 
@@ -212,6 +221,7 @@ def _row(
     probabilities: NDArray[np.float64] | None,
     parameters: Mapping[str, float],
     reason: str | None,
+    metrics: Metrics,
 ) -> dict[str, Value]:
     targets = predictions.targets[split]
     row: dict[str, Value] = {
@@ -225,15 +235,22 @@ def _row(
         "samples": len(targets),
         "temperature": parameters.get("temperature"),
         "gamma": parameters.get("gamma"),
-        "parameters": json.dumps({key: value if math.isfinite(value) else None for key, value in parameters.items()}),
+        "parameters": _as_json(parameters),
         "unavailable": reason,
     }
     if probabilities is not None:
         try:
             row |= evaluate_probabilities(probabilities, targets, request.bins)
+            row["metrics"] = _as_json(further_metric_columns(metrics, probabilities, targets)) if metrics else None
         except UnusablePredictions as error:
             row["unavailable"] = str(error)
     return row
+
+
+def _as_json(values: Mapping[str, float | str]) -> str:
+    """Return values as JSON, numbers that are not finite as null."""
+    known = {key: value if isinstance(value, str) or math.isfinite(value) else None for key, value in values.items()}
+    return json.dumps(known)
 
 
 class _Answer:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import yaml
 
 from sweeper.core.errors import SweeperError
-from trainables.registry import Component, column_label
+from trainables.metrics.further import Metrics
+from trainables.registry import Component, column_label, hyperparameter_values
 from trainables.registry.nearest import did_you_mean
 
 UNCALIBRATED = "none"
@@ -135,3 +136,21 @@ def options_that_differ(component: Component, values: Mapping[str, object]) -> d
         if value != description.default:
             found[key] = value
     return found
+
+
+def read_metrics(names: Sequence[str], given: Sequence[Mapping[str, object]]) -> Metrics:
+    """Return further metrics by name, each with its options in `given`, `{name: …, option: value}`, or its defaults.
+
+    Raises:
+        SweeperError: with every name that no further metric has.
+    """
+    from trainables.metrics import METRIC_NAMES
+    from trainables.metrics.further import METRICS
+
+    measured = [f"--metric {name} is measured anyway: leave it out" for name in names if name in METRIC_NAMES]
+    others = [name for name in dict.fromkeys(names) if name not in METRIC_NAMES]
+    faults = [*measured, *(f"--metric {fault}" for name in others if (fault := METRICS.fault(name)))]
+    if faults:
+        raise SweeperError("\n".join(["recalibrate:", *faults]), "see `sweeper spaces --metrics`")
+    options = {str(each["name"]): {key: value for key, value in each.items() if key != "name"} for each in given}
+    return tuple((name, hyperparameter_values(options.get(name, {}))) for name in others)

@@ -18,8 +18,8 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.statistics.basics import INTERVAL_PAIRS, RESAMPLES, Values
-from sweeper.analysis.statistics.paired import RANDOM_SIGNS, PairedDifference, holm, paired_difference
+from sweeper.analysis.statistics.basics import Values
+from sweeper.analysis.statistics.paired import RANDOM_SIGNS, PairedDifference, holm, paired_difference, smallest_holm
 from sweeper.text.cells import Row, Rows, Value, float_of
 
 REFERENCE = "cross_entropy"
@@ -47,6 +47,7 @@ class FamilyComparison:
         family: name of the loss.
         difference: mean, interval and p, before correction.
         corrected: p after Holm's correction for all families compared by this metric.
+        smallest: what `corrected` is at least with so few values, whatever they are.
         sizes: how many units of the family and of the reference went in.
         unit: SETTINGS, CONFIGURATIONS, SEEDS or REPLICATES.
     """
@@ -54,6 +55,7 @@ class FamilyComparison:
     family: str
     difference: PairedDifference
     corrected: float
+    smallest: float
     sizes: tuple[int, int]
     unit: str
 
@@ -111,7 +113,8 @@ def compare_families(
             unpaired = unpaired_difference(*([*part.values()] for part in each))
             found.append((family, unpaired, (len(each[1]), len(each[0])), REPLICATES))
     corrected = holm([difference.p for _, difference, _, _ in found])
-    return [FamilyComparison(f, d, p, n, unit) for (f, d, n, unit), p in zip(found, corrected, strict=True)]
+    smallest = smallest_holm([difference.smallest_p for _, difference, _, _ in found])
+    return [FamilyComparison(f, d, p, smallest, n, unit) for (f, d, n, unit), p in zip(found, corrected, strict=True)]
 
 
 def finite(value: Value) -> TypeGuard[float]:
@@ -132,38 +135,37 @@ def best_by_settings(rows: Rows, settings: Sequence[str], mode: str) -> dict[tup
 def unpaired_difference(a: Values, b: Values, *, seed: int = 0) -> PairedDifference:
     """Return mean(b) − mean(a) of two independent samples, with interval and the p of a permutation test.
 
-    The interval is a percentile bootstrap over each sample from INTERVAL_PAIRS values in both on, Welch's t below
-    (Welch 1947); None where neither sample varies. The test shuffles which value belongs to which sample (Fisher
-    1935). `n` is the length of b.
+    The interval is Welch's t (Welch 1947); None where neither sample varies. The test shuffles which value belongs to
+    which sample (Fisher 1935). `n` is the length of b.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     mean = float(second.mean() - first.mean())
-    rng = np.random.default_rng(seed)
-    interval: tuple[float, float] | None
-    if min(len(first), len(second)) >= INTERVAL_PAIRS:
-        draws = [resampled_means(values, rng) for values in (first, second)]
-        low, high = np.percentile(draws[1] - draws[0], [2.5, 97.5])
-        interval = (float(low), float(high))
-    else:
-        interval = welch_interval(first, second)
-    return PairedDifference(mean, interval, permutation_p(first, second, rng), len(second))
+    p = permutation_p(first, second, np.random.default_rng(seed))
+    smallest = smallest_permutation_p(len(first), len(second))
+    return PairedDifference(mean, welch_interval(first, second), p, len(second), smallest)
+
+
+def smallest_permutation_p(first: int, second: int) -> float:
+    """Return the least p of a permutation test of samples of these sizes: the observed split, and its mirror image."""
+    exact = (2 if first == second else 1) / math.comb(first + second, first)
+    return max(exact, 1 / (1 + RANDOM_SIGNS))
 
 
 def welch_interval(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, float] | None:
-    """Return the 95 % interval of mean(b) − mean(a) by Welch's t; None where neither sample varies."""
-    from scipy.stats import ttest_ind
+    """Return the 95 % interval of mean(b) − mean(a) by Welch's t; None where neither sample varies.
 
-    errors = [values.var(ddof=1) / len(values) for values in (a, b)]
-    if sum(errors) <= (SAME * float(np.abs(np.concatenate([a, b])).max())) ** 2:
+    Source: Welch 1947, with Satterthwaite's degrees of freedom.
+    """
+    from scipy.special import stdtrit  # scipy.stats, which has it whole, takes half a second to import
+
+    sizes = np.array([len(a), len(b)])
+    errors = np.array([values.var(ddof=1) for values in (a, b)]) / sizes
+    total = float(errors.sum())
+    if total <= (SAME * float(np.abs(np.concatenate([a, b])).max())) ** 2:
         return None
-    limits = ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
-    return float(limits.low), float(limits.high)
-
-
-def resampled_means(values: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the means of RESAMPLES bootstrap samples."""
-    means: NDArray[np.float64] = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
-    return means
+    freedom = total**2 / float((errors**2 / (sizes - 1)).sum())
+    middle, half = float(b.mean() - a.mean()), float(stdtrit(freedom, 0.975)) * math.sqrt(total)
+    return middle - half, middle + half
 
 
 def permutation_p(a: NDArray[np.float64], b: NDArray[np.float64], rng: np.random.Generator) -> float:

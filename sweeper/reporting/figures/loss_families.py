@@ -122,4 +122,4 @@ def sentence(item: FamilyComparison) -> str:
     limits = item.difference.interval
     around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
     text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")
-    return f"{item.family}: {text}, {p_text(item.corrected)}"
+    return f"{item.family}: {text}, {p_text(item.corrected, item.smallest)}"

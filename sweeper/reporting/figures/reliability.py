@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from sweeper.analysis.statistics.basics import spread
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, plot
@@ -14,6 +16,7 @@ from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.text.cells import Row, Rows, float_of, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, plural
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics.isotonic import Band, Decomposition, consistency_band, decomposition, isotonic_levels
 
 ABSENT = "Reliability diagrams: no trial has been evaluated on test data."
 
@@ -21,33 +24,35 @@ ABSENT = "Reliability diagrams: no trial has been evaluated on test data."
 def draw(results: Results) -> Figure | None:
     """Return the diagrams of the best and the best cross-entropy configuration; None without test evaluations."""
     board = leaderboard(results)
+    scaled = "posthoc_temperature_temperature" in results.columns("evaluations")
     panels: list[Panel] = []
     queries: list[str] = []
     for role, row in chosen(board):
-        before_sql = bins_sql(row)
+        before_sql, stored_sql = bins_sql(row), predictions_sql(row, scaled)
         before = results.rows(before_sql)
         if not sum(int_of(line, "n") for line in before):
             continue
-        queries.append(before_sql)
+        stored = stored_predictions(results, stored_sql)
+        queries += [before_sql] + ([] if stored is None else [stored_sql])
         replicates = plural(int_of(row, "replicates"), "replicate")
         remarks = [
             f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",
             f"ECE {board.value(row, 'test_ece')}, {replicates} pooled in the diagram.",
         ]
-        panels.append(diagram(f"{role}, {row['trial']}: before", before, remarks))
-        after_sql = predictions_sql(row)
-        after, calibrated = after_temperature(results, after_sql, len(before))
-        if after:
-            queries.append(after_sql)
-            panels.append(diagram(f"{role}, {row['trial']}: after temperature scaling", after, calibrated))
+        curve = None if stored is None else curve_of(softmax64(stored.logits), stored)
+        panels.append(diagram(f"{role}, {row['trial']}: before", before, remarks, curve))
+        if stored is not None and stored.scaled:
+            heading = f"{role}, {row['trial']}: after temperature scaling"
+            panels.append(diagram(heading, *after_temperature(stored, len(before))))
     if not panels:
         return None
     return Figure(
         key="reliability",
         title="Reliability diagrams",
         caption=(
-            "Accuracy against confidence on test data in equal-width bins; a perfectly calibrated network lies on the "
-            "diagonal; points below it are over-confident. Shaded: the share of samples in each bin."
+            "Accuracy against confidence on test data; below the diagonal a network is over-confident. Line: isotonic "
+            "regression, without bins (CORP, Dimitriadis et al. 2021); band: where it lies in 90 % of draws if every "
+            "confidence is right. Circles: equal-width bins; shaded: the share of samples in each."
         ),
         sql=queries,
         tables=["reliability", "predictions", "evaluations"],
@@ -76,40 +81,96 @@ def bins_sql(row: Row) -> str:
     )
 
 
-def predictions_sql(row: Row) -> str:
-    """Return the query of a configuration's test logits, each with its replicate's fitted temperature."""
+def predictions_sql(row: Row, scaled: bool) -> str:
+    """Return the query of a configuration's test logits; where `scaled`, each with its replicate's temperature."""
+    temperature = "posthoc_temperature_temperature" if scaled else "NULL::DOUBLE"
     return (
-        "SELECT replicate, posthoc_temperature_temperature AS temperature, target, logits\n"
+        f"SELECT replicate, sample, {temperature} AS temperature, target, logits\n"
         "FROM predictions JOIN evaluations USING (trial, replicate, epoch, split)\n"
         f"WHERE trial = '{row['trial']}' AND epoch = {row['epochs']} AND split = 'test'\n"
         "ORDER BY replicate, sample"
     )
 
 
-def after_temperature(results: Results, sql: str, bins: int) -> tuple[Rows, list[str]]:
-    """Return the pooled test bins of softmax(logits / T) and remarks with T and ECE; empty without predictions or T."""
-    if "posthoc_temperature_temperature" not in results.columns("evaluations"):
-        return [], []
+@dataclass(frozen=True)
+class Stored:
+    """The test predictions of all replicates of a configuration, one after the other.
+
+    Attributes:
+        logits: [N, K].
+        targets, replicate, sample: [N].
+        temperature: of each prediction's replicate [N], NaN where none was fitted.
+    """
+
+    logits: NDArray[np.float64]
+    targets: NDArray[np.int64]
+    replicate: NDArray[np.int64]
+    sample: NDArray[np.int64]
+    temperature: NDArray[np.float64]
+
+    @property
+    def scaled(self) -> bool:
+        """Whether every replicate has a temperature."""
+        return not bool(np.isnan(self.temperature).any())
+
+
+def stored_predictions(results: Results, sql: str) -> Stored | None:
+    """Return a configuration's predictions; None where none are stored."""
     table = results.sql(sql)
-    temperature = table["temperature"].to_numpy().astype(np.float64)
-    if not table.num_rows or np.isnan(temperature).any():
-        return [], []
+    if not table.num_rows:
+        return None
+    targets, replicate, sample, temperature = (
+        table[name].to_numpy() for name in ("target", "replicate", "sample", "temperature")
+    )
     logits = np.stack(table["logits"].to_numpy()).astype(np.float64)
-    targets = table["target"].to_numpy()
-    probabilities = softmax64(logits / temperature[:, None])
-    replicate = table["replicate"].to_numpy()
-    each = {int(r): float(temperature[replicate == r][0]) for r in np.unique(replicate)}
-    parts = [(probabilities[replicate == r], targets[replicate == r]) for r in each]
+    return Stored(logits, targets, replicate, sample, temperature.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An isotonic reliability curve, its band, and the Brier score's parts."""
+
+    confidence: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    band: Band
+    parts: Decomposition
+
+    def remark(self) -> str:
+        """Return the parts in a sentence."""
+        found = self.parts
+        return (
+            f"Brier score of the confidence {found.score:.3g} = miscalibration {found.miscalibration:.2g} − "
+            f"discrimination {found.discrimination:.2g} + uncertainty {found.uncertainty:.2g}."
+        )
+
+
+def curve_of(probabilities: NDArray[np.float64], stored: Stored) -> Curve:
+    """Return the curve of probabilities [N, K]; replicates share the samples, and so the band's random numbers."""
+    confidence = probabilities.max(axis=1)
+    correct = (probabilities.argmax(axis=1) == stored.targets).astype(np.float64)
+    levels = isotonic_levels(confidence, correct)
+    return Curve(*levels, consistency_band(confidence, stored.sample), decomposition(confidence, correct))
+
+
+def after_temperature(stored: Stored, bins: int) -> tuple[Rows, list[str], Curve]:
+    """Return the pooled test bins of softmax(logits / T), remarks with T and ECE, and the curve."""
+    probabilities = softmax64(stored.logits / stored.temperature[:, None])
+    of = {int(r): stored.replicate == r for r in np.unique(stored.replicate)}
+    parts = [(probabilities[rows], stored.targets[rows]) for rows in of.values()]
     ece = spread([evaluate_probabilities(*part, bins)["ece"] for part in parts])
-    values = ", ".join(f"{value:.3g}" for value in each.values())
-    return reliability_bins(probabilities, targets, bins), [
+    values = ", ".join(f"{float(stored.temperature[rows][0]):.3g}" for rows in of.values())
+    remarks = [
         f"T = {values}, fitted on validation data, one per replicate.",
         f"ECE {ece.text()}, {plural(ece.n, 'replicate')} pooled in the diagram.",
     ]
+    return reliability_bins(probabilities, stored.targets, bins), remarks, curve_of(probabilities, stored)
 
 
-def diagram(heading: str, bins: Rows, remarks: Sequence[str]) -> Panel:
-    """Return one reliability diagram: accuracy by bin, the diagonal, and the share of samples as bars."""
+def diagram(heading: str, bins: Rows, remarks: Sequence[str], curve: Curve | None = None) -> Panel:
+    """Return one reliability diagram: curve with band, accuracy by bin, the diagonal, shares of samples as bars.
+
+    Without a curve, which needs stored predictions, the bins are joined by a line instead.
+    """
     filled = [row for row in bins if row["n"]]
     total = sum(int_of(row, "n") for row in filled)
     edges = [(float_of(row, "lower"), float_of(row, "upper")) for row in bins]
@@ -123,22 +184,51 @@ def diagram(heading: str, bins: Rows, remarks: Sequence[str]) -> Panel:
         x=[0, 1], y=[0, 1], mode="lines", line={"color": "var(--axis)", "dash": "dash", "width": 1.2},
         hoverinfo="skip", name="perfect calibration",
     )  # fmt: skip
+    about = [
+        f"({lower:.2f}, {upper:.2f}], n = {row['n']}"
+        for (lower, upper), row in zip(edges, bins, strict=True)
+        if row["n"]
+    ]
+    over = _bin_traces(filled, about) if curve is None else [*_curve_traces(curve), _bin_points(filled, about)]
+    drawn = plot(
+        [share, ideal, *over],
+        axis("confidence", range=[0, 1.02], dtick=0.2),
+        axis("accuracy", range=[0, 1.04], dtick=0.2),
+    )
+    parts = [] if curve is None else [curve.remark()]
+    return Panel(heading, [*remarks, *parts, f"n = {total:,} predictions."], drawn)
+
+
+def _bin_traces(filled: Rows, about: Sequence[str]) -> list[go.Scatter]:
+    """Return each bin's accuracy, joined by a line, and its gap to the diagonal."""
     gaps = go.Scatter(
         x=[value for row in filled for value in (row["confidence"], row["confidence"], None)],
         y=[value for row in filled for value in (row["confidence"], row["accuracy"], None)],
         mode="lines", line={"color": "var(--series-2)", "width": 3}, hoverinfo="skip", name="gap", opacity=0.55,
     )  # fmt: skip
-    points = go.Scatter(
-        x=[row["confidence"] for row in filled], y=[row["accuracy"] for row in filled], mode="lines+markers",
-        marker={"color": "var(--series-1)", "size": 8}, line={"color": "var(--series-1)", "width": 1.5},
-        text=[f"({lower:.2f}, {upper:.2f}], n = {row['n']}" for (lower, upper), row in zip(edges, bins, strict=True)
-              if row["n"]],
-        name="accuracy",
+    points = _bin_points(filled, about)
+    points.update(mode="lines+markers", marker={"color": "var(--series-1)", "size": 8}, overwrite=True)
+    return [gaps, points.update(line={"color": "var(--series-1)", "width": 1.5})]
+
+
+def _bin_points(filled: Rows, about: Sequence[str]) -> go.Scatter:
+    """Return each bin's accuracy at its confidence."""
+    ring = {"color": "var(--card)", "size": 6, "line": {"color": "var(--series-2)", "width": 1.2}}
+    return go.Scatter(
+        x=[row["confidence"] for row in filled], y=[row["accuracy"] for row in filled], mode="markers", marker=ring,
+        text=about, name="accuracy",
         hovertemplate="%{text}<br>confidence %{x:.3f}<br>accuracy %{y:.3f}<extra></extra>",
     )  # fmt: skip
-    drawn = plot(
-        [share, ideal, gaps, points],
-        axis("confidence", range=[0, 1.02], dtick=0.2),
-        axis("accuracy", range=[0, 1.04], dtick=0.2),
-    )
-    return Panel(heading, [*remarks, f"n = {total:,} predictions."], drawn)
+
+
+def _curve_traces(curve: Curve) -> list[go.Scatter]:
+    """Return the band and the curve over it."""
+    band = go.Scatter(
+        x=[*curve.band.confidence, *curve.band.confidence[::-1]], y=[*curve.band.upper, *curve.band.lower[::-1]],
+        fill="toself", fillcolor="var(--series-1)", opacity=0.18, mode="none", hoverinfo="skip", name="90 % band",
+    )  # fmt: skip
+    line = go.Scatter(
+        x=curve.confidence, y=curve.accuracy, mode="lines", line={"color": "var(--series-1)", "width": 2},
+        name="isotonic", hovertemplate="confidence %{x:.3f}<br>accuracy %{y:.3f}<extra></extra>",
+    )  # fmt: skip
+    return [band, line]

@@ -230,6 +230,15 @@ def test_reliability_after_temperature_has_the_recorded_calibration_error(page: 
     assert stated[1] == pytest.approx(expected, rel=0.05)
     bars = page.data["reliability-1"]["data"][0]
     assert sum(bars["y"]) == pytest.approx(1) and len(bars["y"]) == 15
+    line = next(trace for trace in page.data["reliability-1"]["data"] if trace.get("name") == "isotonic")
+    assert line["type"] == "scatter" and line["mode"] == "lines"
+    stored = [r for r in rows_of(quickstart_folder, "predictions") if r["trial"] == trial and r["epoch"] == 27]
+    correct = [int(np.argmax(r["logits"])) == r["target"] for r in stored if r["split"] == "test"]
+    accuracy = float(np.mean(correct))
+    sentence = r"confidence ([\d.]+) = miscalibration ([-\d.e]+) − discrimination ([-\d.e]+) \+ uncertainty ([\d.]*\d)"
+    parts = re.findall(sentence, section)
+    assert float(parts[1][3]) == pytest.approx(accuracy * (1 - accuracy), rel=0.06)
+    assert float(parts[1][0]) == pytest.approx(float(parts[1][1]) - float(parts[1][2]) + float(parts[1][3]), abs=0.01)
 
 
 def test_learning_curves_have_the_rungs_and_the_means(page: Page, quickstart_folder: Path) -> None:

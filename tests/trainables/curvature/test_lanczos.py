@@ -92,3 +92,20 @@ def test_start_is_near_the_gradient_and_random_without_one():
     start = gradient_start(gradient, generator)
     assert float(start @ gradient / start.norm() / gradient.norm()) > 0.98
     assert math.isclose(float(gradient_start(torch.zeros_like(gradient), generator).norm()), 1.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_residual_is_smaller_than_the_rounding_of_the_products(seed):
+    """Once Krylov's space is exhausted Lanczos' own estimate is far below what products in float32 can resolve."""
+    exact, _ = matrix([7.0, 3.0, -1.0, 0.5, 0.25, 0.1], seed)
+    start = torch.randn(6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(7)
+    rounded = exact.float()
+    found = lanczos(
+        lambda v: (rounded @ v.float()).double(), start, steps=6, tolerance=0.0, generator=generator,
+        arithmetic=torch.float32,
+    )  # fmt: skip
+    error = abs(found.lambda_max - float(torch.linalg.eigvalsh(exact)[-1])) / 7
+    assert float(found.residuals[-1]) / 7 < 1e-8, "what was reported before"
+    assert found.relative_residual >= error
+    assert 1e-7 < found.relative_residual < 1e-5

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from trainables.metrics import evaluate_probabilities
-from trainables.metrics.further import METRICS, further_metric_names
+from trainables.metrics.further import METRICS, further_metric_columns, further_metric_names
 
 
 def _predictions(seed: int, samples: int = 200, classes: int = 4, decimals: int = 12):
@@ -59,3 +60,48 @@ def test_columns_are_named_only_where_there_are_metrics():
         "posthoc_t_worst_class",
         "posthoc_t_metrics_unavailable",
     )
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("decimals", [12, 1])
+def test_the_auroc_of_confidence_counts_pairs_and_is_scikit_learns(seed, decimals):
+    from sklearn.metrics import roc_auc_score
+
+    probabilities, targets = _predictions(seed, decimals=decimals)
+    confidence, correct = probabilities.max(1), probabilities.argmax(1) == targets
+    hits, errors = confidence[correct], confidence[~correct]
+    pairs = [(h > e) + 0.5 * (h == e) for h in hits for e in errors]
+    found = METRICS.build("confidence_auroc", probabilities, targets)
+    assert math.isclose(found, math.fsum(pairs) / len(pairs), abs_tol=1e-12)
+    assert math.isclose(found, roc_auc_score(correct, confidence), abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_augrc_is_the_area_below_the_generalised_risk(seed):
+    probabilities, targets = _predictions(seed)
+    order = np.argsort(-probabilities.max(1), kind="stable")
+    wrong = (probabilities.argmax(1) != targets)[order]
+    risks = [0.0, *(wrong.cumsum() / len(wrong))]
+    area = sum((a + b) / 2 for a, b in itertools.pairwise(risks)) / len(wrong)
+    assert math.isclose(METRICS.build("augrc", probabilities, targets), area, abs_tol=1e-12)
+
+
+def test_one_sided_predictions_have_no_auroc_and_a_plain_augrc():
+    probabilities, _ = _predictions(0)
+    right = probabilities.argmax(1)
+    assert math.isnan(METRICS.build("confidence_auroc", probabilities, right))
+    assert METRICS.build("augrc", probabilities, right) == 0
+    assert METRICS.build("augrc", probabilities, (right + 1) % 4) == 0.5
+
+
+def test_every_built_in_metric_gives_a_number_from_its_defaults():
+    probabilities, targets = _predictions(3)
+    names = [name for name in METRICS if not METRICS.is_own(name)]
+    row = further_metric_columns(tuple((name, {}) for name in names), probabilities, targets)
+    assert set(row) == set(names) and all(math.isfinite(value) for value in row.values())
+
+
+def test_only_what_is_asked_for_is_measured():
+    probabilities, targets = _predictions(3)
+    assert set(further_metric_columns((("smooth_ece", {}),), probabilities, targets)) == {"smooth_ece"}
+    assert further_metric_columns((), probabilities, targets) == {}

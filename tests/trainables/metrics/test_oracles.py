@@ -11,6 +11,7 @@ import torch
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import evaluate_probabilities
 from trainables.metrics.binning import calibration_error
+from trainables.metrics.further import METRICS
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +162,14 @@ def test_brier_score_of_torch_uncertainty_and_log_loss_of_scikit_learn(seed, tor
     assert found["brier"] == pytest.approx(float(oracle.compute()), abs=1e-6)
     assert found["nll"] == pytest.approx(log_loss(targets, probabilities, labels=range(8)))
     assert found["top5"] == pytest.approx(top_k_accuracy_score(targets, probabilities, k=5, labels=range(8)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_augrc_of_torch_uncertainty_leaves_out_the_first_trapezoid(seed, torchmetrics_error):
+    """It integrates from coverage 1/n on and divides by what that leaves of [0, 1]."""
+    oracle = torch_uncertainty_file("risk_coverage", torchmetrics_error).AUGRC()
+    probabilities, targets = reference.random_case(seed, samples=120)
+    oracle.update(torch.as_tensor(probabilities), torch.as_tensor(targets))
+    first = float(oracle.partial_compute()[0]) / 120**2 / 2
+    found = (METRICS.build("augrc", probabilities, targets) - first) / (1 - 1 / 120)
+    assert found == pytest.approx(float(oracle.compute()), abs=1e-6)

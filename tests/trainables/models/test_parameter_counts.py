@@ -146,3 +146,7 @@ def test_text_networks():
 def test_the_tree_lstm_has_the_published_parameters():
     # Tai et al. 2015, Table 1: 316,800 in the composition function at d = 150, apart from vectors and classifier
     assert count("tree_lstm", (50, 4), 2) == 20_000 * 300 + 316_800 + 151 * 2
+
+
+def test_a_raw_shortcut_has_as_many_parameters():
+    assert count("preresnet56_bottleneck", shortcut="raw") == count("preresnet56_bottleneck")

@@ -17,6 +17,7 @@ from trainables.curvature import CurvatureUnavailable
 from trainables.datasets import load_dataset
 from trainables.datasets.base import Split
 from trainables.losses import build_loss
+from trainables.metrics.out_of_distribution import OOD_COLUMNS
 from trainables.metrics.probabilities import softmax64
 from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable
@@ -277,7 +278,10 @@ def test_a_further_split_is_measured_where_it_is_asked_for_and_changes_no_other_
     rows = _rows(model, wider, replace(plain, splits=("val", "noisy", "test")))
     assert list(rows) == ["val", "noisy", "test"]
     assert repr({name: rows[name] for name in known}) == repr(known)
-    assert rows["noisy"].keys() == known["test"].keys() and rows["noisy"]["nll"] != known["test"]["nll"]
+    assert rows["noisy"].keys() == known["test"].keys() | set(OOD_COLUMNS)
+    assert rows["noisy"]["nll"] != known["test"]["nll"] and 0 < rows["noisy"]["ood_msp_auroc"] < 1
+    columns = evaluation_columns(["temperature"], splits=("val", "test", "noisy"))
+    assert set(OOD_COLUMNS) <= set(columns) and not set(OOD_COLUMNS) & set(evaluation_columns(["temperature"]))
 
 
 def test_an_evaluation_without_validation_data_is_refused():

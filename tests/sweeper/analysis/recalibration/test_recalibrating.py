@@ -17,7 +17,7 @@ import pytest
 
 from sweeper.analysis.recalibration.predictions import PredictionFiles, StoredPredictions
 from sweeper.analysis.recalibration.recalibrating import Recalibrated, measure, recalibrate
-from sweeper.analysis.recalibration.request import Request, read_requests
+from sweeper.analysis.recalibration.request import Request, read_metrics, read_requests
 from sweeper.cli import main as cli
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, configuration_index
@@ -30,6 +30,8 @@ from sweeper.tables.writer import ParquetSink
 from sweeper.tracking.recalibrations import recalibration_points
 from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
+from trainables.metrics.debiased import debiased_l2
+from trainables.metrics.smooth import smooth_ece
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.worker.trial_tables import write_predictions
 
@@ -317,3 +319,41 @@ def test_the_command_keeps_stdout_for_data_and_says_what_is_next(sweep: Sweep, c
     assert code == 2 and "did you mean" in err and "--bins 0" in err and "Traceback" not in err
     code, _, err = command("recalibrate", str(sweep.paths.root))
     assert code == 2 and "--method" in err
+
+
+def test_further_metrics_are_measured_where_they_are_asked_for(sweep: Sweep) -> None:
+    asked = read_metrics(["smooth_ece", "debiased_l2"], [{"name": "debiased_l2", "bins": 5}])
+    assert asked == (("smooth_ece", {}), ("debiased_l2", {"bins": 5}))
+    recalibrate(sweep, read_requests(["temperature"], [], [15]), metrics=asked)
+    rows = rows_of(sweep, "trial = 'c00003' AND replicate = 0")
+    predictions = stored(sweep.paths.root)
+    for row in rows:
+        splits = predictions[row["trial"], row["replicate"], row["epoch"]]
+        calibrator = softmax64 if row["method"] == "none" else fit("temperature", *splits["val"])
+        logits, targets = splits[row["split"]]
+        found = json.loads(row["metrics"])
+        assert found["smooth_ece"] == pytest.approx(smooth_ece(calibrator(logits), targets), rel=1e-9)
+        assert found["debiased_l2"] == pytest.approx(debiased_l2(calibrator(logits), targets, 5), rel=1e-9)
+    assert rows and rows_of(sweep, "CAST(metrics->>'smooth_ece' AS DOUBLE) > 0")
+    recalibrate(sweep, [Request("none", 15)])
+    assert not rows_of(sweep, "method = 'none' AND metrics IS NOT NULL")
+
+
+def test_unknown_and_superfluous_metrics_are_refused() -> None:
+    with pytest.raises(SweeperError, match="did you mean 'smooth_ece'"):
+        read_metrics(["smoth_ece"], [])
+    with pytest.raises(SweeperError, match="ece is measured anyway"):
+        read_metrics(["ece"], [])
+
+
+def test_files_of_earlier_versions_get_the_columns_that_they_lack(sweep: Sweep) -> None:
+    recalibrate(sweep, read_requests(["temperature"], [], [15]))
+    before = rows_of(sweep, "method = 'temperature'")
+    for path in sweep.paths.recalibrations.glob("*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns(["metrics"]), path)
+    facts = {part.path.name: part.digest for part in recalibration_parts(sweep.paths)}
+    recalibrate(sweep, [Request("none", 15)], metrics=(("smooth_ece", {}),))
+    test_one_documented_path_reads_it_with_every_reader((sweep, None))  # type: ignore[arg-type]
+    assert rows_of(sweep, "method = 'temperature'") == before
+    kept = {part.path.name: part.digest for part in recalibration_parts(sweep.paths)}
+    assert kept[Request("temperature", 15).part] == facts[Request("temperature", 15).part]

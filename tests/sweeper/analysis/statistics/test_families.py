@@ -14,7 +14,9 @@ from sweeper.analysis.statistics.families import (
     SEEDS,
     SETTINGS,
     compare_families,
+    permutation_p,
     reference_of,
+    smallest_permutation_p,
     unpaired_difference,
 )
 from sweeper.analysis.statistics.paired import holm, paired_difference
@@ -44,8 +46,8 @@ def test_the_unpaired_test_is_scipys(seed: int) -> None:
     assert found.interval is not None and found.interval[0] < found.mean < found.interval[1]
 
 
-@pytest.mark.parametrize("sizes", [(2, 3), (5, 4), (7, 30)])
-def test_the_interval_of_few_is_welchs(sizes: tuple[int, int]) -> None:
+@pytest.mark.parametrize("sizes", [(2, 3), (5, 4), (7, 30), (8, 8), (12, 30)])
+def test_the_interval_is_welchs_at_every_n(sizes: tuple[int, int]) -> None:
     rng = np.random.default_rng(8)
     a, b = rng.normal(0, 1, sizes[0]), rng.normal(1, 3, sizes[1])
     expected = scipy.stats.ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
@@ -117,3 +119,11 @@ def test_what_cannot_be_compared_is_left_out() -> None:
     rows = [row("cross_entropy", 0.1, 1.0, 0.2), row("focal", 0.2, None, 0.1), row("focal", 0.3, 1.0, float("nan"))]
     assert compare_families(rows, VARYING, "test_ece", "min", {}) == []
     assert reference_of([row("focal", 0.1, 1, 1), row("brier", 0.1, 1, 1), row("focal", 0.2, 1, 1)]) == "focal"
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 3), (3, 3), (2, 5), (8, 8)])
+def test_the_smallest_p_of_few_values_is_that_of_samples_that_do_not_overlap(sizes: tuple[int, int]) -> None:
+    a, b = np.arange(sizes[0], dtype=float), 100.0 + np.arange(sizes[1])
+    found = permutation_p(a, b, np.random.default_rng(0))
+    assert found == pytest.approx(smallest_permutation_p(*sizes), rel=0.1, abs=3e-4)
+    assert unpaired_difference(a, b).smallest_p == smallest_permutation_p(*sizes)

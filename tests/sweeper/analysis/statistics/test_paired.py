@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sweeper.analysis.statistics.paired import EXACT_PAIRS, holm, p_text, paired_difference, sign_flip_p
+from sweeper.analysis.statistics.paired import (
+    EXACT_PAIRS,
+    RANDOM_SIGNS,
+    holm,
+    p_text,
+    paired_difference,
+    sign_flip_p,
+    smallest_holm,
+)
 
 NUMBERS = st.floats(-100, 100).map(lambda value: round(value, 3))
 
@@ -33,8 +41,8 @@ def test_drawn_signs_agree_with_scipy(seed: int) -> None:
     assert sign_flip_p(differences) == pytest.approx(expected, abs=0.025)
 
 
-@pytest.mark.parametrize("n", [2, 5, 7])
-def test_few_pairs_get_students_interval(n: int) -> None:
+@pytest.mark.parametrize("n", [2, 5, 7, 8, 20])
+def test_the_interval_is_students_at_every_n(n: int) -> None:
     rng = np.random.default_rng(n)
     a, b = rng.normal(size=n), rng.normal(0.5, 1, n)
     expected = stats.ttest_rel(b, a).confidence_interval(0.95)
@@ -66,3 +74,22 @@ def test_holm_agrees_with_its_definition(ps: list[float]) -> None:
     for rank, at in enumerate(order):
         expected[at] = max(min(1.0, (m - earlier) * ps[order[earlier]]) for earlier in range(rank + 1))
     assert holm(ps) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, EXACT_PAIRS, EXACT_PAIRS + 1, 30])
+def test_the_smallest_p_is_that_of_differences_that_all_agree(n: int) -> None:
+    found = paired_difference(np.zeros(n), np.linspace(1, 2, n))
+    if n <= EXACT_PAIRS:
+        assert found.p == found.smallest_p
+    else:
+        assert 1 / (1 + RANDOM_SIGNS) == found.smallest_p <= found.p <= 2.0 ** (1 - n) + 5e-4
+
+
+def test_a_p_that_cannot_be_small_says_so() -> None:
+    few = paired_difference([0.2, 0.21], [0.1, 0.12])
+    assert few.interval is not None and (few.p, few.smallest_p) == (0.5, 0.5)
+    assert p_text(few.p, few.smallest_p) == "p = 0.5 (at least 0.5 at this n)"
+    enough = paired_difference(np.zeros(8), np.linspace(1, 2, 8))
+    assert p_text(enough.p, enough.smallest_p) == "p = 0.0078"
+    assert smallest_holm([0.02, 0.03, 0.25]) == pytest.approx(0.06) and smallest_holm([]) == 0
+    assert min(holm([0.02, 0.03, 0.25])) >= smallest_holm([0.02, 0.03, 0.25])

@@ -1,0 +1,53 @@
+"""Conformal sets of a sweep's winner, recomputed by hand and shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sweeper.analysis.predictive.conformal import conformal_sets, view
+from sweeper.analysis.predictive.members import finished_members
+from sweeper.core.errors import SweeperError
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.synthetic_sweep import write_sweep
+from trainables.posthoc import fit
+from trainables.posthoc.conformal import SCORES
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("conformal") / "s"
+    return Results(write_sweep(folder, configurations=6, replicates=2, space="gamma", failures=0, samples=300))
+
+
+def test_the_sets_of_thr_are_those_of_the_definition(sweep: Results) -> None:
+    found = conformal_sets(sweep, alpha=0.2, method="temperature")
+    assert found.trial == leaderboard(sweep).finished[0]["trial"] and found.replicates == 2
+    assert [(row.score, row.by_class) for row in found.rows] == [(s, b) for b in (False, True) for s in SCORES]
+    for at, member in enumerate(finished_members(sweep, most=1)):
+        calibrator = fit("temperature", member.logits["val"], member.targets["val"])
+        val, test = calibrator(member.logits["val"]), calibrator(member.logits["test"])
+        strange = np.sort(1 - val[np.arange(len(val)), member.targets["val"]])
+        sets = 1 - test <= strange[int(np.ceil((len(val) + 1) * 0.8)) - 1]
+        row = found.rows[0].measures
+        assert row["size"][at] == pytest.approx(sets.sum(axis=1).mean())
+        assert row["coverage"][at] == pytest.approx(sets[np.arange(len(test)), member.targets["test"]].mean())
+
+
+def test_more_coverage_takes_larger_sets_and_all_is_shown(sweep: Results) -> None:
+    few, many = conformal_sets(sweep, alpha=0.3), conformal_sets(sweep, alpha=0.02)
+    for loose, tight in zip(few.rows, many.rows, strict=True):
+        assert np.mean(loose.measures["size"]) < np.mean(tight.measures["size"])
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(view(many))
+    text = console.export_text()
+    assert text.count("per class") == 3 and "at least 0.98" in text and many.trial in text
+
+
+def test_bad_input_is_refused_in_a_sentence(sweep: Results) -> None:
+    with pytest.raises(SweeperError, match="outside"):
+        conformal_sets(sweep, alpha=1.5)
+    with pytest.raises(SweeperError, match="did you mean 'temperature'"):
+        conformal_sets(sweep, method="temprature")

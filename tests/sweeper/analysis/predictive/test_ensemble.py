@@ -1,0 +1,108 @@
+"""Ensembles of stored predictions: recomputed by hand, never worse than what they start from, and shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+from rich.console import Console
+
+from sweeper.analysis.predictive.ensemble import (
+    AFTER,
+    BEFORE,
+    GREEDY,
+    NONE,
+    REPLICATES,
+    SINGLE,
+    ensembles,
+    greedy_members,
+    view,
+    write_picture,
+)
+from sweeper.analysis.predictive.members import finished_members
+from sweeper.core.errors import SweeperError
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.synthetic_sweep import write_sweep
+from trainables.metrics import evaluate_probabilities, softmax64
+from trainables.posthoc import fit
+
+SIZE = 5
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("ensembles") / "s"
+    return Results(write_sweep(folder, configurations=8, replicates=3, space="gamma", failures=1, samples=120))
+
+
+def greedy_by_hand(of_target: np.ndarray, size: int) -> list[int]:
+    chosen: list[int] = []
+    for _ in range(size):
+        losses = [-np.log(np.mean(of_target[[*chosen, m]], axis=0)).mean() for m in range(len(of_target))]
+        chosen.append(int(np.argmin(losses)))
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_greedy_selection_equals_trying_each_by_hand(seed: int) -> None:
+    of_target = np.random.default_rng(seed).beta(3, 1, (7, 60))
+    assert greedy_members(of_target, 6) == greedy_by_hand(of_target, 6)
+
+
+def test_the_members_are_the_finished_networks_at_their_end(sweep: Results) -> None:
+    members = finished_members(sweep, most=3)
+    best = [row["trial"] for row in leaderboard(sweep).finished[:3]]
+    assert [member.trial for member in members] == [trial for trial in best for _ in range(3)]
+    last = max(sweep.rows(f"SELECT epoch FROM evaluations WHERE trial = '{best[0]}'"), key=lambda row: row["epoch"])
+    stored = ds.dataset(sweep.folder / "tables" / "predictions").to_table().to_pylist()
+    mine = [
+        row["logits"]
+        for row in stored
+        if (row["trial"], row["replicate"], row["epoch"], row["split"]) == (best[0], 1, last["epoch"], "test")
+    ]
+    np.testing.assert_array_equal(members[1].logits["test"], mine)
+
+
+def test_every_row_is_found_again_by_hand(sweep: Results) -> None:
+    rows, members = ensembles(sweep, size=SIZE), finished_members(sweep, most=50)
+    val, test = members[0].targets["val"], members[0].targets["test"]
+    plain = [softmax64(member.logits["val"]) for member in members]
+    of_target = np.stack([each[np.arange(len(val)), val] for each in plain])
+    order = greedy_by_hand(of_target, SIZE)
+    found = {(row.ensemble, row.members, row.temperature): row for row in rows}
+    for count in (1, 3, SIZE):
+        mean = np.mean([softmax64(members[at].logits["test"]) for at in order[:count]], axis=0)
+        row = found[GREEDY, count, NONE]
+        assert row.metrics["nll"] == pytest.approx(evaluate_probabilities(mean, test)["nll"])
+        assert row.configurations == len({members[at].trial for at in order[:count]})
+        on_val = np.log(np.mean([plain[at] for at in order[:count]], axis=0))
+        after = fit("temperature", on_val, val)(np.log(mean))
+        assert found[GREEDY, count, AFTER].metrics["ece"] == pytest.approx(evaluate_probabilities(after, test)["ece"])
+    mine = [member for member in members if member.trial == members[0].trial]
+    each = [fit("temperature", m.logits["val"], val)(m.logits["test"]) for m in mine]
+    expected = evaluate_probabilities(np.mean(each, axis=0), test)
+    assert found[REPLICATES, 3, BEFORE].metrics["brier"] == pytest.approx(expected["brier"])
+    assert found[SINGLE, 1, NONE].metrics == found[GREEDY, 1, NONE].metrics
+
+
+def test_averaging_replicates_lowers_brier_score_and_nll_on_average(sweep: Results) -> None:
+    members = finished_members(sweep, most=1)
+    each = [evaluate_probabilities(softmax64(m.logits["test"]), m.targets["test"]) for m in members]
+    row = next(row for row in ensembles(sweep, size=1) if (row.ensemble, row.temperature) == (REPLICATES, NONE))
+    for metric in ("nll", "brier"):  # both are convex in the probabilities
+        assert row.metrics[metric] <= np.mean([one[metric] for one in each]) + 1e-12
+
+
+def test_it_is_shown_and_drawn(sweep: Results, tmp_path: Path) -> None:
+    rows = ensembles(sweep, size=3)
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(view(rows))
+    text = console.export_text()
+    assert text.count(GREEDY) >= 9 and "validation data choose" in text and SINGLE in text
+    write_picture(rows, tmp_path / "p.html")
+    assert "greedy, temperature after" in (tmp_path / "p.html").read_text()
+    with pytest.raises(SweeperError, match="another path"):
+        write_picture(rows, tmp_path / "absent" / "p.html")

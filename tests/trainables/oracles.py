@@ -1,0 +1,16 @@
+"""Independent packages that a test compares with, where they are installed and can be imported."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+
+def oracle(name: str) -> ModuleType:
+    """Import a module that may want torchvision's operators; skip the test where it cannot be imported."""
+    from trainables.models.torchvision_compat import register_missing_operators
+
+    register_missing_operators()
+    module: ModuleType = pytest.importorskip(name, exc_type=ImportError)
+    return module

@@ -1,0 +1,126 @@
+"""Conformal sets against their definition, torch-uncertainty's and MAPIE's, and the coverage that is promised."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainables.oracles import oracle
+from tests.trainables.reference_metrics import random_case
+from trainables.posthoc import PosthocUnavailable
+from trainables.posthoc.conformal import SCORES, fit_sets, quantile, scores, set_measures
+
+
+def naive_score(name: str, row: np.ndarray, k: int, u: float) -> float:
+    if name == "thr":
+        return 1 - row[k]
+    order = sorted(range(len(row)), key=lambda j: (-row[j], j))
+    rank = order.index(k) + 1
+    value = sum(row[j] for j in order[:rank]) - u * row[k]
+    return value + (0.1 * max(0, rank - 2) if name == "raps" else 0)
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_are_those_of_the_definition(name: str, seed: int) -> None:
+    probabilities, _ = random_case(seed, samples=20)
+    noise = np.random.default_rng(seed).random(20)
+    found = scores(name, probabilities, noise, penalty=0.1, free_ranks=2)
+    expected = [
+        [naive_score(name, row, k, u) for k in range(len(row))] for row, u in zip(probabilities, noise, strict=True)
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_are_torch_uncertaintys(seed: int) -> None:
+    package = oracle("torch_uncertainty.post_processing.conformal")
+    probabilities, _ = random_case(seed, samples=40)
+    given, none = torch.from_numpy(probabilities), np.zeros(40)
+    aps = package.ConformalClsAPS(alpha=0.1, model=None, randomized=False, enable_ts=False)
+    raps = package.ConformalClsRAPS(alpha=0.1, model=None, randomized=False, penalty=0.2, regularization_rank=2)
+    np.testing.assert_allclose(scores("aps", probabilities, none), aps._calculate_all_labels(given), atol=1e-9)
+    found = scores("raps", probabilities, none, penalty=0.2, free_ranks=2)
+    np.testing.assert_allclose(found, raps._calculate_all_labels(given), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sets_of_thr_are_mapies(seed: int) -> None:
+    """Its APS draws u when it fits and not when it predicts: there are no such sets here."""
+    classification = pytest.importorskip("mapie.classification")
+
+    class Given:
+        """A fitted classifier whose probabilities are its inputs."""
+
+        classes_ = np.arange(5)
+        fitted_ = True
+
+        def fit(self, *_: object) -> Given:
+            return self
+
+        def predict(self, rows: np.ndarray) -> np.ndarray:
+            return rows.argmax(axis=1)
+
+        def predict_proba(self, rows: np.ndarray) -> np.ndarray:
+            return rows
+
+        def __sklearn_is_fitted__(self) -> bool:
+            return True
+
+    probabilities, targets = random_case(seed, samples=300, classes=5)
+    unseen, _ = random_case(seed + 50, samples=200, classes=5)
+    given = classification.SplitConformalClassifier(Given(), confidence_level=0.9, prefit=True)
+    given.conformalize(probabilities, targets)
+    _, expected = given.predict_set(unseen)
+    found = fit_sets("thr", probabilities, targets, randomised=False)(unseen)
+    np.testing.assert_array_equal(found, expected[:, :, 0])
+
+
+def test_the_quantile_counts_the_sample_to_come() -> None:
+    values = np.arange(1.0, 20.0)
+    assert quantile(values, 0.1) == 18.0 and quantile(values, 0.05) == 19.0 and quantile(values, 0.04) == np.inf
+    assert quantile(np.array([]), 0.1) == np.inf
+
+
+def test_a_class_without_enough_samples_is_in_every_set() -> None:
+    probabilities, targets = random_case(0, samples=60, classes=3)
+    targets = np.where(targets == 2, 0, targets)
+    sets = fit_sets("thr", probabilities, targets, by_class=True)
+    assert np.isinf(sets.thresholds[2]) and sets(probabilities)[:, 2].all()
+
+
+def test_measures_of_sets_by_hand() -> None:
+    sets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]], dtype=bool)
+    found = set_measures(sets, np.array([0, 1, 1, 0]))
+    assert found == {
+        "coverage": 0.5, "size": 1.25, "worst_class_coverage": 0.5, "class_coverage_gap": 0.0, "empty": 0.25
+    }  # fmt: skip
+
+
+def test_an_impossible_share_and_an_unknown_score_are_refused() -> None:
+    probabilities, targets = random_case(0, samples=30)
+    with pytest.raises(PosthocUnavailable, match="alpha = 1 is outside"):
+        fit_sets("thr", probabilities, targets, alpha=1)
+    with pytest.raises(ValueError, match="known: thr, aps, raps"):
+        fit_sets("threshold", probabilities, targets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("score", SCORES)
+def test_the_truth_is_in_the_set_as_often_as_promised(score: str, by_class: bool) -> None:
+    """Over 1,000 draws of 200 validation samples and as many others: between 1 − α and 1 − α + 1/(n + 1)."""
+    rng, found, each = np.random.default_rng(0), [], []
+    for seed in range(1000):
+        logits = rng.normal(size=(400, 4)) * 2
+        targets = (0.5 * logits + rng.gumbel(size=logits.shape) + [1.0, 0, 0, -0.5]).argmax(axis=1)
+        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        sets = fit_sets(score, probabilities[:200], targets[:200], alpha=0.1, by_class=by_class, seed=seed)
+        held = sets(probabilities[200:])[np.arange(200), targets[200:]]
+        found.append(held.mean())
+        each.append([held[targets[200:] == k].mean() for k in range(4)])
+    error = np.std(found) / 1000**0.5
+    assert 0.9 - 4 * error <= np.mean(found) <= 0.9 + (0.05 if by_class else 1 / 201) + 4 * error
+    if by_class:
+        assert (np.nanmean(each, axis=0) >= 0.9 - 4 * np.nanstd(each, axis=0) / 1000**0.5).all()

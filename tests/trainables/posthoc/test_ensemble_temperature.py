@@ -1,0 +1,46 @@
+"""Ensemble temperature scaling against a grid over the simplex, and what it must keep."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.trainables.predictions import drawn_predictions
+from trainables.metrics import evaluate_probabilities
+from trainables.metrics.probabilities import softmax64
+from trainables.posthoc import fit
+
+
+@pytest.mark.parametrize("objective", ["nll", "brier"])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_weights_on_a_grid_are_better(objective: str, seed: int) -> None:
+    logits, targets = drawn_predictions(seed, 300, 4, 3)
+    found = fit("ensemble_temperature", logits, targets, objective=objective)
+    temperature = fit("temperature", logits, targets).parameters["temperature"]
+    assert found.parameters["temperature"] == pytest.approx(temperature) and found.parameters["converged"] == 1
+    best = evaluate_probabilities(found(logits), targets)[objective]
+    for first, second in itertools.product(np.linspace(0, 1, 21), repeat=2):
+        if first + second <= 1:
+            mixed = first * softmax64(logits / temperature) + second * softmax64(logits) + (1 - first - second) / 4
+            assert best <= evaluate_probabilities(mixed, targets)[objective] + 1e-7
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_lie_on_the_simplex_and_predictions_stay(seed: int) -> None:
+    logits, targets = drawn_predictions(seed, 200, 5, 2)
+    found = fit("ensemble_temperature", logits, targets)
+    weights = [found.parameters[f"weight_{name}"] for name in ("scaled", "plain", "uniform")]
+    assert min(weights) >= 0 and sum(weights) == pytest.approx(1)
+    np.testing.assert_array_equal(found(logits).argmax(1), logits.argmax(1))
+
+
+def test_confident_errors_ask_for_a_uniform_share() -> None:
+    logits, targets = drawn_predictions(0, 400, 3, 2)
+    logits = np.concatenate([logits * 10, logits[:20] * 40])
+    targets = np.concatenate([logits[:400].argmax(1), (logits[400:].argmax(1) + 1) % 3])
+    found = fit("ensemble_temperature", logits, targets)
+    plain = evaluate_probabilities(fit("temperature", logits, targets)(logits), targets)["nll"]
+    assert found.parameters["weight_uniform"] > 0.01
+    assert evaluate_probabilities(found(logits), targets)["nll"] < plain

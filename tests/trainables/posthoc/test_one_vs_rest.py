@@ -1,0 +1,92 @@
+"""Isotonic regression and histogram binning of each class against scikit-learn, netcal and plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.trainables.predictions import drawn_predictions
+from trainables.metrics.probabilities import softmax64
+from trainables.posthoc import PosthocUnavailable, fit
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("different", [200, 30])
+def test_isotonic_regression_of_each_class_is_scikit_learns(seed: int, different: int) -> None:
+    from sklearn.isotonic import IsotonicRegression
+
+    logits, targets = drawn_predictions(seed, 200, 4, 2)
+    unseen, _ = drawn_predictions(seed + 100, 150, 4, 2)
+    logits = logits[np.arange(200) % different]
+    columns = [
+        IsotonicRegression(out_of_bounds="clip").fit(softmax64(logits)[:, k], targets == k).predict(
+            softmax64(unseen)[:, k]
+        )
+        for k in range(4)
+    ]  # fmt: skip
+    expected = np.stack(columns, axis=1)
+    total = expected.sum(axis=1, keepdims=True)
+    expected = np.where(total > 0, expected / np.where(total > 0, total, 1), 0.25)
+    np.testing.assert_allclose(fit("isotonic", logits, targets, mix=False)(unseen), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_isotonic_regression_is_netcals(seed: int) -> None:
+    binning = pytest.importorskip("netcal.binning")
+    logits, targets = drawn_predictions(seed, 300, 3, 2)
+    oracle = binning.IsotonicRegression()
+    oracle.fit(softmax64(logits), targets)
+    found = fit("isotonic", logits, targets, mix=False)(logits)
+    np.testing.assert_allclose(found, oracle.transform(softmax64(logits)), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_histogram_binning_is_netcals(seed: int) -> None:
+    binning = pytest.importorskip("netcal.binning")
+    logits, targets = drawn_predictions(seed, 2000, 3, 1)
+    oracle = binning.HistogramBinning(10)
+    oracle.fit(softmax64(logits), targets)
+    found = fit("histogram_binning", logits, targets, bins=10, mix=False)(logits)
+    np.testing.assert_allclose(found, oracle.transform(softmax64(logits)), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("scheme", ["equal_width", "equal_mass"])
+def test_histogram_binning_equals_a_plain_loop(seed: int, scheme: str) -> None:
+    logits, targets = drawn_predictions(seed, 120, 3, 2)
+    probabilities, bins = softmax64(logits), 6
+    expected = np.empty_like(probabilities)
+    for k in range(3):
+        if scheme == "equal_mass":
+            groups = np.array_split(np.argsort(probabilities[:, k], kind="stable"), bins)
+        else:
+            index = np.ceil(probabilities[:, k] * bins) - 1
+            groups = [np.flatnonzero(index == b) for b in range(bins)]
+        for group in groups:
+            if len(group):
+                expected[group, k] = np.mean(targets[group] == k)
+    expected /= expected.sum(axis=1, keepdims=True)
+    found = fit("histogram_binning", logits, targets, bins=bins, scheme=scheme, mix=False)
+    np.testing.assert_allclose(found(logits), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["isotonic", "histogram_binning"])
+def test_the_uniform_share_keeps_every_probability_above_zero(name: str) -> None:
+    logits, targets = drawn_predictions(0, 99, 4, 6)
+    mixed, plain = fit(name, logits, targets), fit(name, logits, targets, mix=False)
+    assert plain(logits).min() == 0 and mixed(logits).min() >= 0.01 / 4 - 1e-12
+    np.testing.assert_allclose(mixed(logits), 0.99 * plain(logits) + 0.01 / 4)
+    assert (mixed.parameters["uniform"], plain.parameters["uniform"]) == (0.01, 0)
+
+
+def test_rows_of_which_no_class_has_a_frequency_are_uniform() -> None:
+    logits = np.array([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0], [0.3, 0.0]])
+    targets = np.array([1, 1, 0, 0, 0])
+    found = fit("histogram_binning", logits, targets, bins=2, mix=False)
+    assert found(np.array([[9.0, 0.0]])).sum() == pytest.approx(1)
+
+
+def test_fewer_samples_than_bins_are_refused() -> None:
+    logits, targets = drawn_predictions(0, 12, 3, 1)
+    with pytest.raises(PosthocUnavailable, match="fewer than 15 bins"):
+        fit("histogram_binning", logits, targets)

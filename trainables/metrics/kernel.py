@@ -1,0 +1,97 @@
+"""Squared kernel calibration error (SKCE) of the whole probability vector, unbiased, with a test of calibration.
+
+    SKCE = E[(e_Y − p)ᵀ (e_Y' − p') k(p, p')],   k(p, p') = exp(−‖p − p'‖₂/ν),
+
+over two independent samples, e_y the one-hot vector (Widmann, Lindsten & Zachariah 2019, Calibration tests in
+multi-class classification: a unifying framework, arXiv:1910.11385, §4). It is 0 if and only if the network is
+calibrated in the strongest sense, every class at once. Its estimate needs no bins and is unbiased, so it may be
+negative. ν is the median distance of pairs of predictions (their §8).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from trainables.metrics.probabilities import Floats, Integers
+
+BLOCK_ROWS = 512
+"""Samples against all later ones at a time: 41 MB in float64 for 10,000."""
+
+MEDIAN_OF = 1000
+"""Evenly spaced samples whose distances' median is taken."""
+
+
+def squared_kernel_calibration_error(probabilities: Floats, targets: Integers) -> float:
+    """Return the unbiased estimate of SKCE, the mean over all pairs of samples, of [N, K] and [N]; NaN of one sample.
+
+    N²K operations: 10,000 samples of 100 classes take about two seconds on one core.
+    """
+    samples = len(targets)
+    if samples < 2:
+        return float("nan")
+    residual, width = _residuals(probabilities, targets), bandwidth(probabilities)
+    squares = np.einsum("nk,nk->n", probabilities, probabilities)
+    total = 0.0
+    for start in range(0, samples, BLOCK_ROWS):
+        rows = slice(start, min(start + BLOCK_ROWS, samples))
+        later = slice(start, samples)
+        kernel = _kernel(probabilities[rows], squares[rows], probabilities[later], squares[later], width)
+        kernel *= residual[rows] @ residual[later].T
+        size = kernel.shape[0]
+        own = kernel[:, :size]
+        total += float(kernel[:, size:].sum()) + float((own.sum() - np.trace(own)) / 2)
+    return 2 * total / (samples * (samples - 1))
+
+
+def kernel_calibration_p(probabilities: Floats, targets: Integers, block: int = 10, seed: int = 0) -> float:
+    """Return p of the hypothesis that probabilities [N, K] are calibrated: small where SKCE is above 0 beyond chance.
+
+    Samples, in random order, are cut into blocks; the estimates of SKCE in each are independent with mean 0 under the
+    hypothesis, and their mean is held against its standard error by Student's t, one-sided. `block` = 2 is the paper's
+    linear estimator (their lemma 4), which sees little; larger blocks see more, at block·N·K operations, and reject
+    less often than they may: .028 instead of .05 with blocks of 10 of 200 samples. NaN below two blocks.
+    """
+    count = len(targets) // block
+    if count < 2 or block < 2:
+        return float("nan")
+    from scipy.special import stdtr
+
+    chosen = np.random.default_rng(seed).permutation(len(targets))[: count * block]
+    width = bandwidth(probabilities)
+    classes = probabilities.shape[1]
+    near = probabilities[chosen].reshape(count, block, classes)
+    residual = _residuals(probabilities, targets)[chosen].reshape(count, block, classes)
+    squares = np.einsum("bik,bik->bi", near, near)
+    distance = squares[:, :, None] + squares[:, None, :] - 2 * (near @ near.transpose(0, 2, 1))
+    terms = np.exp(-np.sqrt(np.maximum(distance, 0.0)) / width) * (residual @ residual.transpose(0, 2, 1))
+    pairs = terms.sum(axis=(1, 2)) - np.trace(terms, axis1=1, axis2=2)
+    error = float(pairs.std(ddof=1)) / math.sqrt(count)
+    return float(stdtr(count - 1, -float(pairs.mean()) / error)) if error > 0 else 1.0
+
+
+def bandwidth(probabilities: Floats) -> float:
+    """Return ν, the median distance of pairs among MEDIAN_OF evenly spaced predictions; 1 where that is 0."""
+    chosen = probabilities[np.linspace(0, len(probabilities) - 1, min(MEDIAN_OF, len(probabilities))).astype(np.int64)]
+    squares = np.einsum("nk,nk->n", chosen, chosen)
+    distance = squares[:, None] + squares[None, :] - 2 * (chosen @ chosen.T)
+    median = float(np.median(distance[np.triu_indices(len(chosen), 1)])) if len(chosen) > 1 else 0.0
+    return math.sqrt(median) if median > 1e-12 else 1.0
+
+
+def _residuals(probabilities: Floats, targets: Integers) -> Floats:
+    residual = -probabilities
+    residual[np.arange(len(targets)), targets] += 1.0
+    return residual
+
+
+def _kernel(first: Floats, first_squares: Floats, second: Floats, second_squares: Floats, width: float) -> Floats:
+    distance: Floats = first @ second.T
+    distance *= -2.0
+    distance += first_squares[:, None]
+    distance += second_squares[None, :]
+    np.maximum(distance, 0.0, out=distance)
+    np.sqrt(distance, out=distance)
+    distance *= -1.0 / width
+    return np.exp(distance, out=distance)

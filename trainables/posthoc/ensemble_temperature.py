@@ -1,0 +1,97 @@
+"""Ensemble temperature scaling: a mixture of scaled, plain and uniform probabilities.
+
+    p = w₁ softmax(z/T) + w₂ softmax(z) + w₃/K,   w ≥ 0, Σ w = 1
+
+(Zhang, Kailkhura & Han 2020, Mix-n-Match: ensemble and compositional methods for uncertainty calibration in deep
+learning, arXiv:2003.07329, §3.2). It keeps every prediction, as temperature scaling does, and w₃ keeps the NLL of a
+confident error finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trainables.metrics import SMALLEST_PROBABILITY
+from trainables.metrics.probabilities import Floats, Integers, softmax64
+from trainables.posthoc.base import Calibrator, validation_data
+from trainables.posthoc.temperature import temperature_by_nll
+
+Objective = Literal["nll", "brier"]
+
+PARAMETERS = ("temperature", "weight_scaled", "weight_plain", "weight_uniform", "converged")
+
+
+class EnsembleTemperatureCalibrator(Calibrator):
+    """The mixture with fitted T and weights."""
+
+    def _probabilities(self, logits: Floats) -> Floats:
+        found = self.parameters
+        mixed = found["weight_scaled"] * softmax64(logits / found["temperature"])
+        mixed += found["weight_plain"] * softmax64(logits)
+        return np.asarray(mixed + found["weight_uniform"] / self.classes)
+
+
+def fit_ensemble_temperature(
+    logits: ArrayLike, targets: ArrayLike, *, objective: Objective = "nll"
+) -> EnsembleTemperatureCalibrator:
+    """Return ensemble temperature scaling fitted on logits [N, K] and targets [N].
+
+    T is temperature scaling's, of least NLL; then the weights are those of the least `objective`, which is convex.
+
+    Args:
+        logits: [N, K].
+        targets: [N] class indices.
+        objective: `nll` or `brier`, the two of the paper.
+
+    Raises:
+        PosthocUnavailable: unusable validation data.
+    """
+    values, labels = validation_data(logits, targets)
+    temperature = temperature_by_nll(values, labels)["temperature"]
+    parts = (softmax64(values / temperature), softmax64(values))
+    weights, converged = _weights_by_nll(parts, labels) if objective == "nll" else _weights_by_brier(parts, labels)
+    fitted = (temperature, *weights, converged)
+    parameters = dict(zip(PARAMETERS, map(float, fitted), strict=True))
+    return EnsembleTemperatureCalibrator("ensemble_temperature", parameters, values.shape[1])
+
+
+def _weights_by_nll(parts: tuple[Floats, Floats], targets: Integers) -> tuple[Floats, bool]:
+    rows = np.arange(len(targets))
+    uniform = np.full(len(targets), 1 / parts[0].shape[1])
+    of_target = np.stack([*(part[rows, targets] for part in parts), uniform], axis=1)
+
+    def loss(weights: Floats) -> tuple[float, Floats]:
+        mixed = np.maximum(of_target @ weights, SMALLEST_PROBABILITY)
+        return -float(np.log(mixed).mean()), -(of_target / mixed[:, None]).mean(axis=0)
+
+    return _on_simplex(loss)
+
+
+def _weights_by_brier(parts: tuple[Floats, Floats], targets: Integers) -> tuple[Floats, bool]:
+    """Return the weights of the least Brier score, a quadratic form of the parts' inner products."""
+    samples, classes = parts[0].shape
+    every = [*parts, np.full((samples, classes), 1 / classes)]
+    products = np.array([[float(np.einsum("nk,nk->", a, b)) for b in every] for a in every]) / samples
+    linear = np.array([float(part[np.arange(samples), targets].mean()) for part in every])
+    return _on_simplex(lambda w: (float(w @ products @ w - 2 * linear @ w), 2 * products @ w - 2 * linear))
+
+
+def _on_simplex(loss: Callable[[Floats], tuple[float, Floats]]) -> tuple[Floats, bool]:
+    """Return the three weights of least convex `loss`, which gives value and gradient, and whether it was reached."""
+    from scipy.optimize import minimize
+
+    found = minimize(
+        loss,
+        np.array([0.9, 0.05, 0.05]),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * 3,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
+        options={"ftol": 1e-12, "maxiter": 300},
+    )
+    weights = np.clip(found.x, 0.0, None)
+    return weights / weights.sum(), bool(found.success)

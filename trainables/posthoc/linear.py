@@ -1,0 +1,240 @@
+"""Affine maps of logits, fitted by the NLL: vector, matrix and structured matrix scaling, Dirichlet calibration.
+
+    p = softmax(W x + b)
+
+x are logits z (vector scaling with a diagonal W, and matrix scaling: Guo et al. 2017, arXiv:1706.04599, §4.2),
+log-probabilities (Dirichlet calibration: Kull et al. 2019, arXiv:1910.12656, Eq. 5), or these after temperature scaling
+(structured matrix scaling: Berta, Holzmüller, Jordan & Bach, Structured matrix scaling for multi-class
+calibration, AISTATS 2026), whose W is held to the identity by ridge penalties that grow with the number of classes.
+
+All are convex. W has K² numbers, so that matrix scaling without penalties fits 100 classes by heart from some hundred
+samples each: that is the method as published, and what the penalties of the others are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
+from trainables.posthoc.base import Calibrator, validation_data
+from trainables.posthoc.temperature import logit_scale, temperature_by_nll
+
+VECTOR_PARAMETERS = ("weight_min", "weight_max", "bias_range", "iterations", "converged")
+MATRIX_PARAMETERS = (*VECTOR_PARAMETERS, "off_diagonal")
+"""What is reported: the diagonal's ends, max b − min b, and of a matrix the root mean square off the diagonal."""
+
+STRUCTURED_PARAMETERS = ("temperature", *MATRIX_PARAMETERS)
+
+STARTED_ON = 1000
+"""Samples that the temperature of the start is fitted on; the minimum does not depend on it."""
+
+TOLERANCE, GRADIENT = 1e-9, 1e-7
+"""The search ends where a step changes the loss, or all parameters, by less than the first, or where no part of the
+gradient is larger than the second."""
+
+Features = Callable[[Floats], Floats]
+"""Makes of logits [N, K] what W multiplies; a function of a module, so that calibrators can be pickled."""
+
+Slope = tuple[float, Floats, Floats]
+"""A loss with its gradients by W and by b."""
+
+
+class AffineCalibrator(Calibrator):
+    """softmax(W x + b), x what `features` makes of logits."""
+
+    def __init__(self, fitted: _Fitted, features: Features) -> None:
+        """Keep what was fitted."""
+        super().__init__(fitted.name, fitted.parameters, len(fitted.bias))
+        self._weights, self._bias, self._features = fitted.weights, fitted.bias, features
+
+    def _probabilities(self, logits: Floats) -> Floats:
+        features = self._features(logits)
+        scaled = features * self._weights if self._weights.ndim == 1 else features @ self._weights.T
+        return softmax64(scaled + self._bias)
+
+
+def raw(logits: Floats) -> Floats:
+    """Return the logits."""
+    return logits
+
+
+def scaled_log_probabilities(logits: Floats, temperature: float) -> Floats:
+    """Return log softmax(z/T) of logits z [N, K]."""
+    return log_softmax64(logits / temperature)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """W [K] or [K, K], b [K] and what is reported of them."""
+
+    name: str
+    parameters: dict[str, float]
+    weights: Floats
+    bias: Floats
+
+
+def fit_vector(logits: ArrayLike, targets: ArrayLike, *, max_iterations: int = 200) -> AffineCalibrator:
+    """Return vector scaling, softmax(w ∘ z + b), with the least NLL on logits [N, K] and targets [N].
+
+    Raises PosthocUnavailable for unusable validation data.
+    """
+    values, labels = validation_data(logits, targets)
+    start = np.full(values.shape[1], 1 / _rough_temperature(values, labels))
+    return AffineCalibrator(_fit("vector", values, labels, start, max_iterations), raw)
+
+
+def fit_matrix(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    off_diagonal: float = 0.0,
+    intercept: float = 0.0,
+    max_iterations: int = 80,
+) -> AffineCalibrator:
+    """Return matrix scaling, softmax(W z + b), with the least penalised NLL on logits [N, K] and targets [N].
+
+    The penalty is λ/(K(K − 1)) Σ_{i≠j} W_ij² + μ/K Σ b_i², λ = `off_diagonal` and μ = `intercept` (ODIR, Kull et al.
+    2019, §4.2; 0 is Guo et al.'s). Where the search ends at `max_iterations`, `converged` is 0.
+
+    Raises PosthocUnavailable for unusable validation data.
+    """
+    values, labels = validation_data(logits, targets)
+    start = np.eye(values.shape[1]) / _rough_temperature(values, labels)
+    penalty = _off_diagonal_penalty(values.shape[1], off_diagonal, intercept)
+    return AffineCalibrator(_fit("matrix", values, labels, start, max_iterations, penalty), raw)
+
+
+def fit_dirichlet(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    off_diagonal: float = 0.01,
+    intercept: float = 0.01,
+    max_iterations: int = 80,
+) -> AffineCalibrator:
+    """Return Dirichlet calibration, softmax(W log p + b), with the least penalised NLL on logits [N, K], targets [N].
+
+    The penalty is `fit_matrix`'s, ODIR. Raises PosthocUnavailable for unusable validation data.
+    """
+    values, labels = validation_data(logits, targets)
+    features = log_softmax64(values)
+    start = np.eye(values.shape[1]) / _rough_temperature(values, labels)
+    penalty = _off_diagonal_penalty(values.shape[1], off_diagonal, intercept)
+    return AffineCalibrator(_fit("dirichlet", features, labels, start, max_iterations, penalty), log_softmax64)
+
+
+def fit_structured_matrix(
+    logits: ArrayLike, targets: ArrayLike, *, strength: float = 1.0, max_iterations: int = 200
+) -> AffineCalibrator:
+    """Return structured matrix scaling of logits [N, K] with targets [N]: softmax(W log p + b), W held to I.
+
+    p is softmax(z/T), T temperature scaling's. The penalty is, with s = `strength`,
+    s·[K/N (Σ b_i² + Σ (W_ii − 1)²) + K(K − 1)/N Σ_{i≠j} W_ij²]: the ridge penalty of Berta et al. 2026, in their
+    package's default strengths where s = 1.
+
+    Raises PosthocUnavailable for unusable validation data.
+    """
+    values, labels = validation_data(logits, targets)
+    samples, classes = values.shape
+    temperature = temperature_by_nll(values, labels)["temperature"]
+    features = partial(scaled_log_probabilities, temperature=temperature)
+    near, far = strength * classes / samples, strength * classes * (classes - 1) / samples
+    identity = np.eye(classes)
+
+    def penalty(weights: Floats, bias: Floats) -> Slope:
+        moved = weights - identity
+        factors = np.where(identity > 0, near, far)
+        value = float((factors * moved**2).sum() + near * (bias**2).sum())
+        return value, 2 * factors * moved, 2 * near * bias
+
+    fitted = _fit("structured_matrix", features(values), labels, identity, max_iterations, penalty)
+    return AffineCalibrator(replace(fitted, parameters={"temperature": temperature, **fitted.parameters}), features)
+
+
+def _rough_temperature(logits: Floats, targets: Integers) -> float:
+    step = max(1, len(targets) // STARTED_ON)
+    found = temperature_by_nll(logits[::step], targets[::step])
+    return logit_scale(logits) if found["at_bound"] else found["temperature"]
+
+
+def _off_diagonal_penalty(classes: int, off_diagonal: float, intercept: float) -> Callable[[Floats, Floats], Slope]:
+    far, near = off_diagonal / (classes * (classes - 1)), intercept / classes
+
+    def penalty(weights: Floats, bias: Floats) -> Slope:
+        outside = weights - np.diag(np.diag(weights))
+        return float(far * (outside**2).sum() + near * (bias**2).sum()), 2 * far * outside, 2 * near * bias
+
+    return penalty
+
+
+def _fit(
+    name: str,
+    features: Floats,
+    targets: Integers,
+    start: Floats,
+    max_iterations: int,
+    penalty: Callable[[Floats, Floats], Slope] | None = None,
+) -> _Fitted:
+    """Return W and b with the least mean NLL, plus `penalty`, by L-BFGS from W = `start` [K] or [K, K] and b = 0."""
+    # torch's softmax, products and L-BFGS take a fraction of numpy's and scipy's time; it is loaded for this alone
+    import torch
+
+    samples, classes = features.shape
+    given, labels = torch.from_numpy(np.ascontiguousarray(features)), torch.from_numpy(targets)[:, None]
+    share = torch.full(labels.shape, -1.0 / samples, dtype=torch.float64)
+    flat = torch.from_numpy(np.concatenate([start.ravel(), np.zeros(classes)]))
+    weights, bias = flat[:-classes].view(start.shape), flat[-classes:]
+    scaled, log_p = torch.empty_like(given), torch.empty_like(given)
+
+    def loss() -> float:
+        if start.ndim == 1:
+            torch.mul(given, weights, out=scaled).add_(bias)
+        else:
+            torch.addmm(bias, given, weights.T, out=scaled)
+        torch.log_softmax(scaled, dim=1, out=log_p)
+        value = -float(log_p.gather(1, labels).mean())
+        slope = log_p.exp_().div_(samples).scatter_add_(1, labels, share)
+        by_weights = torch.mul(slope, given, out=scaled).sum(0) if start.ndim == 1 else slope.T @ given
+        by_bias = slope.sum(0)
+        if penalty is not None:
+            added, of_weights, of_bias = penalty(weights.numpy(), bias.numpy())
+            value += added
+            by_weights += torch.from_numpy(of_weights)
+            by_bias += torch.from_numpy(of_bias)
+        flat.grad = torch.cat([by_weights.ravel(), by_bias])
+        return value
+
+    search = torch.optim.LBFGS(
+        [flat],
+        max_iter=max_iterations,
+        max_eval=4 * max_iterations,
+        history_size=20,
+        tolerance_grad=GRADIENT,
+        tolerance_change=TOLERANCE,
+        line_search_fn="strong_wolfe",
+    )
+    search.step(loss)
+    iterations = search.state[flat]["n_iter"]
+    return _reported(name, weights.numpy().copy(), bias.numpy().copy(), iterations, iterations < max_iterations)
+
+
+def _reported(name: str, weights: Floats, bias: Floats, iterations: int, converged: bool) -> _Fitted:
+    """Return what was fitted with the parameters that are reported of it."""
+    classes = len(bias)
+    diagonal = weights if weights.ndim == 1 else np.diag(weights)
+    parameters = {
+        "weight_min": float(diagonal.min()),
+        "weight_max": float(diagonal.max()),
+        "bias_range": float(np.ptp(bias)),
+        "iterations": float(iterations),
+        "converged": float(converged),
+    }
+    if weights.ndim == 2:
+        outside = weights - np.diag(diagonal)
+        parameters["off_diagonal"] = float(np.sqrt((outside**2).sum() / (classes * (classes - 1))))
+    return _Fitted(name, parameters, weights, bias)
