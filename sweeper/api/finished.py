@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.text.display import as_html, as_text
+from trainables.worker.trial_reports import NON_FINITE
 
 if TYPE_CHECKING:
     from sweeper.execution.runner import Outcome
@@ -33,6 +35,7 @@ class FinishedRun:
         report: the page.
         counts: trials by status.
         unfinished: how many trials a `resume` would continue with.
+        retriable: how many failed trials may end otherwise if retried; one that diverged diverges again.
     """
 
     def __init__(self, outcome: Outcome, output: str, timings: Timings) -> None:
@@ -44,6 +47,8 @@ class FinishedRun:
         self.report = ReportPage(paths.report)
         self.counts: dict[str, int] = dict(outcome.state.count())
         self.unfinished = len(outcome.state.unfinished())
+        failed = [trial for trial in outcome.state.trials.values() if trial.status == FAILED]
+        self.retriable = sum(trial.stop_kind != NON_FINITE for trial in failed)
 
     @property
     def complete(self) -> bool:
@@ -57,7 +62,7 @@ class FinishedRun:
         if self.outcome != "finished":
             total = sum(self.counts.values())
             lines.append(f'{self.outcome}: {self.unfinished} of {total} trials are unfinished; resume("{self.name}")')
-        elif self.counts["failed"]:
+        elif self.retriable:
             lines.append(f'resume("{self.name}", failed=True) retries failed trials')
         return Group(summary(self.results), Text(), Text(f"results  {self.folder}"), *map(Text, lines))
 

@@ -20,6 +20,7 @@ from sweeper.execution.choice import runs_here
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
 from sweeper.execution.exit_notice import last_words
+from sweeper.execution.interrupts import Interrupts
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
 from sweeper.execution.redirect_output import chatter_to
@@ -28,6 +29,7 @@ from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import SweepState
+from sweeper.monitoring.live import Progress
 from sweeper.notifications.notifier import Notifier
 from sweeper.planning.lane_notes import lane_notes
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
@@ -185,32 +187,61 @@ def _drive(
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = options.progress(terminal, state, schedule, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)
-        with progress, follower, notifier:
+        interrupts = Interrupts(progress.say)
+        with interrupts.listening(), progress, follower, notifier:
             outcome, reason = "finished", None
-            unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
             # Nothing may be left to do but to say so: the last driver died between the last report and the end.
+            unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
             driven = unfinished or state.outcome is None
             if driven:
-                parts = Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, notifier)
+                parts = Parts(
+                    sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, notifier, interrupts
+                )
                 driver = parts.run(options, server) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing
                 notes += [f"stopped: {reason}"] if reason else []
-            progress.stage("writing tables and report")
-            mirror.collect()
-            tables.close()
-            from sweeper.reporting import write_report  # at the start it would delay the first trial
-
-            write_report(paths.root)
-            options.timings.note("tables and report written")
-            mirror.complete(ended=not state.unfinished())
-            if driven:
-                notifier.ended(outcome, reason)
-            if options.tracking_uri is not None:
-                progress.stage("finishing MLflow logging")
-            notes += tables.notes + follower.wait(patience(time.monotonic() - started)) + notifier.wait()
-            options.timings.note("MLflow complete")
+            ending = _Ending(sweep, options, mirror, tables, follower, notifier, progress, started)
+            try:
+                with interrupts.skippable():
+                    notes += ending.write(state, (outcome, reason) if driven else None)
+            except KeyboardInterrupt:
+                notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What follows when the last trial has ended."""
+
+    sweep: Sweep
+    options: RunOptions
+    mirror: Mirror | SharedFolder
+    tables: ParquetSink
+    follower: MlflowFollower
+    notifier: Notifier
+    progress: Progress
+    started: float
+
+    def write(self, state: SweepState, ended: tuple[str, str | None] | None) -> list[str]:
+        """Write tables and report, notify of the end, and give MLflow a bounded time; return things to know."""
+        options = self.options
+        self.progress.stage("writing tables and report")
+        self.mirror.collect()
+        self.tables.close()
+        from sweeper.reporting import write_report  # at the start it would delay the first trial
+
+        write_report(self.sweep.paths.root)
+        options.timings.note("tables and report written")
+        self.mirror.complete(ended=not state.unfinished())
+        if ended is not None:
+            self.notifier.ended(*ended)
+        if options.tracking_uri is not None:
+            self.progress.stage("finishing MLflow logging")
+        waited = self.follower.wait(patience(time.monotonic() - self.started))
+        notes = self.tables.notes + waited + self.notifier.wait()
+        options.timings.note("MLflow complete")
+        return notes
 
 
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:

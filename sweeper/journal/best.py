@@ -7,6 +7,7 @@ way, in SQL.
 
 from __future__ import annotations
 
+import heapq
 import math
 from typing import TypeAlias
 
@@ -25,8 +26,13 @@ def best_trial(state: SweepState, mode: Mode) -> TrialState | None:
         state: of the sweep. Trials that failed are never the best, nor is one whose objective is not a number.
         mode: whether the objective should be small, `min`, or large, `max`.
     """
+    return next(iter(best_trials(state, mode, 1)), None)
+
+
+def best_trials(state: SweepState, mode: Mode, most: int) -> list[TrialState]:
+    """Return up to `most` trials, best first; those that can be the best at all."""
     ranks = [rank for trial in state.trials.values() if (rank := rank_of(trial, mode)) is not None]
-    return state.trials[-max(ranks)[2]] if ranks else None
+    return [state.trials[-rank[2]] for rank in heapq.nlargest(most, ranks)]
 
 
 def rank_of(trial: TrialState, mode: Mode) -> Rank | None:

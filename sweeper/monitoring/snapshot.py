@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from sweeper.journal.best import best_trial
+from sweeper.journal.best import best_trials
 from sweeper.journal.state import ENDED, RUNNING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
+
+LEADERS = 3
+"""Best trials that a live view names."""
 
 
 @dataclass
@@ -18,7 +21,7 @@ class Snapshot:
         counts: trials by status.
         rungs: rung → how many trials passed it and how many were stopped there.
         towards: rung → how many running trials it is the next one of.
-        best: the best trial, see `sweeper.journal.best`.
+        leaders: the LEADERS best trials, best first.
         epochs, epochs_expected: trained by this driver, and what it will have trained in all if the rest goes alike.
         seconds: since this driver began.
     """
@@ -26,10 +29,15 @@ class Snapshot:
     counts: dict[str, int]
     rungs: dict[int, tuple[int, int]]
     towards: dict[int, int]
-    best: TrialState | None
+    leaders: list[TrialState]
     epochs: float
     epochs_expected: float
     seconds: float
+
+    @property
+    def best(self) -> TrialState | None:
+        """The best trial, see `sweeper.journal.best`."""
+        return self.leaders[0] if self.leaders else None
 
     @property
     def share(self) -> float:
@@ -65,10 +73,10 @@ def snapshot(state: SweepState, schedule: Scheduler, *, seconds: float, epochs_b
     }
     last = schedule.rungs[-1]
     heading = Counter(next((r for r in schedule.rungs if r > t.epochs), last) for t in trials if t.status == RUNNING)
-    best = best_trial(state, schedule.mode)
+    leaders = best_trials(state, schedule.mode, LEADERS)
     done = sum(t.epochs_trained for t in trials)
     ended = [t for t in trials if t.status in ENDED]
     mean = sum(t.epochs for t in ended) / len(ended) if ended else float(schedule.max_epochs)
     expected = done + sum(max(0.0, mean - t.epochs_trained) for t in trials if t.status not in ENDED)
     towards = {rung: heading[rung] for rung in schedule.rungs}
-    return Snapshot(state.count(), rungs, towards, best, done - epochs_before, expected - epochs_before, seconds)
+    return Snapshot(state.count(), rungs, towards, leaders, done - epochs_before, expected - epochs_before, seconds)

@@ -118,3 +118,28 @@ def test_on_a_terminal_a_table_with_rungs_counts_and_the_best():
     text = stream.getvalue()
     for part in ("rung 3", "rung 9", "rung 27", "promoted", "stopped", "1 failed", "configuration 0", "val_nll 0.3000"):
         assert part in text, part
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_names_the_three_best_and_fits(width):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=width, height=30)
+    state = _state(*({"status": "running", "epochs": 4, "objective": 0.2 + index} for index in range(5)))
+    progress = Progress(console, state, HALVING, lambda index: f"number {index} " + "long " * 40, clock=lambda: 7.0)
+    progress.stage("running")
+    console.print(progress._render())
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    named = [line for line in lines if "val_nll" in line]
+    assert [line.partition("after")[0].split()[-1] for line in named] == ["0.2000", "1.2000", "2.2000"]
+    assert named[0].startswith("best so far val_nll 0.2000 after 4 epochs: c00000")
+
+
+def test_what_is_said_is_shown_while_tables_are_written():
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=80, height=30)
+    progress = Progress(console, _sweep(), HALVING, str, clock=lambda: 7.0)
+    progress.stage("writing tables and report")
+    progress.say("press Ctrl-C again")
+    console.print(progress._render())
+    assert "writing tables and report …" in stream.getvalue() and "press Ctrl-C again" in stream.getvalue()
