@@ -18,13 +18,13 @@ from sweeper.execution.controllers.base import Controller, Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
 from sweeper.execution.controllers.capacity import PENDING_TRIALS, CapacityWatch, ClusterView
 from sweeper.execution.controllers.gpu_shares import CardShares
+from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.controllers.priority import Peers
 from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.execution.early_imports import FOR_THE_END, import_meanwhile
-from sweeper.execution.interrupts import Interrupts
 from sweeper.execution.local.executor import execute, this_machine
 from sweeper.execution.local.processes import ForkServer
 from sweeper.execution.options import RunOptions

@@ -18,9 +18,9 @@ from sweeper.execution.amendments import amend
 from sweeper.execution.assembly import Parts
 from sweeper.execution.choice import runs_here
 from sweeper.execution.controllers.budget import WorkingTime
+from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
 from sweeper.execution.exit_notice import last_words
-from sweeper.execution.interrupts import Interrupts
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
 from sweeper.execution.redirect_output import chatter_to

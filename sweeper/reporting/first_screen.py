@@ -106,8 +106,8 @@ def heading(found: Matrix) -> str:
     return f"Best {shown}{after}, by loss and network"
 
 
-def legend(found: Matrix) -> str:
-    """Return how to read the matrix."""
+def legend(found: Matrix, *, starred: bool = True) -> str:
+    """Return how to read the matrix; with `starred`, what a star behind a value means, too."""
     stopped = any(
         not cell.state.startswith("best")
         for place in found.slices
@@ -117,5 +117,5 @@ def legend(found: Matrix) -> str:
     )
     known = any(noise is not None for noise in found.decides.noise.values())
     parts = [f"≈ no worse than the best. {CAUTION}" if known else "One replicate each: differences cannot be judged."]
-    parts += ["* stopped early."] if stopped else []
+    parts += ["* stopped early."] if stopped and starred else []
     return " ".join(parts)

@@ -19,9 +19,9 @@ from typing import cast
 import psutil
 
 from sweeper.execution.controllers.capacity import ClusterView
+from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
-from sweeper.execution.interrupts import Interrupts
 from sweeper.execution.local.processes import ForkServer, TrialProcess
 from trainables.worker.local_process import Died, Opening, Reports
 

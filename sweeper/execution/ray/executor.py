@@ -25,9 +25,9 @@ from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import Failure, classify
-from sweeper.execution.interrupts import Interrupts
 from sweeper.execution.ray.memory_kills import memory_kills_end_trials
 from sweeper.monitoring.notebook import in_notebook
 from trainables.files.scratch import Scratch

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from sweeper.execution.interrupts import ACKNOWLEDGED, HURRIED
+from sweeper.execution.controllers.interrupts import ACKNOWLEDGED, HURRIED
 from sweeper.execution.local.executor import THRESHOLD_VARIABLE, this_machine, usable_cores
 from sweeper.execution.runner import RunOptions, resume_sweep, run_sweep
 from sweeper.journal.records import Record, Reported

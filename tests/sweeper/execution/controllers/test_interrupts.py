@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sweeper.execution.interrupts import ACKNOWLEDGED, HURRIED, Interrupts
+from sweeper.execution.controllers.interrupts import ACKNOWLEDGED, HURRIED, Interrupts
 
 
 def press() -> None:
