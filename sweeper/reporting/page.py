@@ -88,8 +88,8 @@ def template(name: str) -> jinja2.Template:
         loader=jinja2.FunctionLoader(lambda each: files.joinpath(each).read_text("utf-8")),
     )
     environment.filters |= {"pretty": pretty, "json": json_text}
-    environment.globals |= {"colour": colour, "symbol": symbol, "data_script": data_script}
-    environment.globals |= {"grid": grid, "heading": heading, "legend": legend}
+    environment.globals.update(colour=colour, symbol=symbol, data_script=data_script)
+    environment.globals.update(grid=grid, heading=heading, legend=legend)
     return environment.get_template(name)
 
 

@@ -11,9 +11,6 @@ from sweeper.space.registries import Registries, installed_registries
 from trainables.registry import Component, Registry
 from trainables.registry.nearest import did_you_mean
 
-PARTS = ("dataset", "loss", "architecture", "optimizer")
-"""What the path of a value begins with: `loss.gamma`, `dataset.label_noise`."""
-
 
 @dataclass(frozen=True)
 class Wishes:
@@ -71,14 +68,18 @@ def _chosen(registry: Registry, names: Sequence[str]) -> list[Component | str]:
 
 
 def _text(wishes: Wishes, named: Mapping[str, Sequence[Component]]) -> str:
-    rungs = max(1, wishes.epochs // 9)
+    grace = max(1, wishes.epochs // 9)
+    early = f"{{name: asha, max_epochs: {wishes.epochs}, grace_epochs: {grace}, reduction_factor: 3}}"
+    whole = f"{{name: none, max_epochs: {wishes.epochs}}}"
+    # A grid asks about each of its points; trials on other data are not to be compared at rungs.
+    scheduler = f"{whole}  # or {early}" if wishes.values else f"{early}  # or {whole}"
+    scheduler += ": asha stops hopeless trials early, none trains all to the end"
     lines = [
         "# Check this file with `sweeper validate FILE`; estimate time with `sweeper plan FILE`; `sweeper run FILE`.",
         f"dataset: {_component(named['dataset'][0], 'dataset', wishes.values)}",
         *_others(named["dataset"][0], "dataset", wishes.values),
         f"objective: {{metric: {wishes.objective}}}  # any val_… metric: val_nll, val_ece, val_refinement_nll …",
-        f"scheduler: {{name: asha, max_epochs: {wishes.epochs}, grace_epochs: {rungs}, reduction_factor: 3}}"
-        "  # name: none trains every trial to the end; within: [architecture, loss] compares within strata",
+        f"scheduler: {scheduler}",
         f"samples: {wishes.samples}  # configurations drawn for each grid point; a grid is tried in full with 1",
         f"replicates: {wishes.replicates}  # seeds of each configuration; two or more give intervals",
         "seed: 0",

@@ -96,8 +96,8 @@ def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Pa
     failed = {row["trial"]: row["error"] for row in rows_of(quickstart_folder, "trials") if row["status"] == "failed"}
     (line,) = failure_lines(Results(quickstart_folder))
     first = min(failed)
-    others = "1 other" if len(failed) == 2 else f"{len(failed) - 1} others"
-    assert line == f"failed: {first} and {others}: {failed[first]}", "they differ in the epoch alone"
+    others = {1: "", 2: " and 1 other"}.get(len(failed), f" and {len(failed) - 1} others")
+    assert line == f"failed: {first}{others}: {failed[first]}", "they differ in the epoch alone"
     assert line in " ".join(printed(quickstart_folder).split())
 
 

@@ -69,7 +69,8 @@ def test_trials_train_on_their_data_and_equal_those_of_a_sweep_on_it_alone(tmp_p
     assert both.outcome == "finished" and not both.state.count()["failed"]
     results = load(both.sweep.paths.root)
     assert varying_columns(results) == ("config_loss_name", "config_dataset_label_noise")
-    rows = results.rows("SELECT trial, seed, train_loss FROM epochs JOIN trials USING (trial, replicate) WHERE epoch = 2")
+    joined = "epochs JOIN trials USING (trial, replicate)"
+    rows = results.rows(f"SELECT trial, seed, train_loss FROM {joined} WHERE epoch = 2")
     assert len(rows) == 4
     for row in rows:
         values = both.sweep.configurations[configuration_index(row["trial"])]
