@@ -94,7 +94,9 @@ def finish(done: FinishedRun, timings: bool = False) -> None:
     say: Callable[[str], None] = typer.echo
     store = place_of(done.output, DRIVING).store
     if store is None:
-        say(f"\nresults  {_short(done.folder)}\nreport   {_short(done.report.path)}")
+        say(f"\nresults  {_short(done.folder)}")
+        if done.report.path.exists():  # a second Ctrl-C leaves none
+            say(f"report   {_short(done.report.path)}")
     else:
         say(f"\nresults  {store.child(done.name).uri}")
     for note in done.notes:

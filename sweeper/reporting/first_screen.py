@@ -95,7 +95,9 @@ def terminal(found: Answers) -> RenderableType:
         parts += [MatrixTable(found.matrix, place) for place in found.matrix.slices]
         parts += [Text(legend(found.matrix), style="dim"), Text()]
     for question, sentence in found.answers:
-        parts.append(Text.assemble((f"{question}: ", "bold"), sentence))
+        # A γ for each loss and network: each on a line of its own.
+        lines = sentence.replace("; ", "\n  ") if question.startswith("Which") else sentence
+        parts.append(Text.assemble((f"{question}: ", "bold"), lines))
     return Group(*parts)
 
 

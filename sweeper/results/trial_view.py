@@ -22,7 +22,7 @@ METRICS = ("accuracy", "balanced_accuracy", "nll", "refinement_nll", "brier", "e
 CURVATURE = ("lambda_max", "trace")
 SPLITS = ("val", "test")
 
-MOST_EVALUATIONS = 4
+MOST_EVALUATIONS = 3
 """Columns of metrics: the last evaluations on validation data, and the one on test data."""
 
 MOST_FILES = 8
@@ -130,7 +130,7 @@ def metrics(results: Results, trial: str) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("mean ± sd", no_wrap=True)
     for split, epoch in shown:
-        table.add_column(f"{label(split)}, epoch {epoch}", justify="right", no_wrap=True)
+        table.add_column(f"{split}, epoch {epoch}", justify="right", no_wrap=True)
     for column in columns:
         cells = [by_key.get(key, {}) for key in shown]
         if any(float_or_none(cell, column) is not None for cell in cells):

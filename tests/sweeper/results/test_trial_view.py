@@ -35,7 +35,7 @@ def test_a_finished_trial_on_one_screen(quickstart_folder: Path) -> None:
     for _, rows in last.groupby("split"):
         assert f"{rows['nll'].mean():.3f}"[:4] in text
     assert "post-hoc, test data" in text and "uncalibrated" in text and "temperature" in text
-    assert "validation, epoch 3" in text and "validation, epoch 27" in text and "test, epoch 27" in text
+    assert "val, epoch 9" in text and "val, epoch 27" in text and "test, epoch 27" in text and "…" not in text
 
 
 def test_a_failed_trial_says_why(quickstart_folder: Path) -> None:
