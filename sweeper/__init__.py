@@ -37,7 +37,7 @@ __all__ = [*COMMANDS, "SweeperError", "results"]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

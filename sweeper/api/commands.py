@@ -24,8 +24,6 @@ from sweeper.text.display import Shown
 from trainables.worker.object_store import is_store_address
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from sweeper.analysis.claims.base import Verdict
     from sweeper.analysis.comparison.compare import Comparison
     from sweeper.analysis.predictive.conformal import Conformal
@@ -34,7 +32,9 @@ if TYPE_CHECKING:
     from sweeper.analysis.replay.replaying import Kept
     from sweeper.monitoring.live import Progress
     from sweeper.monitoring.notebook import NotebookProgress
+    from sweeper.monitoring.status import SweepStatus
     from sweeper.planning.plan import Plan
+    from sweeper.remote.cluster import RemoteSweep
 
 Settings = Mapping[str, object] | Sequence[str] | None
 """Overrides: `{"scheduler.max_epochs": 9}`, or `key=value` texts as for `--set`."""
@@ -185,21 +185,26 @@ def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown
     return Shown(planned, planned)
 
 
-def status(name: str | None = None, *, output: str | Path | None = None, address: str | None = None) -> Shown[Table]:
-    """Show the progress of all sweeps, or of one; like `sweeper status`. Raises SweeperError."""
-    from sweeper.monitoring.status import status_table
+def status(
+    name: str | None = None, *, output: str | Path | None = None, address: str | None = None
+) -> Shown[list[SweepStatus]] | Shown[list[RemoteSweep]]:
+    """Show the progress of all sweeps, or of one; like `sweeper status`. Raises SweeperError.
+
+    `value` has one object per sweep: `SweepStatus`, or with an address `RemoteSweep`.
+    """
+    from sweeper.monitoring.status import status_of, statuses_table
     from sweeper.storage.places import local_copies
 
     if address is not None:
         from sweeper.remote.status import sweeps_table
 
         cluster = connect(address)
-        found = sweeps_table(cluster.sweeps() if name is None else [cluster.sweep(name)], cluster.logs)
-        return Shown(found, found)
+        sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
+        return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
     place = _output(output)
     own, folder = here(name, place, tables=False) if name is not None else (None, local_copies(place))
-    table = status_table(folder, own)
-    return Shown(table, table)
+    found = status_of(folder, own)
+    return Shown(found, statuses_table(found))
 
 
 def stop(name: str, *, output: str | Path | None = None) -> str:
@@ -209,12 +214,31 @@ def stop(name: str, *, output: str | Path | None = None) -> str:
     return ask_to_stop(name, _output(output))
 
 
-def report(name: str, *, output: str | Path | None = None, address: str | None = None) -> ReportPage:
-    """Rewrite a sweep's `report.html` and return its path; like `sweeper report`. Raises SweeperError."""
+def report(
+    name: str, more: Sequence[str] = (), *, output: str | Path | None = None, address: str | None = None
+) -> ReportPage:
+    """Rewrite a sweep's `report.html` and return its path; like `sweeper report`.
+
+    Args:
+        name: of the sweep.
+        more: further sweeps: then one page of all is written beside their folders.
+        output: directory or store of the sweeps.
+        address: of a Ray cluster that knows the sweep.
+
+    Raises:
+        SweeperError: there is no such sweep, or it was named twice.
+    """
     from sweeper.reporting import write_report
     from sweeper.storage.lookup import find_sweep
     from sweeper.storage.places import publish
 
+    if more:
+        from sweeper.reporting.several import write_several
+        from sweeper.results import load
+
+        names, folder = all_here([name, *more], _output(output), address)
+        members = [load(each, folder) for each in names]
+        return ReportPage(write_several(members, folder / f"report-{'-'.join(each.name for each in members)}.html"))
     name, place = remote_output(name, _output(output), address)
     page = write_report(find_sweep(*here(name, place)).root)
     publish(name, place)

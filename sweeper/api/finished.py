@@ -34,6 +34,7 @@ class FinishedRun:
         report: the page.
         counts: trials by status.
         unfinished: how many trials a `resume` would continue with.
+        retriable: how many failed trials may end otherwise if retried; one that diverged diverges again.
     """
 
     def __init__(self, outcome: Outcome | Settled, output: str, timings: Timings) -> None:
@@ -44,7 +45,7 @@ class FinishedRun:
         self.results = Results(paths.root)
         self.report = ReportPage(paths.report)
         self.counts: dict[str, int] = dict(outcome.counts)
-        self.unfinished = outcome.unfinished
+        self.unfinished, self.retriable = outcome.unfinished, outcome.retriable
 
     @property
     def complete(self) -> bool:
@@ -58,7 +59,7 @@ class FinishedRun:
         if self.outcome != "finished":
             total = sum(self.counts.values())
             lines.append(f'{self.outcome}: {self.unfinished} of {total} trials are unfinished; resume("{self.name}")')
-        elif self.counts["failed"]:
+        elif self.retriable:
             lines.append(f'resume("{self.name}", failed=True) retries failed trials')
         return Group(summary(self.results), Text(), Text(f"results  {self.folder}"), *map(Text, lines))
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from sweeper.cli.common import RESULTS, Name, Output, Trust, show
-from sweeper.cli.completion import complete_sweep
+from sweeper.cli.completion import complete_format, complete_method, complete_sweep
 from sweeper.remote.reach import all_here, here
 
 commands = typer.Typer()
@@ -130,6 +130,7 @@ def recalibrate(
             "-m",
             help="Post-hoc method to fit (see `sweeper spaces --posthoc`); repeatable.",
             show_default="none",
+            autocompletion=complete_method,
         ),
     ] = None,
     option: Annotated[
@@ -176,7 +177,10 @@ def focal_map(
         list[float] | None, typer.Option(help="γ of the focal map; repeatable.", show_default="those of the papers")
     ] = None,
     classes: Annotated[int | None, typer.Option(help="Number of classes.", show_default="those of the papers")] = None,
-    kind: Annotated[str, typer.Option("--format", help="Output format: table, json, csv or parquet.")] = "table",
+    kind: Annotated[
+        str,
+        typer.Option("--format", help="Output format: table, json, csv or parquet.", autocompletion=complete_format),
+    ] = "table",
     picture: Annotated[
         Path | None, typer.Option(help="Also write the figure to this HTML file.", show_default="none")
     ] = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, RenderableType
 
-from sweeper.cli.completion import complete_space, complete_sweep
+from sweeper.cli.completion import complete_setting, complete_space, complete_sweep
 from sweeper.core.executors import Executor
 
 if TYPE_CHECKING:
@@ -24,6 +24,15 @@ Output = Annotated[
 ]
 Space = Annotated[
     str, typer.Argument(help="Search space file, or the name of a shipped one.", autocompletion=complete_space)
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Override a key of the search space, e.g. seed=1; repeatable.",
+        metavar="KEY=VALUE",
+        autocompletion=complete_setting,
+    ),
 ]
 Name = Annotated[str, typer.Argument(help="Name of the sweep, or path of its results.", autocompletion=complete_sweep)]
 Tracking = Annotated[
@@ -71,11 +80,15 @@ Timed = Annotated[bool, typer.Option("--timings", help="Print how long each phas
 RESULTS = "results"
 
 
-def show(content: RenderableType) -> None:
-    """Print a table or text in the width of the terminal, or in 140 columns elsewhere."""
+PLAIN_WIDTH = 100
+"""Columns of listings outside a terminal."""
+
+
+def show(content: RenderableType, width: int = 140) -> None:
+    """Print a table or text in the width of the terminal, or in `width` columns elsewhere."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 140
+        console.width = width
     console.print(content)
 
 
@@ -83,16 +96,22 @@ def finish(done: FinishedRun, timings: bool = False) -> None:
     """Print a run's summary, the paths of its results, and the next commands, ready to paste; timings on request."""
     from sweeper.reporting.summary import summary
     from sweeper.storage.places import DRIVING, place_of
+    from sweeper.text.labels import plural
 
     show(summary(done.results))
     say: Callable[[str], None] = typer.echo
     store = place_of(done.output, DRIVING).store
     if store is None:
-        say(f"\nresults  {_short(done.folder)}\nreport   {_short(done.report.path)}")
+        say(f"\nresults  {_short(done.folder)}")
+        if done.report.path.exists():  # a second Ctrl-C leaves none
+            say(f"report   {_short(done.report.path)}")
     else:
         say(f"\nresults  {store.child(done.name).uri}")
     for note in done.notes:
         say(f"note     {note}")
+    if done.counts["failed"] > done.retriable:
+        diverged = plural(done.counts["failed"] - done.retriable, "failed trial")
+        say(f"note     {diverged} diverged and would again: retries use the same random numbers")
     where = "" if done.output == RESULTS else f" --output {done.output}"
     next_commands = [
         f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '
@@ -102,7 +121,7 @@ def finish(done: FinishedRun, timings: bool = False) -> None:
     if done.outcome != "finished":
         say(f"\n{done.outcome}: {done.unfinished} of {sum(done.counts.values())} trials are unfinished")
         next_commands.insert(0, f"sweeper resume {done.name}{where}")
-    elif done.counts["failed"]:
+    elif done.retriable:
         next_commands.insert(0, f"sweeper resume {done.name}{where} --failed")
     say("\nnext")
     for command in next_commands:

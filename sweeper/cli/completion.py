@@ -32,3 +32,28 @@ def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
 
 def _literally(text: str) -> str:
     return "".join(f"[{character}]" if character in "*?[" else character for character in text)
+
+
+def complete_format(incomplete: str) -> list[str]:
+    """Return the output formats of rows."""
+    from sweeper.text.tables import FORMATS
+
+    return [name for name in FORMATS if name.startswith(incomplete)]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Return the post-hoc methods whose names begin with `incomplete`."""
+    from trainables.posthoc import POSTHOC
+
+    return sorted(name for name in POSTHOC if name.startswith(incomplete))
+
+
+def complete_setting(context: typer.Context, incomplete: str) -> list[str]:
+    """Return `key=` for each key of the search space that begins with `incomplete`; names of components as values."""
+    from sweeper.space.keys import keys_of, values_of
+
+    key, equals, begun = incomplete.partition("=")
+    space = context.params.get("space")
+    if equals:
+        return [f"{key}={value}" for value in values_of(key) if value.startswith(begun)]
+    return [f"{name}=" for name in keys_of(space) if name.startswith(incomplete)]

@@ -12,10 +12,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sweeper.cli import analysis, predictive, reading, remote, status, surroundings, sweeps
+from sweeper.cli import analysis, housekeeping, predictive, reading, remote, status, surroundings, sweeps
 from sweeper.cli.common import DONE
 from sweeper.core.errors import SweeperError
 from trainables.worker.object_store import StoreError
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a docstring, for the list of commands."""
+    return text.strip().split("\n")[0].partition(". ")[0].removesuffix(".") + "."
+
 
 app = typer.Typer(
     name="sweeper",
@@ -23,8 +29,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
 )
-for group in (sweeps, status, reading, analysis, predictive, surroundings, remote):
+for group in (sweeps, status, reading, analysis, predictive, housekeeping, surroundings, remote):
+    for command in group.commands.registered_commands:
+        # In full: a list of commands would cut it at 45 characters.
+        command.short_help = first_sentence(command.callback.__doc__ or "")
     app.add_typer(group.commands)
 
 

@@ -1,14 +1,15 @@
-"""The commands that show results: `results`, `report`, and MLflow's `sync` and `ui`."""
+"""The commands that show results: `results`, `show`, `report`, and MLflow's `sync` and `ui`."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sweeper.cli.common import RESULTS, Name, Output, Tracking
-from sweeper.cli.completion import complete_sweep
+from sweeper.cli.common import PLAIN_WIDTH, RESULTS, Name, Output, Tracking, show
+from sweeper.cli.completion import complete_format, complete_sweep
 from sweeper.cli.remote import ClusterAddress
 from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import all_here, here, local_tracking
@@ -24,31 +25,73 @@ def results(
     sql: Annotated[
         str | None, typer.Option(help="SQL query over the tables and the view `final`.", show_default="the best trials")
     ] = None,
-    form: Annotated[str, typer.Option("--format", "-f", help="Output format: table, json, csv or parquet.")] = "table",
+    everything: Annotated[bool, typer.Option("--all", help="Print all trials, not the best ten.")] = False,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Columns to print, e.g. test_nll,loss_gamma; repeatable.",
+            show_default="the summary's",
+            metavar="NAMES",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="Column to sort by; -NAME for the largest first.", show_default="best first", metavar="NAME"),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", "-f", help="Output format: table, json, csv or parquet.", autocompletion=complete_format
+        ),
+    ] = "table",
     output: Output = RESULTS,
     address: ClusterAddress = None,
 ) -> None:
-    """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source."""
-    from sweeper.reporting.summary import best_trials_sql, with_headings
+    """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
+
+    A table holds the best ten trials; json, csv and parquet hold all, unrounded.
+    """
     from sweeper.results import load
+    from sweeper.results.leaderboard import leaderboard
+    from sweeper.results.listing import best_trials, listed
     from sweeper.results.multi_sweep import load_several
+    from sweeper.text.labels import plural
     from sweeper.text.tables import format_table
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")
+    if sql is not None and (everything or columns or sort is not None):
+        raise SweeperError("--sql excludes --all, --columns and --sort", "write them into the query")
     names, folder = all_here(names, output, address)
     found = load(names[0], folder) if len(names) == 1 else load_several(names, folder)
-    if sql is None:
-        single = load(names[0], folder)
-        table = found.sql(best_trials_sql(single))
-        table = with_headings(table, single) if form == "table" else table
-    else:
-        table = found.sql(sql)
-    text = format_table(table, form)
+    if sql is None and form == "table":
+        board = leaderboard(load(names[0], folder))
+        table = listed(board, columns or (), sort, everything=everything)
+        show(table, PLAIN_WIDTH)
+        if len(table.rows) < len(board.rows):
+            typer.echo(f"{len(table.rows)} of {plural(len(board.rows), 'trial')}; --all prints every one", err=True)
+        return
+    rows = found.sql(sql) if sql is not None else best_trials(load(names[0], folder), columns or (), sort)
+    text = format_table(rows, form)
     if isinstance(text, bytes):
         sys.stdout.buffer.write(text)
     else:
         typer.echo(text)
+
+
+@commands.command("show")
+def show_trial(
+    name: Name,
+    trial: Annotated[str, typer.Argument(help="Trial, e.g. c00039, or its number.", show_default=False)],
+    output: Output = RESULTS,
+    address: ClusterAddress = None,
+) -> None:
+    """Show one trial: configuration, rungs and decisions, metrics with intervals, files."""
+    from sweeper.results import load
+    from sweeper.results.trial_view import trial_view
+
+    names, folder = all_here([name], output, address)
+    show(trial_view(load(names[0], folder), trial), PLAIN_WIDTH)
 
 
 @commands.command()
@@ -59,16 +102,21 @@ def report(
             help="Name or path of the sweep. [default with --table: all sweeps]", autocompletion=complete_sweep
         ),
     ] = None,
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(help="Further sweeps, for one page of all.", show_default="none", autocompletion=complete_sweep),
+    ] = None,
     table: Annotated[
         str | None, typer.Option(help="Table of a paper to fill in from sweeps, e.g. mukhoti-1.", show_default="none")
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", "-f", help="Format of --table: markdown, latex or csv.")
-    ] = "markdown",
+        str | None,
+        typer.Option("--format", "-f", help="Format of --table: markdown, latex or csv.", show_default="markdown"),
+    ] = None,
     output: Output = RESULTS,
     address: ClusterAddress = None,
 ) -> None:
-    """Rewrite a sweep's report.html, or print a paper's table next to the sweeps' numbers (--table)."""
+    """Rewrite a sweep's report.html, put several sweeps on one page, or print a paper's table (--table)."""
     from sweeper.api import commands
     from sweeper.results import load, sweep_names
 
@@ -76,12 +124,15 @@ def report(
         from sweeper.analysis.papers.table_formats import format_paper_table
         from sweeper.analysis.papers.tables import paper_table
 
-        places = [here(name, output)] if name is not None else [(found, output) for found in sweep_names(output)]
-        typer.echo(format_paper_table(paper_table(table, [load(*place) for place in places]), form))
+        named = [name, *(more or ())] if name is not None else []
+        places = [here(each, output) for each in named] or [(found, Path(output)) for found in sweep_names(output)]
+        typer.echo(format_paper_table(paper_table(table, [load(*place) for place in places]), form or "markdown"))
         return
+    if form is not None:
+        raise SweeperError(f"--format {form} is for --table", "add --table mukhoti-1, or leave --format out")
     if name is None:
         raise SweeperError("no sweep was named", "give a name, or --table to fill in a paper's table")
-    typer.echo(commands.report(name, output=output, address=address))
+    typer.echo(commands.report(name, more or (), output=output, address=address))
 
 
 @commands.command()
@@ -98,7 +149,7 @@ def sync(name: Name, output: Output = RESULTS, tracking_uri: Tracking = None) ->
 def ui(
     output: Output = RESULTS,
     tracking_uri: Tracking = None,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
 ) -> None:
     """Browse sweeps in MLflow. It listens on this machine only (127.0.0.1)."""
     from sweeper.storage.places import READING, place_of

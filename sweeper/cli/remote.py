@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeper.cli.common import AllowNotify, Space, WaitForNodes
+from sweeper.cli.common import AllowNotify, Settings, Space, WaitForNodes
 from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import connect
 
@@ -42,9 +42,7 @@ def submit(
             "--output", "-o", envvar="SWEEPER_OUTPUT", help="Where results go: s3://…, gs://…, or a shared directory."
         ),
     ],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of the search space, e.g. seed=1; repeatable.")
-    ] = None,
+    settings: Settings = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the sweep.", show_default="the file's name, numbered")
     ] = None,

@@ -20,6 +20,7 @@ from sweeper.cli.common import (
     Output,
     Rehearse,
     RunsOn,
+    Settings,
     Space,
     Timed,
     Tracking,
@@ -40,9 +41,7 @@ commands = typer.Typer()
 @commands.command()
 def run(
     space: Space,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of the search space, e.g. seed=1; repeatable.")
-    ] = None,
+    settings: Settings = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the sweep.", show_default="the file's name, numbered")
     ] = None,
@@ -146,9 +145,7 @@ def resume(
 @commands.command()
 def plan(
     space: Space,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of the search space, e.g. samples=96; repeatable.")
-    ] = None,
+    settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     rehearse: Rehearse = False,
     cluster: Annotated[
@@ -172,6 +169,8 @@ def plan(
         typer.echo(json.dumps(planned.to_dict(), indent=2))
     else:
         show(planned)
+    if planned.obstacle:
+        raise SweeperError(f"the sweep cannot start here: {planned.obstacle}")
 
 
 def _plan_on_cluster(spec: SweepSpec, cluster: Path, prices: Path | None, as_json: bool) -> None:

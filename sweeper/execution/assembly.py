@@ -18,6 +18,7 @@ from sweeper.execution.controllers.base import Controller, Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
 from sweeper.execution.controllers.capacity import PENDING_TRIALS, CapacityWatch, ClusterView
 from sweeper.execution.controllers.gpu_shares import CardShares
+from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.controllers.priority import Peers
 from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.driver import Driver
@@ -36,7 +37,7 @@ from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.prometheus import METRICS, MetricsSink, Publish
 from sweeper.notifications.notifier import Notifier
-from sweeper.planning.preparation import dataset_facts
+from sweeper.planning.preparation import data_keys, dataset_facts
 from sweeper.planning.prices import price_from
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
@@ -68,6 +69,7 @@ class Parts:
     worked: WorkingTime
     spending: Spending
     notifier: Notifier
+    interrupts: Interrupts
 
     def run(self, options: RunOptions, server: ForkServer | None) -> Driver:
         """Run the unfinished trials, in processes that `server` forks or on Ray; the sweep is not closed yet."""
@@ -78,12 +80,13 @@ class Parts:
         resources, slots = share_out(self.sweep.spec.resources, this_machine(options.cpus))
         prepare(None)  # a searcher imports Ray
         settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
-        settings["data_key"] = content_key(self.dataset)
+        settings |= {"data_key": content_key(self.dataset), "data_keys": data_keys(self.sweep.spec)}
         driver = self._driver(slots, None, options, [self._budget(resources)])
         self._begin(driver, options)
         with _stopped_by_signal(driver):
             idle = functools.partial(import_meanwhile, *FOR_THE_END)
-            execute(driver, settings, server, slots=slots, log=self.sweep.paths.log, winding_down=idle)
+            log = self.sweep.paths.log
+            execute(driver, settings, server, slots=slots, log=log, winding_down=idle, interrupts=self.interrupts)
         return driver
 
     def _run_on_ray(self, options: RunOptions) -> Driver:
@@ -101,7 +104,7 @@ class Parts:
             cluster = replace(look_at_cluster(), autoscales=False) if options.address is None else look_at_cluster()
             resources, slots = share_out(self.sweep.spec.resources, cluster)
             settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
-            settings["data_key"] = content_key(self.dataset)
+            settings |= {"data_key": content_key(self.dataset), "data_keys": data_keys(self.sweep.spec)}
             if self.sweep.spec.resources.gpu == "auto" and resources["gpu"]:
                 self.progress.stage("measuring how much GPU memory the networks need")
             with card_probe(settings, resources["cpu"]) as probe:
@@ -126,7 +129,7 @@ class Parts:
             if cluster.autoscales:
                 watch.see(cluster)
             with _stopped_by_signal(driver):
-                execute_on_ray(driver, settings, resources=resources, pending=slots)
+                execute_on_ray(driver, settings, resources=resources, pending=slots, interrupts=self.interrupts)
             if options.address:
                 metrics.publish(running=False)
                 peers.leave()
@@ -278,7 +281,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
 
 @contextmanager
 def _stopped_by_signal(driver: Driver) -> Iterator[None]:
-    """Let SIGTERM ask the sweep to stop; Tune itself ends cleanly on SIGINT."""
+    """Let SIGTERM ask the sweep to stop; `Interrupts` does the same for Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -24,6 +24,7 @@ from sweeper.execution.amendments import amend, check_trials, check_unchanged
 from sweeper.execution.assembly import Parts
 from sweeper.execution.choice import check_can_start, runs_here
 from sweeper.execution.controllers.budget import WorkingTime
+from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.damage import discard_damaged, refuse_lost_journal, remove_checkpoints_ahead
 from sweeper.execution.exit_notice import last_words
 from sweeper.execution.local.processes import ForkServer, early_server
@@ -35,7 +36,8 @@ from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.spending import Spending
-from sweeper.journal.state import SweepState
+from sweeper.journal.state import FAILED, SweepState
+from sweeper.monitoring.live import Progress
 from sweeper.notifications.notifier import Notifier
 from sweeper.planning.lane_notes import lane_notes
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
@@ -67,6 +69,7 @@ from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.training.acceleration import TrainingSettings
 from trainables.worker.object_store import StoreError
+from trainables.worker.trial_reports import NON_FINITE
 
 __all__ = ["Outcome", "RunOptions", "resume_sweep", "run_sweep"]
 
@@ -103,6 +106,15 @@ class Outcome:
     def unfinished(self) -> int:
         """How many trials a resume would continue with."""
         return len(self.state.unfinished())
+
+    @property
+    def retriable(self) -> int:
+        """How many failed trials may end otherwise if retried; one that diverged diverges again."""
+        return _retriable(self.state)
+
+
+def _retriable(state: SweepState) -> int:
+    return sum(trial.stop_kind != NON_FINITE for trial in state.trials.values() if trial.status == FAILED)
 
 
 def run_sweep(
@@ -264,33 +276,26 @@ def _drive(
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = options.progress(terminal, state, schedule, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)
-        with progress, follower, notifier:
+        interrupts = Interrupts(progress.say)
+        with interrupts.listening(), progress, follower, notifier:
             outcome, reason = "finished", None
-            unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
             # Nothing may be left to do but to say so: the last driver died between the last report and the end.
+            unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
             driven = unfinished or state.outcome is None
             if driven:
-                parts = Parts(sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, spending, notifier)
+                parts = Parts(
+                    sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, spending, notifier,
+                    interrupts,
+                )  # fmt: skip
                 driver = parts.run(options, server) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing
                 notes += [f"stopped: {reason}"] if reason else []
-            progress.stage("writing tables and report")
-            mirror.collect()
-            tables.close()
-            from sweeper.reporting import write_report  # at the start it would delay the first trial
-
-            write_report(paths.root)
-            options.timings.note("tables and report written")
-            mirror.complete(ended=not state.unfinished())
-            if driven:
-                notifier.ended(outcome, reason)
-            if options.tracking_uri is not None:
-                progress.stage("finishing MLflow logging")
-            lacking = tables.notes + follower.wait(patience(time.monotonic() - started))
-            notes += lacking + notifier.wait()
-            options.timings.note("MLflow complete")
-            if mirror.store is None and not lacking and not state.unfinished():
-                mark_settled(paths, state.count(), options.tracking_uri)
+            ending = _Ending(sweep, options, mirror, tables, follower, notifier, progress, started)
+            try:
+                with interrupts.skippable():
+                    notes += ending.write(state, (outcome, reason) if driven else None)
+            except KeyboardInterrupt:
+                notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 
@@ -315,6 +320,42 @@ def _full_disk_told(named: str) -> Iterator[None]:
             raise
         remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
         raise unwritable(f"{error.filename or 'the results folder'} cannot be written to", remedy, error) from error
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What follows when the last trial has ended."""
+
+    sweep: Sweep
+    options: RunOptions
+    mirror: Mirror | SharedFolder
+    tables: ParquetSink
+    follower: MlflowFollower
+    notifier: Notifier
+    progress: Progress
+    started: float
+
+    def write(self, state: SweepState, ended: tuple[str, str | None] | None) -> list[str]:
+        """Write tables and report, notify of the end, and give MLflow a bounded time; return things to know."""
+        options = self.options
+        self.progress.stage("writing tables and report")
+        self.mirror.collect()
+        self.tables.close()
+        from sweeper.reporting import write_report  # at the start it would delay the first trial
+
+        write_report(self.sweep.paths.root)
+        options.timings.note("tables and report written")
+        self.mirror.complete(ended=not state.unfinished())
+        if ended is not None:
+            self.notifier.ended(*ended)
+        if options.tracking_uri is not None:
+            self.progress.stage("finishing MLflow logging")
+        lacking = self.tables.notes + self.follower.wait(patience(time.monotonic() - self.started))
+        notes = lacking + self.notifier.wait()
+        options.timings.note("MLflow complete")
+        if self.mirror.store is None and not lacking and not state.unfinished():
+            mark_settled(self.sweep.paths, state.count(), options.tracking_uri, _retriable(state))
+        return notes
 
 
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:

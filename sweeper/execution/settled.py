@@ -35,6 +35,7 @@ class Settled:
         paths: of the sweep.
         counts: trials by status.
         seconds: how long it took to find that out.
+        retriable: how many failed trials may end otherwise if retried.
     """
 
     paths: SweepPaths
@@ -43,17 +44,24 @@ class Settled:
     outcome: str = "finished"
     notes: tuple[str, ...] = ()
     unfinished: int = 0
+    retriable: int = 0
 
 
-def mark_settled(paths: SweepPaths, counts: Mapping[str, int], tracking_uri: str | None) -> None:
+def mark_settled(paths: SweepPaths, counts: Mapping[str, int], tracking_uri: str | None, retriable: int = 0) -> None:
     """Leave the mark; the caller holds the sweep's lease and has nothing left to do.
 
     Args:
         paths: of the sweep.
         counts: trials by status; none is unfinished.
         tracking_uri: MLflow's store, which has everything; `None` where the sweep was not logged.
+        retriable: how many failed trials may end otherwise if retried.
     """
-    mark = {"files": _digest_of_files(paths), "counts": dict(counts), "mlflow": _digest(tracking_uri)}
+    mark = {
+        "files": _digest_of_files(paths),
+        "counts": dict(counts),
+        "retriable": retriable,
+        "mlflow": _digest(tracking_uri),
+    }
     with suppress(OSError):  # without it the next resume looks for itself
         write_text(paths.generations / MARK, json.dumps(mark))
 
@@ -74,13 +82,14 @@ def settled(name: str, output: str | Path, *, failed_too: bool, tracking_uri: st
     try:
         mark = json.loads((paths.generations / MARK).read_text())
         counts = {str(status): int(count) for status, count in mark["counts"].items()}
+        retriable = int(mark.get("retriable", 0))
         sound = mark["files"] == _digest_of_files(paths) and paths.report.is_file()
         logged = tracking_uri is None or (mark["mlflow"] == _digest(tracking_uri) and _is_there(tracking_uri))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     if not (sound and logged) or (failed_too and counts.get("failed", 0)):
         return None
-    return Settled(paths, counts, time.monotonic() - began)
+    return Settled(paths, counts, time.monotonic() - began, retriable=retriable)
 
 
 def _digest_of_files(paths: SweepPaths) -> str:

@@ -7,6 +7,7 @@ way, in SQL.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, TypeAlias
@@ -37,8 +38,15 @@ def best_trial(state: SweepState, judging: Judging) -> TrialState | None:
         state: of the sweep. Trials that failed are never the best, nor is one whose objective is not a number.
         judging: the sweep's scheduler.
     """
-    best = best_rank(state, judging, state.trials)
-    return state.trials[-best[2]] if best is not None else None
+    return next(iter(best_trials(state, judging, 1)), None)
+
+
+def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialState]:
+    """Return up to `most` trials, best first; those that can be the best at all."""
+    against = against_constraints(state, judging)
+    ranks = (rank_of(trial, judging.mode, against) for trial in state.trials.values())
+    best = heapq.nlargest(most, (rank for rank in ranks if rank is not None))
+    return [state.trials[-rank[2]] for rank in best]
 
 
 def best_rank(state: SweepState, judging: Judging, configurations: Iterable[int]) -> Rank | None:

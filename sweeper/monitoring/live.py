@@ -6,14 +6,16 @@ import math
 import time
 from collections.abc import Callable
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.snapshot import Snapshot, Tally
-from sweeper.monitoring.view import failure_line, progress_line, progress_panel
+from sweeper.monitoring.view import BAR, failure_line, progress_line, progress_panel
 from sweeper.scheduling.base import Scheduler
 from sweeper.text.durations import duration
 
@@ -93,5 +95,9 @@ class Progress:
     def _render(self) -> RenderableType:
         now = self._snapshot()
         if self._stage != "running":
-            return Text(f"{self._stage} … {duration(now.seconds)}", style="dim")
+            line = Table.grid(padding=(0, 2))
+            # How long it takes is not known: the bar only shows that it goes on.
+            bar = ProgressBar(total=None, pulse=True, width=BAR, animation_time=self._clock())
+            line.add_row(bar, Text(f"{self._stage} … {duration(now.seconds)}", style="dim"))
+            return Group(line, Text(self._cluster)) if self._cluster else line
         return progress_panel(now, self._schedule.metric, self._describe, [self._cluster] if self._cluster else [])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sweeper.journal.best import Rank, best_trial, rank_of
+from sweeper.journal.best import Rank, best_trials, rank_of
 from sweeper.journal.state import ENDED, RUNNING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
+
+LEADERS = 3
+"""Best trials that a live view names."""
 
 
 @dataclass
@@ -19,7 +23,7 @@ class Snapshot:
         counts: trials by status.
         rungs: rung → how many trials passed it and how many were stopped there.
         towards: rung → how many running trials it is the next one of.
-        best: the best trial, see `sweeper.journal.best`.
+        leaders: the LEADERS best trials, best first.
         epochs, epochs_expected: trained by this driver, and what it will have trained in all if the rest goes alike.
         seconds: since this driver began.
     """
@@ -27,10 +31,15 @@ class Snapshot:
     counts: dict[str, int]
     rungs: dict[int, tuple[int, int]]
     towards: dict[int, int]
-    best: TrialState | None
+    leaders: list[TrialState]
     epochs: float
     epochs_expected: float
     seconds: float
+
+    @property
+    def best(self) -> TrialState | None:
+        """The best trial, see `sweeper.journal.best`."""
+        return self.leaders[0] if self.leaders else None
 
     @property
     def share(self) -> float:
@@ -85,7 +94,7 @@ class Tally:
         self._trained = 0.0
         self._ended_epochs = 0
         self._open: Counter[float] = Counter()
-        self._best: Rank | None = None
+        self._leaders: list[Rank] = []
         self._seen = len(state.touched)
         self._count(state.trials)
 
@@ -95,17 +104,17 @@ class Tally:
         touched = {*self._state.touched[self._seen : end]}
         self._seen = end
         self._count(touched)
-        best = self._state.trials[-self._best[2]] if self._best is not None else None
+        leaders = [self._state.trials[-rank[2]] for rank in self._leaders]
         if self._schedule.constrained_metrics:
             # Who keeps to a constraint beside the best depends on all others.
-            best = best_trial(self._state, self._schedule)
+            leaders = best_trials(self._state, self._schedule, LEADERS)
         ended = sum(self._statuses[status] for status in ENDED)
         mean = self._ended_epochs / ended if ended else float(self._schedule.max_epochs)
         expected = self._trained + sum(count * max(0.0, mean - trained) for trained, count in self._open.items())
         rungs = {rung: (self._passed[rung], self._stopped[rung]) for rung in self._rungs}
         towards = {rung: self._towards[rung] for rung in self._rungs}
         done = self._trained - epochs_before
-        return Snapshot(dict(self._statuses), rungs, towards, best, done, expected - epochs_before, seconds)
+        return Snapshot(dict(self._statuses), rungs, towards, leaders, done, expected - epochs_before, seconds)
 
     def _count(self, indices: Iterable[int]) -> None:
         lost = False
@@ -116,13 +125,14 @@ class Tally:
                 continue
             if before is not None:
                 self._add(before, -1)
-                lost |= before.rank is not None and before.rank == self._best
+                lost |= before.rank in self._leaders
             self._add(now, 1)
             self._counted[index] = now
-            if now.rank is not None and (self._best is None or now.rank > self._best):
-                self._best = now.rank
-        if lost:  # the best trial is another, or the same at a worse value
-            self._best = max((each.rank for each in self._counted.values() if each.rank is not None), default=None)
+            if now.rank is not None:
+                self._leaders = heapq.nlargest(LEADERS, [*self._leaders, now.rank])
+        if lost:  # a leader is worse than it was
+            ranks = (each.rank for each in self._counted.values())
+            self._leaders = heapq.nlargest(LEADERS, (rank for rank in ranks if rank is not None))
 
     def _add(self, trial: _Counted, sign: int) -> None:
         self._statuses[trial.status] += sign

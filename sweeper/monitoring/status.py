@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.table import Table
@@ -10,7 +12,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.core.ray_environment import prepare
 from sweeper.journal.best import best_words
 from sweeper.journal.journal import read_journal
-from sweeper.journal.state import fold
+from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, fold
 from sweeper.monitoring.snapshot import snapshot
 from sweeper.scheduling.audit import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
@@ -22,13 +24,66 @@ from sweeper.storage.store_lease import holder_of_copy
 from sweeper.storage.sweeps import Sweep, open_sweep
 
 
+@dataclass(frozen=True)
+class SweepStatus:
+    """Where one sweep stands.
+
+    Attributes:
+        sweep: its name.
+        state: `running`, `finished`, `stopped`, `interrupted`, or `tables only` where there is no journal to count.
+        trials: configurations.
+        counts: trials by status, e.g. `{"completed": 8, "early_stopped": 38}`.
+        left: trials that wait, run or were interrupted.
+        reused: trials taken over from other sweeps.
+        metric: the objective.
+        best: its best value, None before the first.
+        best_words: `best`, or `best so far` while no trial has completed.
+        driver: who runs it, None where nobody does.
+        rehearsal: whether it is one.
+    """
+
+    sweep: str
+    state: str
+    trials: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    left: int = 0
+    reused: int = 0
+    metric: str = ""
+    best: float | None = None
+    best_words: str = "best"
+    driver: str | None = None
+    rehearsal: bool = False
+
+    def row(self) -> list[str]:
+        """Return the cells of a table."""
+        if not self.counts:
+            return [self.sweep, self.state, *["–"] * 7]
+        best = "–"
+        if self.best is not None:
+            best = f"{self.metric} {self.best:.4f}{self.best_words.removeprefix('best')}"
+        trials = f"{self.trials}{f' ({self.reused} reused)' if self.reused else ''}"
+        numbers = [trials, *(self.counts[name] for name in (COMPLETED, EARLY_STOPPED, FAILED)), self.left]
+        word = f"{self.state} (rehearsal)" if self.rehearsal else self.state
+        return [self.sweep, word, *map(str, numbers), best, self.driver or "–"]
+
+
+def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
+    """Return where every sweep below `output` stands, or `name` alone."""
+    return [_status(each, output) for each in ([name] if name is not None else sweep_names(output))]
+
+
 def status_table(output: Path, name: str | None = None) -> Table:
     """Return one row per sweep (all below `output`, or `name` alone): trials by status, best value, driver."""
+    return statuses_table(status_of(output, name))
+
+
+def statuses_table(statuses: Iterable[SweepStatus]) -> Table:
+    """Return the same of statuses that are known."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"):
         table.add_column(heading, no_wrap=True)
-    for each in [name] if name is not None else sweep_names(output):
-        table.add_row(*_row(each, output))
+    for each in statuses:
+        table.add_row(*each.row())
     return table
 
 
@@ -60,22 +115,25 @@ def running(paths: SweepPaths) -> str | None:
     return f"process {driver.get('pid', '?')} on {driver.get('host', '?')}" if driver is not None else None
 
 
-def _row(name: str, output: Path) -> list[str]:
+def _status(name: str, output: Path) -> SweepStatus:
     paths = find_sweep(name, output)
     if not paths.sweep_file.is_file():
-        return [paths.name, "tables only", *["–"] * 7]
+        return SweepStatus(paths.name, "tables only")
     sweep = open_sweep(str(paths.root), output)
     state = fold(read_journal(sweep.paths.journal), len(sweep.configurations))
-    driver = running(sweep.paths)
-    counts = state.count()
+    driver, counts = running(sweep.paths), state.count()
     now = snapshot(state, sweep.spec.schedule, seconds=0.0, epochs_before=0)
     left = counts["waiting"] + counts["running"] + counts["interrupted"]
-    word = "running" if driver else "finished" if not left else (state.outcome or "interrupted")
-    word = f"{word} (rehearsal)" if sweep.spec.is_rehearsal else word
-    best = "–"
-    if now.best is not None:
-        best = f"{sweep.spec.objective.metric} {now.best.objective:.4f}{best_words(now.best).removeprefix('best')}"
-    reused = sum(trial.reused_from is not None for trial in state.trials.values())
-    trials = f"{len(sweep.configurations)}{f' ({reused} reused)' if reused else ''}"
-    numbers = [trials, counts["completed"], counts["early_stopped"], counts["failed"], left]
-    return [sweep.name, word, *map(str, numbers), best, driver or "–"]
+    return SweepStatus(
+        sweep.name,
+        "running" if driver else "finished" if not left else (state.outcome or "interrupted"),
+        len(sweep.configurations),
+        counts,
+        left,
+        sum(trial.reused_from is not None for trial in state.trials.values()),
+        sweep.spec.objective.metric,
+        now.best.objective if now.best is not None else None,
+        best_words(now.best) if now.best is not None else "best",
+        driver,
+        sweep.spec.is_rehearsal,
+    )

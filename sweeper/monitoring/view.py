@@ -16,6 +16,9 @@ from sweeper.journal.state import FAILED, TrialState
 from sweeper.monitoring.snapshot import Snapshot
 from sweeper.text.durations import duration
 
+BAR = 24
+"""Columns of a progress bar: with the times beside it, it fits a terminal of 80."""
+
 
 def counts_text(counts: Mapping[str, int], separator: str = ", ") -> str:
     """Return how many trials are in each status, e.g. `3 waiting, 2 running, 1 early stopped`."""
@@ -52,7 +55,7 @@ def progress_line(now: Snapshot, metric: str) -> str:
 def progress_panel(
     now: Snapshot, metric: str, describe: Callable[[int], str], notes: Sequence[str] = ()
 ) -> RenderableType:
-    """Return a snapshot as a panel: counts, time, trials promoted and stopped at each rung, the best trial.
+    """Return a snapshot as a panel: counts, time, trials promoted and stopped at each rung, the best trials.
 
     Args:
         now: the snapshot.
@@ -69,18 +72,15 @@ def progress_panel(
         left_text(now) or ("estimating time left" if now.share < 1 else ""),
         speed_text(now),
     )
-    bar = ProgressBar(total=1.0, completed=now.share, width=40)
+    bar = ProgressBar(total=1.0, completed=now.share, width=BAR)
     times.add_row(bar, Text(" · ".join(word for word in words if word)))
     lines: list[RenderableType] = [counts, times, rungs_table(now)]
     lines += [Text(note, style="dim") for note in notes]
-    if now.best is not None:
-        lines.append(
-            Text(
-                f"{best_text(now.best, metric)} after {now.best.epochs} epochs: "
-                f"{trial_name(now.best.configuration)} {describe(now.best.configuration)}",
-                style="green",
-            )
-        )
+    for place, trial in enumerate(now.leaders):
+        value = f"{metric} {trial.objective:.4f}" if place else best_text(trial, metric)
+        named = f"{trial_name(trial.configuration)} {describe(trial.configuration)}"
+        text = f"{value} after {trial.epochs} epochs: {named}"
+        lines.append(Text(text, style="dim" if place else "green", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 
 

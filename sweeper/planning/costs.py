@@ -19,6 +19,8 @@ from sweeper.space.models import SweepSpec
 from trainables.registry import DataSetSize
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trainables.datasets import DataSet, Split
 
 MEASURED_SAMPLES = 2048
@@ -26,6 +28,9 @@ MEASURED_SAMPLES = 2048
 
 MEASURED_OPERATIONS = 1e12
 """More than this in one measured epoch, some 20 s on a core, is not measured without a GPU."""
+
+IMBALANCED = 1.5
+"""The largest class is said to be too large from this many times its equal share."""
 
 MEASURED_SECONDS = 1.0
 """For how long each architecture is trained."""
@@ -38,17 +43,19 @@ def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
         note = "No estimate: too large to measure locally; see the GPU-hours, or plan with --rehearse"
         return plan(spec, workers=workers, note=note, estimated=True)
     try:
-        costs = measure_costs(spec)
+        whole = prepare_dataset(spec)
+        costs = measure_costs(spec, whole)
     except InvalidSearchSpace:
         raise
     except SweeperError as error:
-        return plan(spec, workers=workers, note=f"No estimate: {error}", estimated=True)
+        return replace(plan(spec, workers=workers, note=f"No estimate: {error}", estimated=True), obstacle=str(error))
     parts = [
         f"{name} {c.epoch_seconds:.3g} s per epoch, {c.evaluation_seconds:.3g} s per evaluation"
         for name, c in costs.items()
     ]
     note = f"Time estimated from a short measurement on this machine: {'; '.join(parts)}"
-    return plan(spec, costs, workers, note, estimated=True)
+    planned = plan(spec, costs, workers, note, estimated=True)
+    return replace(planned, balance=class_balance(whole.train.targets, whole.classes))
 
 
 def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
@@ -64,8 +71,27 @@ def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
     )
 
 
-def measure_costs(spec: SweepSpec) -> dict[str, Cost]:
+def class_balance(targets: Tensor, classes: int) -> str:
+    """Return a sentence on classes of which the largest has IMBALANCED times its equal share, else nothing."""
+    import torch
+
+    counts = torch.bincount(targets, minlength=classes)
+    largest, smallest = int(counts.max()), int(counts.min())
+    share = largest / max(1, int(counts.sum()))
+    if share * classes < IMBALANCED:
+        return ""
+    return (
+        f"imbalanced: {largest:,} training samples of the largest, {smallest:,} of the smallest; always predicting the "
+        f"largest has accuracy {share:.1%}, so consider constraints: [{{metric: val_balanced_accuracy, min: …}}]"
+    )
+
+
+def measure_costs(spec: SweepSpec, whole: DataSet | None = None) -> dict[str, Cost]:
     """Return architecture → cost, each measured on one of the sweep's configurations.
+
+    Args:
+        spec: the checked search space.
+        whole: its data set, loaded where none is given.
 
     Raises:
         SweeperError: the data set's files are missing or damaged, or a network does not suit it.
@@ -73,7 +99,7 @@ def measure_costs(spec: SweepSpec) -> dict[str, Cost]:
     import torch
 
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
-    whole = prepare_dataset(spec)
+    whole = whole if whole is not None else prepare_dataset(spec)
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
     with _threads(max(1, int(spec.resources.cpu))):
@@ -109,7 +135,14 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
         epochs = spec.scheduler.max_epochs
         return Replicate(configuration, seed=0, dataset=dataset, max_epochs=epochs, device=device, training=training)
 
-    replicate = build()
+    try:
+        replicate = build()
+    except (ValueError, OSError) as error:
+        network = configuration["architecture"]["name"]
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SweeperError(
+            f"{network} cannot be built: {reason}", "make its weights available, or set pretrained=false"
+        ) from error
     row = replicate.train_epoch()  # the first one also pays for allocations and kernels' choice
     started, epochs = time.perf_counter(), 0
     while epochs == 0 or time.perf_counter() - started < MEASURED_SECONDS:
@@ -126,7 +159,13 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
         evaluation_seconds = time.perf_counter() - started
         if evaluation_seconds > MEASURED_SECONDS:
             break
-    return Cost(epoch_seconds / share, evaluation_seconds / share)
+    curvature_seconds = 0.0
+    if spec.evaluation.curvature is not False:
+        without = EvaluationSettings.from_mapping({**spec.evaluation.model_dump(), "curvature": False})
+        started = time.perf_counter()
+        replicate.evaluate(without, "rung")
+        curvature_seconds = max(0.0, evaluation_seconds - (time.perf_counter() - started))
+    return Cost(epoch_seconds / share, evaluation_seconds / share, curvature_seconds / share)
 
 
 def _cut(dataset: DataSet, share: float) -> DataSet:

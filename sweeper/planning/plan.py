@@ -42,6 +42,9 @@ PACKINGS = {
 SHOWN_STRATA = 24
 """Strata that a plan shows a line each of; of more, the smallest."""
 
+NAMED_SHARE = 0.1
+"""Share of the work from which measuring the Hessian is named."""
+
 REPORT_SECONDS = 0.05
 """What the driver and the tables cost for each evaluation of a replicate."""
 
@@ -69,10 +72,17 @@ class Range:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that one epoch and one evaluation of one replicate take on one trial's share of this machine."""
+    """Seconds that one epoch and one evaluation of one replicate take on one trial's share of this machine.
+
+    Attributes:
+        epoch_seconds: of one epoch.
+        evaluation_seconds: of one evaluation.
+        curvature_seconds: of the Hessian, which is part of the evaluation.
+    """
 
     epoch_seconds: float
     evaluation_seconds: float
+    curvature_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,9 @@ class Plan(PlanView):
         takes: what each process takes of a machine, in words.
         searcher: who chooses configurations, in words; empty where they are drawn at random or taken from grids.
         strata: stratum → its trials, and how many of them are expected to reach each rung; empty for one pool.
+        obstacle: why the sweep could not start here, such as missing data; empty where nothing is in the way.
+        balance: a sentence on the shares of the classes where they are far from equal.
+        curvature_share: of the work, what measuring the Hessian takes; 0 where it is not measured or not known.
     """
 
     trials: int
@@ -120,6 +133,9 @@ class Plan(PlanView):
     takes: str = ""
     searcher: str = ""
     strata: dict[str, Stratum] = field(default_factory=dict)
+    obstacle: str = ""
+    balance: str = ""
+    curvature_share: float = 0.0
 
     def warnings(self) -> Iterator[str]:
         """Yield that it is a rehearsal, if it is."""
@@ -130,6 +146,8 @@ class Plan(PlanView):
         """Yield trials, rungs, epochs, evaluations and time."""
         unit = "replicates " if self.packing == "trials" else ""
         yield "trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time"
+        if self.balance:
+            yield "classes", self.balance
         if self.searcher:
             yield "searcher", self.searcher
         if self.replicates > 1:
@@ -150,6 +168,9 @@ class Plan(PlanView):
             times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
             same = self.seconds.low == self.seconds.high
             yield "estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})"
+        if self.curvature_share >= NAMED_SHARE:
+            leave_out = "--set evaluation.curvature=false leaves it out"
+            yield "curvature", f"{self.curvature_share:.0%} of that for the Hessian at every evaluation; {leave_out}"
         if self.estimate and self.estimate.worth_a_card:
             for card, (low, high) in self.estimate.gpu_hours.items():
                 yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
@@ -208,6 +229,9 @@ def plan(
     packing, taken = spec.replicates.packing, takes(spec.resources)
     planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
     planned = replace(planned, searcher=searched(spec))
+    if costs and seconds is not None:
+        hessian = sum(share * costs[name].curvature_seconds for name, share in architecture_shares(spec).items())
+        planned = replace(planned, curvature_share=float((evaluations * hessian).mean() / work.mean()))
     if isinstance(schedule, Stratified):
         planned = replace(planned, strata=_strata(spec, rungs, names, by_stratum))
     if not estimated:

@@ -9,14 +9,17 @@ from typing import Any
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.planning.user_code_checks import dataset_fault, own_faults
 from sweeper.space.configurations import examples
+from sweeper.space.dataset_axes import variants
 from sweeper.space.evaluation import split_faults
 from sweeper.space.models import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
+from trainables.datasets.sharing import content_key, node_copy
 from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
 from trainables.training.lanes.packing import packing_fault
+from trainables.worker.trial_settings import variant_key
 
 LOOKED_AT = 2000
 """Configurations whose architecture is checked; more would only repeat the same few architectures."""
@@ -62,10 +65,20 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
             lambda names: acceleration_fault(names, training),
         ),
         *_faults("training.compile", [training], compiler_fault),
+        *_faults("dataset", variants(spec.space), lambda named: _variant_fault(named, dataset)),
     ]
     if faults:
         raise InvalidSearchSpace(faults)
     return dataset
+
+
+def data_keys(spec: SweepSpec) -> dict[str, str] | None:
+    """Load every data set that configurations name as this node's one copy; return what each is known by → its key.
+
+    None where the whole sweep has one data set. Raises as `prepare_dataset`.
+    """
+    named = variants(spec.space)
+    return {variant_key(each): content_key(node_copy(_load(each))) for each in named} if named else None
 
 
 def dataset_facts(dataset: DataSet) -> dict[str, Any]:
@@ -82,6 +95,17 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 def _faults(path: str, values: Iterable[Any], fault: Callable[[Any], str | None]) -> list[Fault]:
     sentences = dict.fromkeys(found for value in distinct(values) if (found := fault(value)))
     return [Fault(path, sentence) for sentence in sentences]
+
+
+def _variant_fault(named: dict[str, Any], dataset: DataSet) -> str | None:
+    """Return why one data set of a sweep cannot stand beside its first one."""
+    other = _load(named)
+    shapes = [(each.classes, tuple(each.train.inputs.shape[1:])) for each in (dataset, other)]
+    if shapes[0] == shapes[1]:
+        return None
+    asked = ", ".join(f"{key} {value}" for key, value in named.items() if key != "name")
+    (classes, shape), (others, usual) = shapes[1], shapes[0]
+    return f"{asked} has {classes} classes and inputs of shape {shape}, others {others} and {usual}"
 
 
 def _load(dataset: dict[str, Any]) -> DataSet:

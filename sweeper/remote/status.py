@@ -15,7 +15,8 @@ from sweeper.text.durations import duration
 _STATUSES = "|".join(
     status.replace("_", " ") for status in (WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED)
 )
-_PROGRESS = re.compile(rf"^\d+ (?:{_STATUSES})\b.*$", re.MULTILINE)
+_PROGRESS = re.compile(rf"^\d[\d,]* (?:(?:{_STATUSES})\b|trials?:).*$", re.MULTILINE)
+"""A driver's lines of progress, and the counts of its summary, which come last."""
 
 
 def sweeps_table(

@@ -114,6 +114,7 @@ function drawWhenNear() {
 /* --- tables --------------------------------------------------------------------------------------------------- */
 
 const CHUNK = 100;
+const PRINTED = 40; // rows of a table that page.css leaves on paper
 const isNumeric = (kind) => kind === "number" || kind === "spread" || kind === "percent";
 
 function brief(value) {
@@ -220,7 +221,8 @@ function setUpTable(section) {
   search.addEventListener("input", refresh);
   section.refresh = refresh;
   section.sayWhatIsPrinted = () => {
-    if (shown < rows.length) count.textContent += `, the first ${shown} on paper`;
+    const printed = Math.min(shown, PRINTED);
+    if (printed < rows.length) count.textContent += `, the first ${printed} on paper`;
   };
   refresh();
 }

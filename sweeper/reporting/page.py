@@ -20,8 +20,10 @@ from plotly.offline import get_plotlyjs
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Claim
 from sweeper.analysis.judging import judge_claims, named_claims
-from sweeper.reporting.figure_parts.figure import colour, symbol
+from sweeper.reporting.figure_parts.figure import Figure, colour, folded, symbol
 from sweeper.reporting.figures import FIGURES
+from sweeper.reporting.first_screen import first_screen, heading, legend
+from sweeper.reporting.matrix import grid
 from sweeper.reporting.posthoc_table import posthoc_tables
 from sweeper.reporting.sources import Sources
 from sweeper.reporting.tables import decisions_table, failures_table, trials_table
@@ -47,27 +49,23 @@ FILTERS = {
 def render(results: Results) -> str:
     """Return the whole page of a sweep. `results` should be a snapshot, so that all parts see the same rows."""
     board, counts, pareto = leaderboard(results), overview(results), front(results)
-    drawings = [(module.draw(results), module.ABSENT) for module in FIGURES]
-    figures = [figure for figure, _ in drawings if figure is not None]
+    drawings = [folded(module.draw(results), module.ABSENT) for module in FIGURES]
+    figures = [figure for figure in drawings if isinstance(figure, Figure)]
     files = resources.files("sweeper.reporting")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"pretty": pretty, "json": json_text}
-    environment.globals |= {"colour": colour, "symbol": symbol, "data_script": data_script}
-    return environment.from_string(files.joinpath("page.html").read_text("utf-8")).render(
+    return template("page.html").render(
         results=results,
         counts=counts,
         facts=facts(results, counts),
         filters=FILTERS,
         words=STATUS_WORDS,
         headline=headline(board, counts),
+        first=first_screen(results, board, counts),
         details=details(board),
         claims=claims(results),
         tiles=tiles(counts),
         figures=figures,
         findings=[*(pareto.lines() if pareto else ()), *(s for figure in figures for s in figure.findings)],
-        absent=[sentence for figure, sentence in drawings if figure is None],
+        absent=[sentence for sentence in drawings if isinstance(sentence, str)],
         posthoc=posthoc_tables(results),
         tables=[trials_table(board), decisions_table(results), failures_table(results)],
         sources=Sources(results),
@@ -77,6 +75,22 @@ def render(results: Results) -> str:
         script=Markup(files.joinpath("page.js").read_text("utf-8")),
         plotly=Markup(get_plotlyjs()),
     )
+
+
+def template(name: str) -> jinja2.Template:
+    """Return a template of this folder, with what all of them use."""
+    files = resources.files("sweeper.reporting")
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(lambda each: files.joinpath(each).read_text("utf-8")),
+    )
+    environment.filters |= {"pretty": pretty, "json": json_text}
+    environment.globals.update(colour=colour, symbol=symbol, data_script=data_script)
+    environment.globals.update(grid=grid, heading=heading, legend=legend)
+    return environment.get_template(name)
 
 
 def facts(results: Results, counts: Overview) -> list[str]:

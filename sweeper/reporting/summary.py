@@ -1,17 +1,17 @@
-"""The summary at the end of a run: the best trials, and all trials by status, on one screen."""
+"""The summary at the end of a run: which loss, network and γ are best, the best trials, all trials by status."""
 
 from __future__ import annotations
 
-import pyarrow as pa
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
 from sweeper.analysis.selection import best_set_line
 from sweeper.reporting.figures import curvature_against_gamma
+from sweeper.reporting.first_screen import first_screen, terminal
 from sweeper.results import Results
 from sweeper.results.glance import glance
-from sweeper.results.leaderboard import leaderboard, objective, searcher
+from sweeper.results.leaderboard import leaderboard, searcher
 from sweeper.results.overview import overview
 from sweeper.results.pareto import front
 from sweeper.search.base import written_method
@@ -19,22 +19,30 @@ from sweeper.space.rehearsal import notice
 from sweeper.text.cells import int_of, text_of
 from sweeper.text.labels import plural
 
+BEST = 3
+"""Trials listed below the matrix; `sweeper results` lists more."""
+
+MOST_REASONS = 3
+"""Reasons of failures that are named; `sweeper results --sql` and the report have all."""
+
 
 def summary(results: Results) -> RenderableType:
-    """Return the summary of a sweep: headline, best trials, trials by status and rung, epochs saved.
+    """Return the summary of a sweep: headline, matrix and answers, best trials, trials by status, epochs saved.
 
     Raises QueryError where the tables cannot be read.
     """
     with results.snapshot() as snapshot:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
-        curvature = curvature_against_gamma.draw(snapshot)
+        curvature, answered = curvature_against_gamma.draw(snapshot), first_screen(snapshot, board, counts)
         pareto = front(snapshot)
         chosen = best_set_line(snapshot, board)
         judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
+        failed = failure_lines(snapshot)
     parts: list[RenderableType] = []
     if results.rehearsed:
         parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
-    parts += [glance(board, counts)]
+    shown = terminal(answered) if answered.matrix is not None else None
+    parts += [glance(board, counts, shown, BEST), *(Text(line, style="red") for line in failed)]
     parts += [Text(chosen)] if chosen else []
     parts += [Text(line) for line in (pareto.lines() if pareto is not None else ())]
     parts += [Text(line, style="dim") for line in packed]
@@ -42,6 +50,22 @@ def summary(results: Results) -> RenderableType:
     parts += [Text(sentence) for sentence in judged]
     parts += [Text(finding) for finding in (curvature.findings if curvature is not None else ())]
     return Group(*parts)
+
+
+def failure_lines(results: Results) -> list[str]:
+    """Return why trials failed: each reason once, with the trials it ended; reasons may differ in their numbers."""
+    rows = results.rows(
+        "SELECT arg_min(reason, trial) AS reason, count(DISTINCT trial) AS n, min(trial) AS first FROM "
+        "(SELECT trial, coalesce(error, stop_reason, 'unknown') AS reason FROM trials WHERE status = 'failed') "
+        "GROUP BY regexp_replace(reason, '[0-9]+', '', 'g') ORDER BY n DESC, first"
+    )
+    lines = []
+    for row in rows[:MOST_REASONS]:
+        also = f" and {plural(int_of(row, 'n') - 1, 'other')}" if int_of(row, "n") > 1 else ""
+        lines.append(f"failed: {row['first']}{also}: {row['reason']}")
+    if len(rows) > MOST_REASONS:
+        lines.append(f"failed: {len(rows) - MOST_REASONS} more reasons, see Failures in the report")
+    return lines
 
 
 def packing_lines(results: Results) -> list[str]:
@@ -93,21 +117,3 @@ def verdicts_of(results: Results) -> list[str]:
     """Return one sentence on each claim that the search space names."""
     names = named_claims(results)
     return verdict_lines(judge_claims(results, names), rehearsal=bool(results.rehearsed)) if names else []
-
-
-SHOWN = ("trial", "status", "epochs", "replicates", "judged", "judged_sd")
-TESTED = ("test_accuracy", "test_nll", "test_ece", "test_posthoc_temperature_ece")
-
-
-def best_trials_sql(results: Results) -> str:
-    """Return the query behind `sweeper results` without `--sql`: every evaluated configuration, best first."""
-    board = leaderboard(results)
-    present: set[str] = set(board.rows[0]) if board.rows else set()
-    columns = ", ".join(name for name in (*SHOWN, *board.varying, *TESTED) if name in present) or "*"
-    return f"SELECT {columns} FROM (\n{board.sql}\n)"
-
-
-def with_headings(table: pa.Table, results: Results) -> pa.Table:
-    """Return the table of best trials with the headings that people read: `val_nll (objective)` and `std`."""
-    words = {"judged": f"{objective(results).metric} (objective)", "judged_sd": "std"}
-    return table.rename_columns([words.get(name, name) for name in table.column_names])

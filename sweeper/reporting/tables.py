@@ -19,6 +19,10 @@ DECISIONS_SQL = (
 FAILURES_SQL = "SELECT * FROM trials WHERE status = 'failed' OR error IS NOT NULL ORDER BY trial, replicate"
 
 
+FIRST = 5
+"""Measurements that stand before the configuration, so that neither screen nor paper cuts them off."""
+
+
 @dataclass(frozen=True)
 class DataTable:
     """A table of the report.
@@ -53,10 +57,10 @@ def trials_table(board: Leaderboard) -> DataTable:
     goal = board.objective
     measured = [
         ("judged", goal.label, "spread"),
-        ("test_accuracy", "test accuracy %", "percent"),
-        ("test_nll", "test NLL", "spread"),
         ("test_ece", "test ECE", "spread"),
         ("test_posthoc_temperature_ece", "test ECE after T", "spread"),
+        ("test_accuracy", "test accuracy %", "percent"),
+        ("test_nll", "test NLL", "spread"),
         ("test_brier", "test Brier", "spread"),
         ("test_aurc", "test AURC", "spread"),
         ("hessian_training_lambda_max", "λ_max training loss", "spread"),
@@ -64,14 +68,19 @@ def trials_table(board: Leaderboard) -> DataTable:
         ("hessian_cross_entropy_trace", "Tr(H) cross-entropy", "spread"),
     ]
     measured = [line for line in measured if board.rows and line[0] in board.rows[0]]
-    columns = [column("trial", "text"), column("status", "status"), column("configuration", "text")]
-    columns += [column(heading, kind) for _, heading, kind in measured]
+    first = measured[:FIRST]
+    columns = [column("trial", "text"), column("status", "status")]
+    columns += [column(heading, kind) for _, heading, kind in first]
+    columns += [column("configuration", "text")]
+    columns += [column(heading, kind) for _, heading, kind in measured[FIRST:]]
     columns += [column("epoch"), column("replicates")]
     columns += [column(short(name), "text" if is_text(board, name) else "number") for name in board.varying]
     rows: list[list[object]] = [
         [
-            *(row["trial"], row["status"], board.describe(row)),
-            *([row[name], row[f"{name}_sd"]] for name, _, _ in measured),
+            *(row["trial"], row["status"]),
+            *([row[name], row[f"{name}_sd"]] for name, _, _ in first),
+            board.describe(row),
+            *([row[name], row[f"{name}_sd"]] for name, _, _ in measured[FIRST:]),
             *(row["epochs"], row["replicates"]),
             *(row[name] for name in board.varying),
         ]

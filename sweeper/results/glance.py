@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from sweeper.results.leaderboard import Leaderboard
+from sweeper.results.listing import TrialsTable, usual_headings
 from sweeper.results.overview import Overview, details, headline
-from sweeper.text.cells import text_of
 from sweeper.text.durations import duration
 from sweeper.text.labels import STATUS_WORDS, plural
 
@@ -16,37 +15,24 @@ BEST = 5
 """Trials listed: with headline, counts and the commands that follow, this fits a terminal of 24 lines."""
 
 
-def glance(board: Leaderboard, counts: Overview) -> RenderableType:
-    """Return headline, best trials, trials by status and rung, and epochs spent."""
+def glance(
+    board: Leaderboard, counts: Overview, answers: RenderableType | None = None, most: int = BEST
+) -> RenderableType:
+    """Return headline, best trials, trials by status and rung, and epochs spent.
+
+    Args:
+        board: the sweep's configurations.
+        counts: its trials and epochs.
+        answers: shown between the headline and the best trials.
+        most: how many of the best trials are listed.
+    """
     parts: list[RenderableType] = [Text(headline(board, counts), style="bold")]
     parts += [Text(sentence, style="dim") for sentence in details(board)[:1]]
+    parts += [Text(), answers] if answers is not None else []
     if board.rows:
-        parts += [Text(), best_trials(board)]
+        parts += [Text(), TrialsTable(board, board.rows[:most], usual_headings(board))]
     parts += [Text(), Text(count_line(counts)), *(Text(line, style="dim") for line in cost_lines(counts))]
     return Group(*parts)
-
-
-def best_trials(board: Leaderboard) -> Table:
-    """Return the best trials as a table, those that finished first; their status only where it differs."""
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    columns: list[tuple[str, str, float]] = [
-        (board.objective.label, "judged", 1),
-        ("test accuracy %", "test_accuracy", 100),
-        ("test ECE", "test_ece", 1),
-    ]
-    columns = [entry for entry in columns if entry[1] in board.rows[0]]
-    table.add_column("trial", no_wrap=True)
-    for heading, _, _ in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    mixed = len({row["status"] for row in board.rows[:BEST]}) > 1
-    if mixed:
-        table.add_column("status", no_wrap=True)
-    table.add_column("configuration", no_wrap=True, overflow="ellipsis", ratio=1)
-    for row in board.rows[:BEST]:
-        values = [board.value(row, name, scale) for _, name, scale in columns]
-        status = [STATUS_WORDS[text_of(row, "status")]] if mixed else []
-        table.add_row(str(row["trial"]), *values, *status, board.describe(row))
-    return table
 
 
 def count_line(counts: Overview) -> str:

@@ -50,8 +50,9 @@ class Leaderboard:
     The order is that of `sweeper.journal.best`, which works on the journal where this works on the tables.
 
     Attributes:
-        rows: dictionaries: `trial status epochs loss replicates`, `judged` (the objective), `<split>_<metric>` and
-            `hessian_<loss>_<field>` with a `…_sd` each (None below two replicates), and the varying `config_…`.
+        rows: dictionaries: `trial status epochs loss architecture replicates`, `judged` (the objective),
+            `<split>_<metric>` and `hessian_<loss>_<field>` with a `…_sd` each (None below two replicates), and the
+            varying `config_…`.
         varying: the columns of hyperparameters with more than one value in the sweep.
         sql: the query that gives the rows.
         objective: what they are ordered by.
@@ -121,7 +122,9 @@ def value_count(column: str, names: Sequence[str]) -> str:
     return f"(SELECT max(n) FROM ({counted})) AS {column}"
 
 
-METRICS = ("accuracy", "nll", "ece", "brier", "aurc", "posthoc_temperature_ece")
+METRICS = (
+    "accuracy", "nll", "ece", "brier", "aurc", "posthoc_temperature_ece", "balanced_accuracy", "majority_share",
+)  # fmt: skip
 CURVATURE = ("lambda_max", "trace")
 
 
@@ -130,8 +133,13 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str
     present = set(results.columns("evaluations"))
     metrics = [name for name in METRICS if name in present]
     curvature = [f"hessian_{loss}_{name}" for loss in ("cross_entropy", "training") for name in CURVATURE]
-    loss = "any_value(config_loss_name)" if "config_loss_name" in results.columns("trials") else "NULL"
-    parts = [f"{loss} AS loss, count(DISTINCT replicate) AS replicates, {objective_sql(goal, present)}"]
+    of_trials = results.columns("trials")
+    loss, network = (
+        f"any_value({name})" if name in of_trials else "NULL"
+        for name in ("config_loss_name", "config_architecture_name")
+    )
+    named = f"{loss} AS loss, {network} AS architecture"
+    parts = [f"{named}, count(DISTINCT replicate) AS replicates, {objective_sql(goal, present)}"]
     for split in ("val", "test"):
         parts += [spread_sql(name, f"{split}_{name}", f" FILTER (split = '{split}')") for name in metrics]
     parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in curvature if name in present]

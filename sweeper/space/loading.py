@@ -23,6 +23,7 @@ from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
 from sweeper.space import notify as notify_targets
 from sweeper.space import objectives as goals
 from sweeper.space.components import resolve_component, resolve_plain_component
+from sweeper.space.dataset_axes import PART, split_axes
 from sweeper.space.domains.domains import (
     INVALID,
     Constant,
@@ -148,9 +149,14 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
     Returns the space as the tree that the spec keeps (as it is where it is no mapping), and what is broken.
     """
     faults: list[Fault] = []
+    if "dataset" in values and isinstance(space, dict):
+        values["dataset"], parts = split_axes(values["dataset"], space, faults)
+        space = dict(parts)
     checked: Fields | Plain = space
     if "dataset" in values:
-        values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", faults)
+        # Where options vary, the part of the space is the one that is checked.
+        known = [] if isinstance(space, dict) and PART in space else faults
+        values["dataset"] = resolve_plain_component(values["dataset"], registries.datasets, "dataset", known)
     scheduler = values.get("scheduler")
     if isinstance(scheduler, dict):
         if isinstance(scheduler.get(WITHIN.name), str):
@@ -186,7 +192,7 @@ def check_scheduler(given: Mapping[str, Plain], registry: Registry, faults: list
 def _check_space(space: Mapping[str, Plain], registries: Registries, faults: list[Fault]) -> dict[str, Node]:
     parts = registries.space
     for key in space:
-        if key not in parts:
+        if key not in (*parts, PART):
             hint = did_you_mean(key, tuple(parts)).removeprefix("; ")
             faults.append(Fault(join_path("space", key), f"unknown key {key!r}", hint))
     nodes = {}
@@ -196,6 +202,8 @@ def _check_space(space: Mapping[str, Plain], registries: Registries, faults: lis
         else:
             known = ", ".join(registry)
             faults.append(Fault(join_path("space", key), f"the space has no {key}", f"name one of: {known}"))
+    if PART in space:
+        nodes[PART] = resolve_component(space[PART], registries.datasets, PART, faults)
     return nodes
 
 

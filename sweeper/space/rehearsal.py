@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.errors import Fault
+from sweeper.space.dataset_axes import PART, rehearsed_axes
 from sweeper.space.domains.domains import DOMAINS, grid_size, parse
 
 SUFFIX = "-rehearsal"
@@ -49,7 +50,7 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
         changes: the file's own, under `rehearsal`; they come last and are written like the file itself.
     """
     # It brings torch along, which a process that only reads a sweep does not need.
-    from sweeper.space.rehearsal_parts import rehearsed_architecture, rehearsed_dataset
+    from sweeper.space.rehearsal_parts import options_of, rehearsed_architecture, rehearsed_dataset
 
     scaled = {key: value for key, value in values.items() if key not in ("rehearsal", "rehearsed")}
     said: list[str] = []
@@ -64,6 +65,10 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
         "optimizer": lambda recipe: _rehearsed_recipe(recipe, lengths, said),
     }
     scaled["space"] = {**values["space"], **{key: _each(values["space"][key], parts[key]) for key in parts}}
+    if PART in values["space"]:
+        known = options_of(scaled["dataset"]["name"])
+        axes = rehearsed_axes(scaled["space"].pop(PART), scaled["dataset"], known, said)
+        scaled["space"] |= {} if axes is None else {PART: axes}
     said[:] = dict.fromkeys(said)
     if grid_size(parse(scaled["space"], "", [])) > GRID_POINTS:
         scaled["space"] = _thinned(scaled["space"])

@@ -38,6 +38,11 @@ def known_splits(dataset: Mapping[str, Any]) -> tuple[str, ...]:
     return DATASETS[dataset["name"]].splits
 
 
+def options_of(name: str) -> tuple[str, ...]:
+    """Return the names of the options that a data set takes."""
+    return tuple(hyperparameter.name for hyperparameter in DATASETS[name].hyperparameters)
+
+
 def rehearsed_architecture(
     architecture: Mapping[str, Any], dataset: Mapping[str, Any], said: list[str]
 ) -> dict[str, Any]:

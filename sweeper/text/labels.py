@@ -19,6 +19,9 @@ LABELS = {
 }  # fmt: skip
 """Column names as the field writes them."""
 
+AFTER_METHODS = ("cross_fitted_", "posthoc_")
+"""What the names of metrics after a post-hoc method begin with."""
+
 STATUS_WORDS = {
     "completed": "finished", "early_stopped": "stopped early", "failed": "failed", "running": "running",
     "waiting": "waiting", "interrupted": "interrupted",
@@ -63,7 +66,11 @@ def describe(row: Row, columns: Sequence[str]) -> str:
 
 
 def label(name: str) -> str:
-    """Return a hyperparameter's or metric's name as the field writes it."""
+    """Return a hyperparameter's or metric's name as the field writes it; a post-hoc method's comes after the metric."""
+    method = next((name.removeprefix(start) for start in AFTER_METHODS if name.startswith(start)), None)
+    metric = next((each for each in LABELS if method is not None and method.endswith(f"_{each}")), None)
+    if method is not None and metric is not None:
+        return f"{LABELS[metric]} after {method.removesuffix(f'_{metric}').replace('_', ' ')}"
     return LABELS.get(name, name.replace("_", " "))
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sweeper.core.errors import SweeperError
 from sweeper.monitoring.status import audit_sweep, status_table
 from sweeper.reporting import write_report
-from sweeper.reporting.summary import best_trials_sql, summary
+from sweeper.reporting.summary import summary
 from sweeper.results import load
+from sweeper.results.listing import best_trials
 from sweeper.results.queries import VIEWS
 from tests.fuzzing.damage import Damage, damages
 
@@ -84,7 +85,7 @@ class Folder:
     def _summary(self) -> None:
         results = load(self.copy)
         summary(results)
-        results.sql(best_trials_sql(results))
+        best_trials(results)
 
     def _report(self) -> None:
         self.reports += 1

@@ -92,4 +92,8 @@ def evaluate(probabilities, targets, bins=15):
         "confidence_wrong": among(confidence, 0.0),
         "entropy_correct": among(entropy, 1.0),
         "entropy_wrong": among(entropy, 0.0),
+        "balanced_accuracy": mean(
+            [mean([r for r, y in zip(correct, targets, strict=True) if y == k]) for k in set(targets)]
+        ),
+        "majority_share": max(sum(y == k for y in targets) for k in range(classes)) / samples,
     }

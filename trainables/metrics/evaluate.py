@@ -43,6 +43,8 @@ METRIC_NAMES: tuple[str, ...] = (
     "confidence_wrong",
     "entropy_correct",
     "entropy_wrong",
+    "balanced_accuracy",
+    "majority_share",
 )
 
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
@@ -56,7 +58,9 @@ def evaluate_probabilities(probabilities: ArrayLike, targets: ArrayLike, bins: i
     Σ_k (p_k − 1[k=y])² averaged over samples, `ece`/`mce` use right-closed equal-width bins of the top
     confidence, `ada_ece` equal-mass bins, `cw_…` the class-wise versions, `aurc` the 0-1 loss with tied
     confidences sharing their weight, `e_aurc` its excess over the best ranking of as many errors (Geifman, Uziel &
-    El-Yaniv 2019), `s99` the share of samples with confidence above .99.
+    El-Yaniv 2019), `s99` the share of samples with confidence above .99, `balanced_accuracy` the mean over the classes
+    that occur of the share of their samples that are right (Brodersen et al. 2010), `majority_share` the accuracy of
+    always predicting the most frequent class.
 
     Args:
         probabilities: [N, K], rows on the simplex; float64 is best, float32 ties confidences near 1.
@@ -82,6 +86,10 @@ def evaluate_probabilities(probabilities: ArrayLike, targets: ArrayLike, bins: i
     found["s99_accuracy"] = _mean(correct[sure])
     found["confidence"] = float(confidence.mean())
     found["confidence_wrong"] = _mean(confidence[~correct])
+    sizes = np.bincount(labels, minlength=values.shape[1])
+    hits = np.bincount(labels[correct], minlength=values.shape[1])
+    found["balanced_accuracy"] = float((hits[sizes > 0] / sizes[sizes > 0]).mean())
+    found["majority_share"] = float(sizes.max() / len(labels))
     return {name: found[name] for name in METRIC_NAMES}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class TrialSettings:
         training: how training steps are computed.
         choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
         data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
+        data_keys: the same of every data set that configurations name, by `variant_key`; `None` where they name none.
         timeout_seconds: a trial that trains for longer in one process fails after the epoch it is in; `None` for never.
         hang_seconds: a process that does no work for so long is ended, see `trainables.worker.hang_watchdog`; `None`
             for never.
@@ -61,6 +63,7 @@ class TrialSettings:
     training: TrainingSettings = PLAIN
     choices: Path | None = None
     data_key: str | None = None
+    data_keys: Mapping[str, str] | None = None
     timeout_seconds: float | None = None
     hang_seconds: float | None = None
     extensions: bytes | None = None
@@ -76,16 +79,26 @@ class TrialSettings:
             fields[folder] = Path(fields[folder]) if fields.get(folder) else None
         return TrialSettings(**fields)
 
-    def load_dataset(self) -> DataSet:
-        """Return the data set, on the trial's device or streamed to it: the node's one copy where it has a key."""
+    def load_dataset(self, named: Mapping[str, Any] | None = None) -> DataSet:
+        """Return a data set, on the trial's device or streamed to it: the node's one copy where it has a key.
+
+        Args:
+            named: that of a configuration; the sweep's own where it names none.
+        """
 
         def load() -> DataSet:
-            options = dict(self.dataset)
+            options = dict(self.dataset if named is None else named)
             return load_dataset(options.pop("name"), **options)
 
-        dataset = load() if self.data_key is None else shared_dataset(self.data_key, load)
+        key = self.data_key if named is None else (self.data_keys or {}).get(variant_key(named))
+        dataset = load() if key is None else shared_dataset(key, load)
         place = data_place(self.training, dataset.nbytes, self.device, self.gpu)
         return dataset.to(self.device, streamed=place == HOST)
+
+
+def variant_key(dataset: Mapping[str, Any]) -> str:
+    """Return what a data set with its options is known by, to the driver and to trial processes."""
+    return json.dumps(dict(dataset), sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)

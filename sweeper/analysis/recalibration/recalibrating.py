@@ -20,11 +20,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sweeper.analysis.recalibration.effect import Effect, effects
 from sweeper.analysis.recalibration.predictions import PredictionFiles, StoredPredictions
 from sweeper.analysis.recalibration.request import UNCALIBRATED, Request, read_metrics, read_requests
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index
 from sweeper.core.schemas import record_batch
+from sweeper.journal.state import COMPLETED
+from sweeper.results import Results
 from sweeper.results.queries import current_generation
 from sweeper.space.user_code import take_up_kept
 from sweeper.storage.metadata import read_manifest
@@ -59,6 +62,7 @@ class Recalibrated:
         reasons: per request, one reason why, or None.
         seconds: how long it took.
         missing: the names of evaluations without stored predictions, which were left out.
+        effects: what each method did to ECE and NLL on test data, over the trials' last evaluations.
     """
 
     requests: Sequence[Request]
@@ -68,16 +72,18 @@ class Recalibrated:
     reasons: Sequence[str | None]
     seconds: float
     missing: Sequence[str] = ()
+    effects: Sequence[Effect] = ()
 
     def lines(self) -> list[str]:
-        """Return what was done, one line for the whole and one for every request that was not always possible."""
-        what = ", ".join(request.label for request in self.requests)
+        """Return what was done: the whole in one line, the effect of each method, and what was not always possible."""
+        what = "; ".join(request.label for request in self.requests)
         said = [f"{self.evaluations:,} evaluations, {self.samples:,} predictions, {self.seconds:.1f} s: {what}"]
         if self.missing:
             said.append(
                 f"warning: {len(self.missing):,} evaluations have no stored predictions and were left out, "
                 f"e.g. {self.missing[0]}"
             )
+        said += [effect.sentence() for effect in self.effects]
         for request, count, reason in zip(self.requests, self.unavailable, self.reasons, strict=True):
             if count:
                 said.append(f"{request.label}: unavailable for {count:,} of {self.evaluations:,}, e.g. {reason}")
@@ -126,7 +132,21 @@ def recalibrate(
         [answer.reason for answer in answers],
         time.monotonic() - began,
         missing,
+        effects_of(paths, requests),
     )
+
+
+def effects_of(paths: SweepPaths, requests: Sequence[Request]) -> list[Effect]:
+    """Return what the methods of `requests` did to the trials that finished, or to all where none has."""
+    results = Results(paths.root)
+    rows = results.rows(
+        "SELECT recalibrations.*, status FROM recalibrations JOIN final USING (trial, replicate, epoch, split) "
+        "WHERE split = 'test' ORDER BY trial, replicate"
+    )
+    finished = [row for row in rows if row["status"] == COMPLETED] or rows
+    order = {(each.method, each.options_text, each.bins): at for at, each in enumerate(requests)}
+    found = [effect for effect in effects(finished) if effect.key in order]
+    return sorted(found, key=lambda effect: order[effect.key])
 
 
 def recalibrate_sweep(

@@ -50,8 +50,9 @@ class Request:
 
     @property
     def label(self) -> str:
-        """In words, e.g. `temperature (objective=ece), 15 bins`."""
-        return f"{method_label(self.method, self.options)}, {self.bins} {'bin' if self.bins == 1 else 'bins'}"
+        """In words, e.g. `temperature (objective=ece), 15 bins`; `uncalibrated` for no method."""
+        method = "uncalibrated" if self.method == UNCALIBRATED else method_label(self.method, self.options)
+        return f"{method}, {self.bins} {'bin' if self.bins == 1 else 'bins'}"
 
 
 def method_label(method: str, options: Mapping[str, object]) -> str:

@@ -25,6 +25,10 @@ INTERVAL_PAIRS = 8
 so the interval would be far too narrow."""
 
 
+POINTS_PER_COEFFICIENT = 3
+"""Points for each coefficient of a fitted polynomial, below which the curve is not drawn: 12 for a cubic."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """A mean with its standard deviation.
@@ -180,11 +184,11 @@ class LogLogFit:
 def log_log_fit(x: Values, y: Values, degree: int = 3) -> LogLogFit | None:
     """Fit log10 y by a polynomial of `degree` in log10 x; every x and y must be positive.
 
-    Returns None below `degree` + 3 points, or at too few distinct x: a cubic goes through any four points, so at
-    least two are left over to speak for it. The cubic is that of the curvature paper's figure 3.
+    Returns None below POINTS_PER_COEFFICIENT points for each coefficient, or at too few distinct x: a cubic goes
+    through any four points and bends through any seven. The cubic is that of the curvature paper's figure 3.
     """
     a, b = np.log10(np.asarray(x, dtype=np.float64)), np.log10(np.asarray(y, dtype=np.float64))
-    if len(a) < degree + 3 or len(np.unique(a)) <= degree:
+    if len(a) < POINTS_PER_COEFFICIENT * (degree + 1) or len(np.unique(a)) <= degree:
         return None
     centre = float(a.mean())
     coefficients = np.polyfit(a - centre, b, degree)

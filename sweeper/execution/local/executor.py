@@ -1,18 +1,17 @@
 """The local executor: runs assignments in forked processes on this machine. One loop, no threads.
 
 The loop asks the driver for assignments, passes it reports and deaths, and ends when nothing is left or a stop is asked
-for, as `sweeper.execution.ray.executor` has Ray Tune do. Ctrl-C and SIGTERM end it after the turn it is in, so nothing
-is journaled by halves.
+for, as `sweeper.execution.ray.executor` has Ray Tune do. SIGTERM ends it after the turn it is in, so nothing is
+journaled by halves; Ctrl-C after the epoch that each trial is in.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import cast
@@ -20,6 +19,7 @@ from typing import cast
 import psutil
 
 from sweeper.execution.controllers.capacity import ClusterView
+from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
@@ -58,8 +58,11 @@ def execute(
     slots: int,
     log: Path,
     winding_down: Callable[[], object] = lambda: None,
+    interrupts: Interrupts | None = None,
 ) -> bool:
     """Run the driver's assignments until none is left or a stop is asked for; return whether Ctrl-C ended it.
+
+    After one Ctrl-C trials finish their epoch, after two they end at once.
 
     Args:
         driver: decides.
@@ -68,15 +71,18 @@ def execute(
         slots: trials at once.
         log: takes what libraries print in the processes.
         winding_down: called once, when the last trials train and a slot is free.
+        interrupts: what is told of Ctrl-C; it listens itself where none is given.
     """
     loop = _Loop(driver, server, Opening(dict(settings), str(log)), slots, winding_down)
-    with _noted_interrupts() as interrupted:
+    with nullcontext(interrupts) if interrupts is not None else Interrupts().listening() as pressed:
         try:
-            while not interrupted and not driver.should_stop() and loop.turn():
+            while not pressed.presses and not driver.should_stop() and loop.turn():
+                pass
+            while pressed.presses == 1 and not driver.should_stop() and loop.finish_epochs():
                 pass
         finally:
             loop.end()
-    return bool(interrupted)
+    return pressed.presses > 0
 
 
 class _Loop:
@@ -94,6 +100,7 @@ class _Loop:
         self._winding_down: Callable[[], object] | None = winding_down
         self._busy: dict[Connection, TrialProcess] = {}
         self._idle: list[TrialProcess] = []
+        self._ending = False
 
     def turn(self) -> bool:
         """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""
@@ -110,6 +117,14 @@ class _Loop:
             time.sleep(TURN_SECONDS)  # nothing may start just now
         self._driver.flush()
         return bool(self._busy) or not self._driver.exhausted
+
+    def finish_epochs(self) -> bool:
+        """Take the next reports, without letting anyone go on; return whether any process is still in its epoch."""
+        self._ending = True
+        for ready in wait(list(self._busy), TURN_SECONDS):
+            self._hear(self._busy[cast(Connection, ready)])
+        self._driver.flush()
+        return bool(self._busy)
 
     def end(self) -> None:
         """End all processes; what they had in hand continues from its checkpoints."""
@@ -138,7 +153,7 @@ class _Loop:
             self._server.exit_code(process)
             self._lose(process, classify(said.type_name, said.text))
             return
-        over = self._driver.on_reports(process.assignment, said.reports, said.exhausted)
+        over = self._driver.on_reports(process.assignment, said.reports, said.exhausted) or self._ending
         if process.send(not over) and over:
             self._rest(process)
 
@@ -178,23 +193,3 @@ def _death(code: int) -> Failure:
     if code < 0:
         return Failure(CRASH, f"its process was ended by {signal.Signals(-code).name}")
     return Failure(CRASH, f"its process ended by itself with exit code {code}")
-
-
-@contextmanager
-def _noted_interrupts() -> Iterator[Sequence[bool]]:
-    """Note the first Ctrl-C for the loop to see; a second one interrupts wherever it is."""
-    noted: list[bool] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield noted
-        return
-
-    def note(number: int, frame: object) -> None:
-        if noted:
-            raise KeyboardInterrupt
-        noted.append(True)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -10,6 +10,7 @@ Ray reads its environment when it is imported: call `sweeper.core.ray_environmen
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import Failure, classify
 from sweeper.execution.ray.memory_kills import memory_kills_end_trials
@@ -36,6 +38,7 @@ NODE_LABEL = "ray.io/node-id"
 """The label by which Ray names each node."""
 
 _DRIVERS: dict[str, Driver] = {}
+_INTERRUPTS: dict[str, Interrupts] = {}
 
 
 @contextmanager
@@ -58,6 +61,7 @@ def execute(
     resources: Mapping[str, float],
     pending: int,
     trainable: type[SweepTrainable] = SweepTrainable,
+    interrupts: Interrupts | None = None,
 ) -> None:
     """Run the driver's assignments until none is left or a stop is asked for.
 
@@ -67,10 +71,16 @@ def execute(
         resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a GPU goes before `gpu`.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
         trainable: what runs in the trials' processes.
+        interrupts: what is told of Ctrl-C, in the place of Tune's own handler, which says so only in its log.
     """
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, pending))
+    for name in _ADVISORS:
+        logging.getLogger(name).addFilter(_NO_ADVICE)
     token = secrets.token_hex(8)
     _DRIVERS[token] = driver
+    if interrupts is not None:
+        os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+        _INTERRUPTS[token] = interrupts
     prepared = tune.with_resources(
         tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources))
     )
@@ -102,8 +112,22 @@ def execute(
             raise driver.broken or error from None
         finally:
             del _DRIVERS[token]
+            _INTERRUPTS.pop(token, None)
     if driver.broken is not None:
         raise driver.broken
+
+
+class _NoAdvice(logging.Filter):
+    """Leaves out what Tune says of metrics that it does not keep, and of `Tuner.restore`, which is never used."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line belongs in the log."""
+        return not any(text in record.getMessage() for text in ("Could not fetch metrics", "Tuner.restore"))
+
+
+_NO_ADVICE = _NoAdvice()
+_ADVISORS = ("ray.tune.analysis.experiment_analysis", "ray.tune.tune", "ray.tune.execution.tune_controller")
+"""Loggers that give such advice."""
 
 
 class _NoReporter(ProgressReporter):
@@ -200,7 +224,8 @@ class AskedToStop(Stopper):
         """Return whether to end the sweep now; Tune asks on every turn of its loop, which is also when sinks flush."""
         with _driver(self._token) as driver:
             driver.flush()
-            return driver.should_stop()
+            pressed = _INTERRUPTS.get(self._token)
+            return driver.should_stop() or (pressed is not None and pressed.presses > 0)
 
 
 def _bundle(resources: Mapping[str, float], config: Mapping[str, Any]) -> tune.PlacementGroupFactory:

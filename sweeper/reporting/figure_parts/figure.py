@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import plotly.graph_objects as go
 from plotly.basedatatypes import BaseTraceType
 
+from sweeper.analysis.statistics.basics import MINIMUM_PAIRS
 from sweeper.results import Results
 from sweeper.text.cells import Row, Rows
 from sweeper.text.labels import STATUS_WORDS, plural
@@ -46,12 +47,14 @@ class Panel:
         remarks: sentences below it.
         plot: the plot.
         width: pixels it needs at least; where there are fewer it scrolls sideways. 0 takes what there is.
+        points: configurations that it compares, where few of them say nothing; None where any number does.
     """
 
     heading: str
     remarks: Sequence[str]
     plot: go.Figure
     width: int = 0
+    points: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Figure:
         tables: the tables that the queries read.
         legend: categories in the order of their colours; the statuses drawn are added by `statuses`.
         statuses: statuses of the trials drawn.
+        folded: sentences on panels that are not drawn.
     """
 
     key: str
@@ -79,6 +83,29 @@ class Figure:
     findings: Sequence[str] = ()
     legend: Sequence[str] = ()
     statuses: Sequence[str] = ()
+    folded: Sequence[str] = ()
+
+
+def folded(figure: Figure | None, absent: str) -> Figure | str:
+    """Return a figure without the panels that have too few points to say anything, or a sentence if none is left.
+
+    Args:
+        figure: as drawn, None where it does not apply.
+        absent: what to say then.
+    """
+    if figure is None:
+        return absent
+    few = [panel for panel in figure.panels if panel.points is not None and panel.points < MINIMUM_PAIRS]
+    if not few:
+        return figure
+    counts = "; ".join(
+        f"{panel.heading or figure.title}: {plural(panel.points or 0, 'configuration')}" for panel in few
+    )
+    if len(few) == len(figure.panels):
+        return f"{figure.title}: too few configurations to say anything, {MINIMUM_PAIRS} are needed ({counts})."
+    kept = [panel for panel in figure.panels if panel not in few]
+    sentence = f"Not drawn, because fewer than {MINIMUM_PAIRS} configurations say nothing: {counts}."
+    return replace(figure, panels=kept, folded=[sentence])
 
 
 class FigureModule(Protocol):

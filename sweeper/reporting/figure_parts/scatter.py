@@ -89,7 +89,7 @@ def gamma_panel(
         *configuration_traces(points, "gamma", column, architectures, connect=line),
     ]
     remarks = [*rank_correlations(rows, "gamma", column), *few, *(f"At γ = 0: {remark}" for remark in fewer)]
-    return Panel(heading, remarks, plot(traces, gamma_axis(rows), y))
+    return Panel(heading, remarks, plot(traces, gamma_axis(rows), y), points=len(rows))
 
 
 def error_bars(mine: Rows, y: str, index: int, points: int) -> dict[str, object]:

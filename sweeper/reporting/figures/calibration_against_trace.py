@@ -72,7 +72,7 @@ def panel(rows: Rows, loss: str, architectures: Sequence[str]) -> Panel:
     x = log_axis("Tr(H)", (float_or_none(row, column) for row in shown))
     y = log_axis("validation ECE", (float_or_none(row, "ece") for row in shown))
     drawn = plot([*traces, *fits], x, y)
-    return Panel(HESSIANS[loss], [*remarks, *few], drawn)
+    return Panel(HESSIANS[loss], [*remarks, *few], drawn, points=len(shown))
 
 
 def fitted(rows: Rows, column: str, architectures: Sequence[str]) -> tuple[list[BaseTraceType], list[str]]:

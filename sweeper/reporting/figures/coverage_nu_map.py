@@ -83,7 +83,7 @@ def panel(rows: Rows, metric: str, architecture: str, grid: bool) -> Panel:
     shown = [row for row in rows if row[metric] is not None]
     heading = f"{architecture}: {METRICS[metric]}"
     drawn = cells(shown, metric) if grid else points(shown, metric)
-    return Panel(heading, remarks(shown, metric), drawn)
+    return Panel(heading, remarks(shown, metric), drawn, points=len(shown))
 
 
 def remarks(rows: Rows, metric: str) -> list[str]:

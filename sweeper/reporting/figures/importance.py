@@ -42,7 +42,7 @@ def draw(results: Results) -> Figure | None:
         sql=[sql],
         tables=["epochs", "trials"],
         panels=[panel(branch) for branch in found],
-        findings=findings(found[:1], goal),
+        findings=findings(found[:1], goal, "the last epoch" if epoch is None else f"epoch {epoch}"),
     )
 
 
@@ -102,14 +102,14 @@ def panel(branch: Branch) -> Panel:
     )
 
 
-def findings(branches: Sequence[Branch], goal: Goal) -> list[str]:
-    """Return the most important hyperparameter of all trials, where the forest explains anything."""
+def findings(branches: Sequence[Branch], goal: Goal, when: str) -> list[str]:
+    """Return the most important hyperparameter of all trials, where the forest explains anything, and when that was."""
     sentences = []
     for branch in branches:
         first = branch.importances[0]
         if branch.name == "all" and branch.r_squared > 0:
             sentences.append(
-                f"Most important for {goal.label} over all configurations: {short(first.column)}, with "
+                f"Most important for {goal.label} at {when}, over all configurations: {short(first.column)}, with "
                 f"{first.mean:.0%} ± {first.deviation:.0%} of the variance in rank (n = {branch.n})."
             )
     return sentences

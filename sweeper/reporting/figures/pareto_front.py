@@ -117,7 +117,8 @@ def panel(rows: Rows, front: Rows, x: str, y: str, losses: Sequence[str]) -> Pan
         mine = [row for row in front if str(row["loss"]) == loss]
         if mine:
             traces.append(points(kind, mine, x, y, ring, tagged(FINISHED, loss), 1.0))
-    return Panel(f"{LABELS[x]} and {LABELS[y]}", few, plot(traces, scale(x, rows), scale(y, rows)))
+    drawn = plot(traces, scale(x, rows), scale(y, rows))
+    return Panel(f"{LABELS[x]} and {LABELS[y]}", few, drawn, points=len(rows))
 
 
 def points(

@@ -11,7 +11,13 @@ import pytest
 import typer
 
 from search_spaces import packaged_files
-from sweeper.cli.completion import complete_space, complete_sweep
+from sweeper.cli.completion import (
+    complete_format,
+    complete_method,
+    complete_setting,
+    complete_space,
+    complete_sweep,
+)
 from sweeper.cli.main import app
 
 
@@ -54,3 +60,17 @@ def test_the_shell_gets_them(tmp_path: Path) -> None:
             env={**environment, "COMP_CWORD": str(len(words.split()))},
         )  # fmt: skip
         assert done.stdout.split() == [expected], done.stderr
+
+
+def test_methods_formats_and_keys_with_their_values() -> None:
+    assert complete_method("temp") == ["temperature"] and "focal_temperature" in complete_method("")
+    assert complete_format("") == ["table", "json", "csv", "parquet"] and complete_format("c") == ["csv"]
+    keys = complete_setting(asked(space="quickstart"), "")
+    assert {"seed=", "scheduler.max_epochs=", "replicates.count=", "space.optimizer.lr=", "evaluation.bins="} <= set(
+        keys
+    )
+    assert complete_setting(asked(), "resources.c") == ["resources.cpu="]
+    assert complete_setting(asked(space="nowhere"), "see") == ["seed="]
+    assert complete_setting(asked(), "space.architecture=res")[:1] == ["space.architecture=resnet101"]
+    assert complete_setting(asked(), "objective.metric=val_a")[:1] == ["objective.metric=val_accuracy"]
+    assert complete_setting(asked(), "seed=") == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sweeper.journal.best import best_trial
+from sweeper.journal.best import best_trials
 from sweeper.journal.state import ENDED, SweepState, TrialState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import Tally, _counted, snapshot
@@ -137,9 +137,9 @@ def counted_plainly(state, schedule):
         rung: (sum(t.epochs >= rung and t.stop_rung != rung for t in trials), sum(t.stop_rung == rung for t in trials))
         for rung in schedule.rungs
     }
-    best = best_trial(state, schedule.mode)
+    leaders = best_trials(state, schedule, 3)
     towards = {rung: heading[rung] for rung in schedule.rungs}
-    return state.count(), rungs, towards, best, pytest.approx(trained), pytest.approx(trained + rest)
+    return state.count(), rungs, towards, leaders, pytest.approx(trained), pytest.approx(trained + rest)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -160,7 +160,7 @@ def test_what_is_counted_record_by_record_is_what_a_count_of_all_gives(seed, ran
                 state.reopen_failed()
             if rng.random() < 0.5:
                 now = tally.snapshot(seconds=1.0, epochs_before=0)
-                found = now.counts, now.rungs, now.towards, now.best, now.epochs, now.epochs_expected
+                found = now.counts, now.rungs, now.towards, now.leaders, now.epochs, now.epochs_expected
                 assert found == counted_plainly(state, schedule)
     assert tally.snapshot(seconds=1.0, epochs_before=0) == snapshot(state, schedule, seconds=1.0, epochs_before=0)
 
@@ -177,3 +177,28 @@ def test_a_drawing_looks_at_no_trial_that_has_not_changed(monkeypatch):
     progress._snapshot()
     progress._snapshot()
     assert [trial.configuration for trial in looked] == [7]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_names_the_three_best_and_fits(width):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=width, height=30)
+    state = _state(*({"status": "running", "epochs": 4, "objective": 0.2 + index} for index in range(5)))
+    progress = Progress(console, state, HALVING, lambda index: f"number {index} " + "long " * 40, clock=lambda: 7.0)
+    progress.stage("running")
+    console.print(progress._render())
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    named = [line for line in lines if "val_nll" in line]
+    assert [line.partition("after")[0].split()[-1] for line in named] == ["0.2000", "1.2000", "2.2000"]
+    assert named[0].startswith("best so far val_nll 0.2000 after 4 epochs: c00000")
+
+
+def test_what_is_said_is_shown_while_tables_are_written():
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=80, height=30)
+    progress = Progress(console, _sweep(), HALVING, str, clock=lambda: 7.0)
+    progress.stage("writing tables and report")
+    progress.say("press Ctrl-C again")
+    console.print(progress._render())
+    assert "writing tables and report …" in stream.getvalue() and "press Ctrl-C again" in stream.getvalue()

@@ -191,7 +191,7 @@ def test_the_front_is_what_nothing_dominates(page: Page, losses_folder: Path) ->
     for panel in range(3):
         rings = [trace for trace in page.data[f"pareto-front-{panel}"]["data"] if trace["marker"]["size"] == 15]
         assert {re.findall(r"c\d{5}", label)[0] for trace in rings for label in trace["text"]} == front
-    assert f": {len(front)} of {len(table)} finished configurations" in page.sections["summary"]
+    assert f": {len(front)} of {len(table)} finished configurations" in page.sections["details"]
 
 
 @pytest.mark.parametrize("seed", range(5))

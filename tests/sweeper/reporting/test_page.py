@@ -176,7 +176,7 @@ def test_the_rank_correlations_are_scipys(grid: Page, gamma_folder: Path) -> Non
             [row["config_loss_gamma"] for row in focal], [row[f"hessian_{loss}_lambda_max"] for row in focal]
         ).statistic
         stated = f"ρ = {rho:.2f}".replace("-", "−")
-        assert re.search(rf"{stated} \([^)]*n = {len(focal)}\) for (the )?{word}", grid.sections["summary"]), stated
+        assert re.search(rf"{stated} \([^)]*n = {len(focal)}\) for (the )?{word}", grid.sections["details"]), stated
     assert "not part of ρ" in grid.sections["curvature-against-gamma"]
 
 

@@ -82,13 +82,13 @@ def test_spread_text_rounds_to_the_deviation(mean: float, deviation: float | Non
 
 
 def test_the_cubic_fit_finds_a_cubic() -> None:
-    x = np.logspace(0, 3, 9)
+    x = np.logspace(0, 3, 12)
     u = np.log10(x)
     y = 10 ** (0.1 * u**3 - 0.3 * u**2 + 0.2 * u - 1)
     fit = log_log_fit(x, y)
-    assert fit is not None and fit.r_squared == pytest.approx(1) and fit.n == 9
-    xs, ys = fit.curve(9)
+    assert fit is not None and fit.r_squared == pytest.approx(1) and fit.n == 12
+    xs, ys = fit.curve(12)
     np.testing.assert_allclose(xs, x)
     np.testing.assert_allclose(ys, y, rtol=1e-6)
-    assert log_log_fit(x[:5], y[:5]) is None
-    assert log_log_fit([2.0] * 8, y[:8]) is None
+    assert log_log_fit(x[:11], y[:11]) is None, "a cubic bends through any eleven"
+    assert log_log_fit([2.0] * 12, y) is None

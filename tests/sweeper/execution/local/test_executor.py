@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
+from sweeper.execution.controllers.interrupts import ACKNOWLEDGED, HURRIED
 from sweeper.execution.local.executor import THRESHOLD_VARIABLE, this_machine, usable_cores
-from sweeper.execution.runner import RunOptions, run_sweep
+from sweeper.execution.runner import RunOptions, resume_sweep, run_sweep
+from sweeper.journal.records import Record, Reported
+from sweeper.monitoring.live import Progress
 from sweeper.results import load
 from sweeper.storage.metadata import read_manifest
 from tests.running import write_space
@@ -45,3 +49,51 @@ def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
     assert failed and {row["stop_kind"] for row in failed} == {"out_of_memory"}
     assert all("the node's memory ran out: its process held" in row["error"] for row in failed)
     assert all("(after 2 tries)" in row["error"] for row in failed)
+
+
+def test_after_ctrl_c_trials_finish_their_epoch_and_the_sweep_can_be_resumed(tmp_path: Path):
+    said: list[str] = []
+
+    class Pressed(Progress):
+        """Presses Ctrl-C once at the first report."""
+
+        def append(self, record: Record) -> None:
+            if isinstance(record.body, Reported) and not said:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    settings = ["samples=40", "scheduler.max_epochs=9"]
+    options = RunOptions(tmp_path / "results", cpus=1, progress=Pressed)
+    outcome = run_sweep(write_space(tmp_path, SPACE), settings, "s", options)
+    assert said[0] == ACKNOWLEDGED
+    assert outcome.outcome == "interrupted" and len(outcome.state.unfinished()) > 0
+    assert not outcome.state.count()["failed"]
+    assert outcome.sweep.paths.report.is_file()
+    reported = sum(trial.epochs for trial in outcome.state.trials.values())
+    again = resume_sweep("s", RunOptions(tmp_path / "results", cpus=2))
+    assert again.outcome == "finished" and not again.state.count()["failed"]
+    assert sum(trial.epochs for trial in again.state.trials.values()) > reported
+
+
+def test_a_second_ctrl_c_skips_tables_and_report(tmp_path: Path):
+    said: list[str] = []
+
+    class PressedTwice(Progress):
+        """Presses Ctrl-C twice at the first report."""
+
+        def append(self, record: Record) -> None:
+            if isinstance(record.body, Reported) and not said:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    options = RunOptions(tmp_path / "results", cpus=1, progress=PressedTwice)
+    outcome = run_sweep(write_space(tmp_path, SPACE), ["samples=40"], "s", options)
+    assert said[:2] == [ACKNOWLEDGED, HURRIED] and outcome.outcome == "interrupted"
+    assert any("tables and report were skipped" in note for note in outcome.notes)
+    assert not outcome.sweep.paths.report.exists()
+    assert resume_sweep("s", RunOptions(tmp_path / "results", cpus=2)).outcome == "finished"

@@ -1,0 +1,203 @@
+"""Configurations as a table that fits its terminal: the best trials of a summary, and what `sweeper results` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.core.errors import SweeperError
+from sweeper.results import Results
+from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.text.cells import Row, Rows, Value, float_or_none, text_of
+from sweeper.text.labels import STATUS_WORDS, label, short
+from trainables.registry.nearest import nearest
+
+TOP = 10
+"""Configurations that `sweeper results` prints: a screenful with the headings."""
+
+USUAL = ("judged", "test_accuracy", "test_ece", "test_posthoc_temperature_ece")
+
+LEAST_WORDS = 30
+"""Characters of a configuration below which another column gives way, or it stands on a line of its own."""
+
+SHORT_STATUS = {**STATUS_WORDS, "early_stopped": "stopped"}
+"""A trial's status in one word."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column of the table.
+
+    Attributes:
+        column: its name among the leaderboard's.
+        words: what stands above it.
+        scale: what its values are multiplied by.
+        spare: whether it gives way to the configuration where there is little room.
+    """
+
+    column: str
+    words: str
+    scale: float = 1.0
+    spare: bool = False
+
+
+@dataclass(frozen=True)
+class TrialsTable:
+    """Rows of a leaderboard; numbers are never cut, a configuration is shortened or moves to a line of its own."""
+
+    board: Leaderboard
+    rows: Rows
+    headings: Sequence[Heading]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table in this width."""
+
+        def width(headings: Sequence[Heading], status: bool) -> int:
+            table = self._table(headings, status=status, words=False)
+            return Measurement.get(console, options.update(width=10_000), table).maximum
+
+        mixed = len({row["status"] for row in self.rows}) > 1
+        kept = [heading for heading in self.headings if not heading.spare]
+        for headings in (self.headings, kept):
+            if options.max_width - width(headings, mixed) >= LEAST_WORDS:
+                yield self._table(headings, status=mixed, words=True)
+                return
+        yield self._table(kept, status=mixed and width(kept, mixed) <= options.max_width, words=False)
+        for row in self.rows:
+            yield Text(f"{row['trial']}: {self.board.describe(row)}", style="dim")
+
+    def _table(self, headings: Sequence[Heading], *, status: bool, words: bool) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim", expand=words)
+        table.add_column("trial", no_wrap=True)
+        for heading in headings:
+            table.add_column(heading.words, justify="right", no_wrap=True)
+        if status:
+            table.add_column("status", no_wrap=True)
+        if words:
+            table.add_column("configuration", no_wrap=True, overflow="ellipsis", ratio=1)
+        for row in self.rows:
+            values = [cell(self.board, row, heading) for heading in headings]
+            values += [SHORT_STATUS[text_of(row, "status")]] if status else []
+            table.add_row(str(row["trial"]), *values, *([self.board.describe(row)] if words else []))
+        return table
+
+
+def usual_headings(board: Leaderboard) -> list[Heading]:
+    """Return the columns of a summary, those that were measured."""
+    words = {"test_accuracy": "test accuracy %", "test_ece": "test ECE", "test_posthoc_temperature_ece": "ECE after T"}
+    shown = [name for name in USUAL if any(row.get(name) is not None for row in board.rows)]
+    scales = {"test_accuracy": 100.0}
+    return [Heading(n, words.get(n, board.objective.label), scales.get(n, 1.0), n == USUAL[-1]) for n in shown]
+
+
+def listed(
+    board: Leaderboard, columns: Sequence[str] = (), sort: str | None = None, *, everything: bool = False
+) -> TrialsTable:
+    """Return the table that `sweeper results` prints.
+
+    Args:
+        board: the sweep's configurations.
+        columns: names among the leaderboard's, such as `test_nll` or `config_loss_gamma`; the summary's by default.
+        sort: one of them to sort by, the largest first after a `-`; the leaderboard's order by default.
+        everything: all rows, not the first TOP.
+
+    Raises:
+        SweeperError: an unknown column; the message has the nearest names.
+    """
+    headings = [Heading(name, heading_of(board, name)) for name in chosen(board, columns)] or usual_headings(board)
+    rows = sorted_rows(board, sort) if sort is not None else list(board.rows)
+    return TrialsTable(board, rows if everything else rows[:TOP], headings)
+
+
+def chosen(board: Leaderboard, columns: Sequence[str]) -> list[str]:
+    """Return the columns asked for, each checked; names may be separated by commas and leave `config_` out."""
+    known = names_of(board)
+    found = []
+    for name in (part.strip() for text in columns for part in text.split(",") if part.strip()):
+        match = next((each for each in (name, f"config_{name}") if each in known), None)
+        if match is None and board.rows:
+            raise SweeperError(f"there is no column {name!r}", f"columns: {', '.join(known)}{nearest(name, known)}")
+        found.append(match or name)
+    return found
+
+
+def names_of(board: Leaderboard) -> list[str]:
+    """Return the columns that can be asked for: without standard deviations, which their means bring along."""
+    first = board.rows[0] if board.rows else {}
+    return [name for name in first if not name.endswith("_sd") and name not in ("trial",)]
+
+
+def sorted_rows(board: Leaderboard, sort: str) -> list[Row]:
+    """Return the rows by one column; missing values come last. Raises SweeperError for an unknown column."""
+    (name,) = chosen(board, [sort.removeprefix("-")]) or ("trial",)
+    there = [row for row in board.rows if not missing(row.get(name))]
+    there.sort(key=lambda row: order(row[name]), reverse=sort.startswith("-"))
+    return [*there, *(row for row in board.rows if missing(row.get(name)))]
+
+
+def missing(value: Value) -> bool:
+    """Return whether a value is NULL or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def order(value: Value) -> tuple[bool, float, str]:
+    """Return what sorts numbers by size and before text."""
+    number = isinstance(value, (int, float))
+    return not number, float(value) if isinstance(value, (int, float)) else 0.0, str(value)
+
+
+def heading_of(board: Leaderboard, name: str) -> str:
+    """Return what stands above a column."""
+    if name == "judged":
+        return board.objective.label
+    if name.startswith("config_"):
+        return short(name)
+    split, _, metric = name.partition("_")
+    return f"{label(split)} {label(metric)}" if split in ("val", "test") else label(name)
+
+
+def cell(board: Leaderboard, row: Row, heading: Heading) -> str:
+    """Return a value: a mean with its standard deviation where it has one, else four significant digits."""
+    value = row.get(heading.column)
+    if row.get(f"{heading.column}_sd") is not None:
+        return board.value(row, heading.column, heading.scale)
+    if missing(value):
+        return "–"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float_or_none(row, heading.column) or 0.0
+        return str(value) if isinstance(value, int) else f"{number * heading.scale:.4g}"
+    return STATUS_WORDS.get(str(value), str(value))
+
+
+SHOWN = ("trial", "status", "epochs", "replicates", "judged", "judged_sd")
+TESTED = ("test_accuracy", "test_nll", "test_ece", "test_posthoc_temperature_ece")
+
+
+def best_trials(results: Results, columns: Sequence[str] = (), sort: str | None = None) -> pa.Table:
+    """Return every evaluated configuration, best first, as data: what `sweeper results` writes but for a table.
+
+    Args:
+        results: the sweep.
+        columns: as of `listed`; by default status, objective, hyperparameters that vary, and metrics on test data.
+        sort: as of `listed`.
+
+    Raises:
+        SweeperError: an unknown column.
+    """
+    board = leaderboard(results)
+    present = set(board.rows[0]) if board.rows else set()
+    usual = [name for name in (*SHOWN, *board.varying, *TESTED) if name in present]
+    wanted = ["trial", *chosen(board, columns)] if columns else usual
+    selected = ", ".join(dict.fromkeys(wanted)) or "*"
+    table = results.sql(f"SELECT {selected} FROM (\n{board.sql}\n)")
+    if sort is None:
+        return table
+    places = {trial: place for place, trial in enumerate(table["trial"].to_pylist())}
+    return table.take([places[row["trial"]] for row in sorted_rows(board, sort)])

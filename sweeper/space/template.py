@@ -1,0 +1,125 @@
+"""A commented search space from a few choices: what `sweeper init` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sweeper.core.errors import SweeperError
+from sweeper.space.catalogue import valid_text
+from sweeper.space.registries import Registries, installed_registries
+from trainables.registry import Component, Registry
+from trainables.registry.nearest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a new search space is to hold.
+
+    Attributes:
+        dataset: its name.
+        losses: their names.
+        architectures: their names.
+        values: path such as `loss.gamma` → the values to try, as YAML.
+        objective: metric that trials are compared by.
+        epochs: of a trial that is not stopped.
+        replicates: seeds of each configuration.
+        samples: configurations drawn for each grid point.
+    """
+
+    dataset: str = "digits"
+    losses: Sequence[str] = ("cross_entropy", "focal")
+    architectures: Sequence[str] = ("mlp",)
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    objective: str = "val_nll"
+    epochs: int = 27
+    replicates: int = 2
+    samples: int = 1
+
+
+def template(wishes: Wishes, registries: Registries | None = None) -> str:
+    """Return a search space file with a comment on each line that says what else it may hold.
+
+    Raises:
+        SweeperError: with every unknown name and every value that nothing takes.
+    """
+    registries = registries or installed_registries()
+    components = {
+        "dataset": _chosen(registries.datasets, [wishes.dataset]),
+        "loss": _chosen(registries.losses, wishes.losses),
+        "architecture": _chosen(registries.architectures, wishes.architectures),
+        "optimizer": _chosen(registries.optimizers, ["sgd"]),
+    }
+    faults = [fault for part, found in components.items() for fault in found if isinstance(fault, str)]
+    named = {part: [c for c in found if isinstance(c, Component)] for part, found in components.items()}
+    for path in wishes.values:
+        part, _, key = path.partition(".")
+        takers = [c for c in named.get(part, ()) if c.hyperparameter(key)]
+        if not takers:
+            known = tuple(f"{p}.{h.name}" for p, found in named.items() for c in found for h in c.hyperparameters)
+            faults.append(f"nothing takes {path!r}{did_you_mean(path, known)}")
+    if faults:
+        raise SweeperError("\n".join(faults), "see `sweeper spaces --losses`, `--architectures` and `--datasets`")
+    return _text(wishes, named)
+
+
+def _chosen(registry: Registry, names: Sequence[str]) -> list[Component | str]:
+    return [registry[name] if name in registry else str(registry.fault(name)) for name in names]
+
+
+def _text(wishes: Wishes, named: Mapping[str, Sequence[Component]]) -> str:
+    grace = max(1, wishes.epochs // 9)
+    early = f"{{name: asha, max_epochs: {wishes.epochs}, grace_epochs: {grace}, reduction_factor: 3}}"
+    whole = f"{{name: none, max_epochs: {wishes.epochs}}}"
+    # A grid asks about each of its points; trials on other data are not to be compared at rungs.
+    scheduler = f"{whole}  # or {early}" if wishes.values else f"{early}  # or {whole}"
+    scheduler += ": asha stops hopeless trials early, none trains all to the end"
+    lines = [
+        "# Check this file with `sweeper validate FILE`; estimate time with `sweeper plan FILE`; `sweeper run FILE`.",
+        f"dataset: {_component(named['dataset'][0], 'dataset', wishes.values)}",
+        *_others(named["dataset"][0], "dataset", wishes.values),
+        f"objective: {{metric: {wishes.objective}}}  # any val_… metric: val_nll, val_ece, val_refinement_nll …",
+        f"scheduler: {scheduler}",
+        f"samples: {wishes.samples}  # configurations drawn for each grid point; a grid is tried in full with 1",
+        f"replicates: {wishes.replicates}  # seeds of each configuration; two or more give intervals",
+        "seed: 0",
+        "space:",
+        "  loss:",
+        "    grid:  # one_of draws a loss for each sample; grid tries each",
+    ]
+    for component in named["loss"]:
+        lines += [f"      - {_component(component, 'loss', wishes.values)}"]
+        lines += [f"      {line}" for line in _others(component, "loss", wishes.values)]
+    networks = ", ".join(c.name for c in named["architecture"])
+    lines += [f"  architecture: {{grid: [{networks}]}}  # `sweeper spaces --architectures` lists all"]
+    recipe = [f"{key}: {_written(wishes.values[f'optimizer.{key}'])}" for key in _own("optimizer", wishes.values)]
+    usual = [] if "optimizer.lr" in wishes.values else ["lr: 0.1"]
+    lines += [f"  optimizer: {{{', '.join(['name: sgd', *usual, *recipe, 'momentum: 0.9', 'schedule: cosine'])}}}"]
+    lines += [
+        "evaluation:",
+        "  bins: 15  # of the calibration errors",
+        "  posthoc: [temperature]  # fitted on validation data at each rung; `sweeper spaces --posthoc` lists all",
+        "  curvature: false  # {samples: 128, lanczos_steps: 6, trace_probes: 4} measures the Hessian: slower",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _own(part: str, values: Mapping[str, Sequence[str]]) -> list[str]:
+    return [path.partition(".")[2] for path in values if path.startswith(f"{part}.")]
+
+
+def _component(component: Component, part: str, values: Mapping[str, Sequence[str]]) -> str:
+    """Return a component with the values that it takes, as YAML in one line."""
+    taken = [key for key in _own(part, values) if component.hyperparameter(key)]
+    written = [f"name: {component.name}", *(f"{key}: {_written(values[f'{part}.{key}'])}" for key in taken)]
+    return f"{{{', '.join(written)}}}"
+
+
+def _written(values: Sequence[str]) -> str:
+    return values[0] if len(values) == 1 else f"{{grid: [{', '.join(values)}]}}"
+
+
+def _others(component: Component, part: str, values: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a comment for each hyperparameter that is left at its default."""
+    rest = [h for h in component.hyperparameters if h.name not in _own(part, values)]
+    return [f"#   {h.name}: {h.default}  ({valid_text(h)})" for h in rest]

@@ -1,0 +1,37 @@
+"""The change that a post-hoc method makes, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.analysis.recalibration.effect import effects
+
+
+def row(trial: str, method: str, ece: float | None, nll: float, *, replicate: int = 0, bins: int = 15) -> dict:
+    """One evaluation on test data."""
+    key = {"trial": trial, "replicate": replicate, "split": "test", "options": "{}", "bins": bins}
+    return {**key, "method": method, "ece": ece, "nll": nll}
+
+
+def test_each_trial_counts_once_and_is_paired_with_itself() -> None:
+    rows = [
+        row("c00000", "none", 0.10, 1.0), row("c00000", "none", 0.20, 1.0, replicate=1),
+        row("c00001", "none", 0.05, 0.5), row("c00002", "none", 0.30, 2.0),
+        row("c00000", "temperature", 0.05, 0.9), row("c00000", "temperature", 0.05, 0.9, replicate=1),
+        row("c00001", "temperature", 0.06, 0.5), row("c00002", "temperature", None, float("nan")),
+    ]  # fmt: skip
+    (found,) = effects(rows)
+    ece, nll = found.changes
+    assert (ece.before, ece.after) == pytest.approx((0.10, 0.055))  # c00002 has no value after, so it is left out
+    assert ece.difference.mean == pytest.approx((-0.10 + 0.01) / 2)
+    assert (ece.better, ece.difference.n) == (1, 2)
+    assert nll.difference.mean == pytest.approx(-0.05)
+    assert found.sentence().startswith("temperature, 15 bins, test data: ECE 0.1000 → 0.0550, −0.045 (95 % ")
+    assert "better in 1 of 2 trials; NLL" in found.sentence()
+
+
+def test_a_method_is_compared_at_its_own_number_of_bins_or_not_at_all() -> None:
+    rows = [row("c0", "none", 0.1, 1.0, bins=10), row("c0", "temperature", 0.05, 0.9), row("c0", "none", 0.2, 1.0)]
+    (found,) = effects(rows)
+    assert found.bins == 15 and found.changes[0].before == 0.2
+    assert effects(rows[:2]) == []

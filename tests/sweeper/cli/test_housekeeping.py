@@ -1,0 +1,57 @@
+"""The commands for files and folders, as they are typed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sweeper.cli.main import app
+from sweeper.core.errors import SweeperError
+from sweeper.storage.lookup import sweep_names
+
+
+def typed(*words: str) -> tuple[int, str]:
+    """Exit status and output of a command; a SweeperError is raised as `main` would print it."""
+    done = CliRunner().invoke(app, list(words))
+    if isinstance(done.exception, SweeperError):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def test_from_flags_to_a_valid_search_space(tmp_path: Path) -> None:
+    file = str(tmp_path / "question.yaml")
+    status, said = typed(
+        "init", file, "--loss", "focal", "--network", "mlp", "--network", "resnet8", "--grid", "loss.gamma=1,2,5",
+        "--grid", "dataset.label_noise=0,0.1", "--replicates", "3", "--epochs", "9",
+    )  # fmt: skip
+    assert status == 0 and f"sweeper plan {file}" in said
+    status, said = typed("validate", file)
+    assert status == 0 and "12 configurations × 3 seeds" in said and "label noise" in said and "γ" in said
+    with pytest.raises(SweeperError, match="exists already"):
+        typed("init", file)
+    with pytest.raises(SweeperError, match="PATH=VALUES"):
+        typed("init", str(tmp_path / "other.yaml"), "--grid", "loss.gamma")
+
+
+def test_every_fault_of_a_file_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("dataset: digit\nsamples: 0\n")
+    with pytest.raises(SweeperError) as raised:
+        typed("validate", str(tmp_path / "bad.yaml"))
+    assert "digit" in str(raised.value) and "samples" in str(raised.value)
+
+
+def test_list_rename_archive_delete(quickstart_folder: Path, tmp_path: Path) -> None:
+    output = str(tmp_path / "results")
+    assert "no sweeps in" in typed("list", "--output", output)[1]
+    shutil.copytree(quickstart_folder, tmp_path / "results" / "quickstart", symlinks=True)
+    listed = typed("list", "--output", output)[1]
+    assert "quickstart" in listed and "MiB" in listed and "digits" in listed
+    assert typed("rename", "quickstart", "kept", "--output", output)[0] == 0
+    assert typed("archive", "kept", "--to", str(tmp_path / "kept.tar.gz"), "--output", output)[0] == 0
+    assert (tmp_path / "kept.tar.gz").is_file()
+    refused = CliRunner().invoke(app, ["delete", "kept", "--output", output], input="n\n")
+    assert refused.exit_code == 1 and sweep_names(output) == ["kept"]
+    assert typed("delete", "kept", "--yes", "--output", output)[0] == 0 and sweep_names(output) == []

@@ -1,0 +1,124 @@
+"""The questions of the first screen: which loss, network and γ, did temperature help, what was saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeper.analysis.recalibration.effect import effects
+from sweeper.reporting.answers import Answers, answers, as_good, majority_warning
+from sweeper.reporting.first_screen import first_screen
+from sweeper.reporting.matrix import matrix
+from sweeper.results import Results
+from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
+from sweeper.results.overview import overview
+from tests.sweeper.reporting.test_figures import frame, means
+
+
+def screen(folder: Path) -> Answers:
+    results = Results(folder)
+    return first_screen(results, leaderboard(results), overview(results))
+
+
+def sentences(folder: Path) -> dict[str, str]:
+    return dict(screen(folder).answers)
+
+
+def test_every_question_of_the_quickstart_is_answered(quickstart_folder: Path) -> None:
+    said = sentences(quickstart_folder)
+    assert list(said) == ["Loss", "Network", "After temperature", "Which γ", "Post-hoc", "Early stopping"]
+    best = leaderboard(Results(quickstart_folder)).best
+    assert best is not None
+    assert said["Loss"].startswith(f"{best['loss']} on {best['architecture']}, ")
+    assert said["Network"].startswith(f"{best['architecture']} with {best['loss']}, ")
+    for name in ("cross_entropy", "focal", "inverse_focal", "selective_risk"):
+        assert name in said["Loss"]
+    counts = overview(Results(quickstart_folder))
+    assert said["Early stopping"].startswith(f"saved {counts.saved:,} of {counts.saved + counts.trained:,} epochs")
+
+
+def test_which_gamma_is_the_best_of_the_grid_with_those_that_do_as_well(gamma_folder: Path) -> None:
+    results = Results(gamma_folder)
+    found = matrix(results, leaderboard(results))
+    assert found is not None
+    rows = means(gamma_folder, "val", ["nll"])
+    for network in ("mlp",):
+        mine = rows.query("config_architecture_name == @network and config_loss_name == 'focal' and status != 'failed'")
+        best = mine["nll"].idxmin()
+        (setting,) = [s for s in screen(gamma_folder).settings if s.key[1:] == ("focal", network)]
+        assert setting.before.startswith(f"{mine.loc[best, 'config_loss_gamma']:.3g} (")
+        assert setting.compared == len(mine)
+        noise = found.decides.noise[27]
+        assert noise is not None
+        replicates = frame(gamma_folder, "evaluations").query("split == 'val' and epoch == 27").groupby("trial")["nll"]
+        half = noise.deviation * np.sqrt(2 / replicates.count()[best])
+        from scipy.stats import t
+
+        near = np.log(mine["nll"] / mine.loc[best, "nll"]) <= t.ppf(0.975, noise.freedom) * half
+        kept = mine.loc[near, "config_loss_gamma"]
+        ends = "only this one" if len(kept) == 1 else f"{kept.min():.3g} … {kept.max():.3g}"
+        assert setting.before.endswith(f"({ends})")
+
+
+def test_a_trial_that_was_stopped_is_compared_where_it_was_stopped(quickstart_folder: Path) -> None:
+    results = Results(quickstart_folder)
+    found = matrix(results, leaderboard(results))
+    assert found is not None
+    _, rows = next((key, rows) for key, rows in found.cells.items() if key[1] == "focal" and len(rows) > 3)
+    stopped = [row for row in rows if row["status"] == "early_stopped"]
+    assert stopped
+    for row in stopped:
+        epoch = row["epochs"]
+        mine, other = (found.decides.values[str(r["trial"])][epoch] for r in (rows[0], row))
+        noise = found.decides.noise[epoch]
+        assert noise is not None
+        expected = noise.apart(mine, other) and mine.mean < other.mean
+        assert found.decides.worse(rows[0], row) is expected
+    assert as_good(rows, rows[0], "config_loss_gamma", found.decides)
+
+
+def test_post_hoc_effects_are_those_of_the_finished_trials(quickstart_folder: Path) -> None:
+    said = sentences(quickstart_folder)["Post-hoc"]
+    rows = means(quickstart_folder, "test", ["ece", "posthoc_temperature_ece", "nll", "posthoc_temperature_nll"])
+    rows = rows.query("status == 'completed'")
+    before, after = rows["ece"].mean(), rows["posthoc_temperature_ece"].mean()
+    assert f"ECE {before:.4f} → {after:.4f}" in said
+    better = int((rows["posthoc_temperature_nll"] < rows["nll"]).sum())
+    assert f"better in {better} of {len(rows)} trials." in said
+
+
+def test_a_majority_class_predictor_is_warned_of() -> None:
+    row = {
+        "trial": "c00000", "status": "completed", "judged": 0.01, "val_accuracy": 0.667, "val_majority_share": 0.667,
+        "val_balanced_accuracy": 0.5,
+    }  # fmt: skip
+    board = Leaderboard([row], (), "", Goal("val_ece", "min"))
+    (warning,) = majority_warning(board)
+    assert "validation accuracy 66.7%, largest class 66.7%, balanced accuracy 50.0%" in warning.sentence
+    assert majority_warning(Leaderboard([{**row, "val_accuracy": 0.9}], (), "", Goal("val_ece", "min"))) == []
+    assert majority_warning(Leaderboard([{**row, "val_majority_share": None}], (), "", Goal("val_ece", "min"))) == []
+    assert majority_warning(Leaderboard([], (), "", Goal("val_ece", "min"))) == []
+
+
+def test_without_measurements_there_is_nothing_to_say(quickstart_folder: Path) -> None:
+    counts = overview(Results(quickstart_folder))
+    found = answers(None, effects([]), counts, Leaderboard([], (), "", Goal("val_nll", "min")))
+    assert [answer.question for answer in found.answers] == ["Early stopping"]
+    assert found.settings == [] and found.matrix is None
+
+
+def test_the_settings_of_a_data_set_are_kept_apart(quickstart_folder: Path) -> None:
+    results = Results(quickstart_folder)
+    board = leaderboard(results)
+    axis = "config_dataset_label_noise"
+    rows = [{**row, axis: (0.0, 0.1)[at % 2]} for at, row in enumerate(board.rows)]
+    split = matrix(results, Leaderboard(rows, (*board.varying, axis), board.sql, board.objective))
+    assert split is not None
+    assert split.slices == ["label noise 0", "label noise 0.1"]
+    said = answers(split, [], overview(results), board).answers
+    assert [answer.question for answer in said][:2] == ["Loss at label noise 0", "Network at label noise 0"]
+    together = sum(len(part) for part in split.cells.values())
+    assert together == sum(row["status"] != "failed" for row in rows)
+    assert pytest.approx(0.0) == split.best("label noise 0", family=split.families()[0])[axis]

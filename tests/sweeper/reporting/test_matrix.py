@@ -1,0 +1,95 @@
+"""The matrix of losses and networks, recomputed from the Parquet files with pandas alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sweeper.reporting.matrix import Matrix, estimate_text, grid, matrix
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.reporting.test_figures import frame, means
+
+
+def matrix_of(folder: Path) -> Matrix:
+    results = Results(folder)
+    found = matrix(results, leaderboard(results))
+    assert found is not None
+    return found
+
+
+def best_by_cell(folder: Path) -> pd.DataFrame:
+    """The best configuration of each loss and network: finished ones first, by validation NLL."""
+    rows = means(folder, "val", ["nll", "posthoc_temperature_nll", "ece", "posthoc_temperature_ece"])
+    rows = rows[rows["status"] != "failed"].assign(late=rows["status"] != "completed")
+    keys = ["config_loss_name", "config_architecture_name"]
+    return rows.reset_index().sort_values(["late", "nll"]).groupby(keys).first()
+
+
+def test_each_cell_has_the_best_configuration_of_its_loss_and_network(quickstart_folder: Path) -> None:
+    found, expected = matrix_of(quickstart_folder), best_by_cell(quickstart_folder)
+    shown = {
+        (family, network): cell
+        for family, cells in grid(found, "")
+        for network, cell in zip(found.networks(), cells, strict=True)
+        if cell is not None
+    }
+    assert set(shown) == set(expected.index)
+    for key, cell in shown.items():
+        row = expected.loc[key]
+        assert cell.trial == row["trial"], key
+        before, after = cell.means.split(" → ")
+        assert float(before) == pytest.approx(row["nll"], rel=5e-3)
+        assert float(after) == pytest.approx(row["posthoc_temperature_nll"], rel=5e-3)
+        assert cell.second.startswith("ECE ")
+        assert float(cell.second.split()[1]) == pytest.approx(row["ece"], rel=5e-3)
+        assert cell.state.startswith("best of") == (row["status"] == "completed")
+    best = min(shown, key=lambda key: (expected.loc[key]["late"], expected.loc[key]["nll"]))
+    assert [key for key, cell in shown.items() if cell.mark == "best"] == [best]
+
+
+def test_an_interval_is_students_with_the_spread_pooled_over_configurations(losses_folder: Path) -> None:
+    import scipy.stats
+
+    found = matrix_of(losses_folder)
+    last = frame(losses_folder, "evaluations").query("split == 'val' and epoch == 27")
+    kept = last[~last["trial"].isin(frame(losses_folder, "trials").query("status == 'failed'")["trial"])]
+    groups = kept.groupby("trial")["nll"]
+    shares = (groups.std(ddof=1) / groups.mean()) ** 2 * (groups.count() - 1)
+    freedom = int((groups.count() - 1).sum())
+    spread = np.sqrt(shares.sum() / freedom)
+    best = found.best("")
+    assert best is not None
+    mean, n = groups.mean()[best["trial"]], groups.count()[best["trial"]]
+    half = scipy.stats.t.ppf(0.975, freedom) * spread / np.sqrt(n)
+    noise = found.decides.noise[27]
+    value = found.decides.last(best)
+    assert noise is not None and value is not None
+    assert noise.interval(value) == pytest.approx((mean * np.exp(-half), mean * np.exp(half)), rel=1e-9)
+    assert found.decides.worse(best, best) is False
+
+
+def test_without_a_second_replicate_no_difference_is_judged(tmp_path: Path) -> None:
+    from tests.sweeper.synthetic_sweep import write_sweep
+
+    found = matrix_of(write_sweep(tmp_path / "one", configurations=12, replicates=1, failures=0))
+    best = found.best("")
+    rows = [row for rows in found.cells.values() for row in rows if row is not best]
+    assert best is not None and {found.decides.worse(best, row) for row in rows} == {None}
+    assert {cell.mark for _, cells in grid(found, "") for cell in cells if cell} == {"best", ""}
+
+
+def test_an_empty_sweep_has_no_matrix(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("objective: {metric: val_nll, mode: min}")
+    results = Results(tmp_path)
+    assert matrix(results, leaderboard(results)) is None
+
+
+def test_an_estimate_shows_the_digits_that_its_interval_allows() -> None:
+    assert estimate_text(0.041234, (0.0381, 0.0447)) == "0.0412 (0.0381 … 0.0447)"
+    assert estimate_text(93.21, (90.0, 96.0)) == "93.2 (90.0 … 96.0)"
+    assert estimate_text(0.041234, None) == "0.0412"
+    assert estimate_text(0.5, (0.5, 0.5)) == "0.5"
