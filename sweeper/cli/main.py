@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sweeper.cli import analysis, reading, remote, status, surroundings, sweeps
+from sweeper.cli import analysis, papers, reading, remote, status, surroundings, sweeps
 from sweeper.cli.common import DONE
 from sweeper.core.errors import SweeperError
 from trainables.worker.object_store import StoreError
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for group in (sweeps, status, reading, analysis, surroundings, remote):
+for group in (sweeps, status, reading, analysis, papers, surroundings, remote):
     app.add_typer(group.commands)
 
 

@@ -216,8 +216,8 @@ def _drive(
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
     spec = sweep.spec
     measured = spec.evaluation
-    posthoc, own = ([m["name"] for m in part] for part in (measured.posthoc, measured.metrics))
-    columns = evaluation_columns(posthoc, own, spec.cross_fitted)
+    own = [metric["name"] for metric in measured.metrics]
+    columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted)
     trajectory = spec.evaluation.trajectory
     more = epoch_columns(None if trajectory is None else trajectory.model_dump())
     return ParquetSink(

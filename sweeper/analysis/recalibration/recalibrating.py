@@ -165,7 +165,11 @@ def measure(
         same = list(group)
         options = with_training_gamma(method, hyperparameter_values(same[0].options), loss)
         outcomes = dict(_applied(predictions, method, options))
-        found += [[_row(predictions, request, split, *outcomes[split]) for split in outcomes] for request in same]
+        given = options.get("gamma")
+        stated = {"gamma": given} if isinstance(given, (int, float)) else {}
+        found += [
+            [_row(predictions, request, split, *outcomes[split]) | stated for split in outcomes] for request in same
+        ]
     return found
 
 
