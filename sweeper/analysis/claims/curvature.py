@@ -78,8 +78,8 @@ def _gamma_words(network: str, found: Mapping[str, Mapping[str, Estimate]]) -> s
     cross, scaled, mechanical = (of_it[network] for of_it in found.values())
     return (
         f"{network}: ρ(γ, λ_max) of cross-entropy's Hessian {cross.text('.2f')}; of the training loss's Hessian over "
-        f"the mean focal weight {scaled.text('.2f')}; n = {cross.n} configurations. Of the training loss's Hessian itself, "
-        f"partly mechanical, {mechanical.text('.2f')}"
+        f"the mean focal weight {scaled.text('.2f')}; n = {cross.n} configurations. Of the training loss's "
+        f"Hessian itself, partly mechanical, {mechanical.text('.2f')}"
     )
 
 

@@ -126,8 +126,7 @@ def judge_network_size(rows: Rows) -> Verdict:
     low, high = (float(limit) for limit in np.percentile(drawn, [tail, 100 - tail]))
     count = sum(len(held) for network in order for held in usable[network].values())
     best = {
-        network: min(usable[network], key=lambda gamma, network=network: float(np.mean(usable[network][gamma])))
-        for network in order
+        network: min((float(np.mean(held)), gamma) for gamma, held in usable[network].items())[1] for network in order
     }
     what = f"best γ {', '.join(f'{gamma:g} of {network}' for network, gamma in best.items())}; slope"
     return verdict_of(

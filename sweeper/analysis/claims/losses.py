@@ -65,7 +65,8 @@ def judge_mistakes(rows: Rows) -> Verdict:
     found, means, errors = {}, {}, {}
     for network, focal in by_network(others).items():
         groups = (plain.get(network, []), focal)
-        estimate = difference(*(_values(held, "confidence_wrong") for held in groups))
+        before, after = (_values(held, "confidence_wrong") for held in groups)
+        estimate = difference(before, after)
         if estimate.value is not None:
             found[network] = estimate
             means[network] = [trial_mean(held, "confidence_wrong") for held in groups]

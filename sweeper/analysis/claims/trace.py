@@ -36,11 +36,10 @@ def judge_interior_minimum(rows: Rows) -> Verdict:
     """Judge that ECE is smallest at an intermediate trace.
 
     Rule: a cubic of log10 ECE in log10 Tr(H), both on validation data as in the paper's Fig. 3, cross-entropy's
-    Hessian, over configurations (means over replicates; each network's means of both logarithms are taken off, because networks
-    of different sizes have different traces). The statistic is the depth: the lower of the
-    fit's two ends minus its minimum over the inner 80 % of the range, in decades. Holds where its 95 % bootstrap
-    interval over configurations lies above 0, does not hold where it lies below, else undecided; at least 12
-    configurations.
+    Hessian, over configurations (means over replicates; each network's means of both logarithms are taken off, because
+    networks of different sizes have different traces). The statistic is the depth: the lower of the fit's two ends
+    minus its minimum over the inner 80 % of the range, in decades. Holds where its 95 % bootstrap interval over
+    configurations lies above 0, does not hold where it lies below, else undecided; at least 12 configurations.
     """
     name = "ece_smallest_at_intermediate_trace"
     points = _trace_and_ece(trained_to_the_end(rows))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.papers.picture import MapFigure
+from sweeper.text.cells import Row
 
 Floats = NDArray[np.float64]
 
@@ -72,13 +73,13 @@ Line = tuple[Floats, Floats]
 
 
 def _figure(lines: dict[str, Line], remarks: Sequence[str], axes: tuple[str, str]) -> MapFigure:
-    rows = [
+    rows: list[Row] = [
         {"curve": label, axes[0]: float(a), axes[1]: float(b)}
         for label, (x, y) in lines.items()
         for a, b in zip(x, y, strict=True)
     ]
     curves = {label: (x.tolist(), y.tolist()) for label, (x, y) in lines.items()}
-    return MapFigure([*rows], list(remarks), curves, axes)
+    return MapFigure(rows, list(remarks), curves, axes)
 
 
 def _loss_and_gradient(gammas: Sequence[float]) -> MapFigure:

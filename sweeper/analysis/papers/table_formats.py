@@ -163,7 +163,9 @@ def _csv(table: PaperTable) -> str:
         options = ";".join(f"{key}={value}" for key, value in number.options.items())
         measured = [ours.mean, ours.deviation, ours.n] if ours else [None, None, 0]
         other = cell.beside[0] if cell.beside else None
-        apart = [other.found.ours.mean, other.found.ours.deviation, other.found.ours.n] if other else [None, None, 0]
+        apart: list[object] = (
+            [other.found.ours.mean, other.found.ours.deviation, other.found.ours.n] if other else [None, None, 0]
+        )
         apart += [other.found.sweep, "; ".join(other.departures)] if other else ["", ""]
         place = [table.name, number.dataset, number.architecture, number.loss, options, number.posthoc]
         printed = [number.split, number.metric, number.printed, number.value, number.spread]

@@ -166,7 +166,7 @@ def measure(
         options = with_training_gamma(method, hyperparameter_values(same[0].options), loss)
         outcomes = dict(_applied(predictions, method, options))
         given = options.get("gamma")
-        stated = {"gamma": given} if isinstance(given, (int, float)) else {}
+        stated: dict[str, Value] = {"gamma": given} if isinstance(given, (int, float)) else {}
         found += [
             [_row(predictions, request, split, *outcomes[split]) | stated for split in outcomes] for request in same
         ]

@@ -320,7 +320,7 @@ CASES = [
     ("focal_map_lowers_ece_with_label_smoothing", PLAIN, mapped("ece", "posthoc_focal_map_ece", 0.005), UNDECIDED),
     ("focal_map_lowers_ece_after_ts_fl", PLAIN, mapped("posthoc_ts_fl_ece", "posthoc_ts_fl_map_ece", 0.005), HOLDS),
     ("focal_map_lowers_ece_after_ts_fl", PLAIN, mapped("posthoc_ts_fl_ece", "posthoc_ts_fl_map_ece", -0.005), FAILS),
-    ("focal_map_lowers_ece_after_ts_fl", PLAIN[:1], mapped("posthoc_ts_fl_ece", "posthoc_ts_fl_map_ece", 1.0), UNDECIDED),
+    ("focal_map_lowers_ece_after_ts_fl", PLAIN[:1], mapped("posthoc_ts_fl_ece", "posthoc_ts_fl_map_ece", 1), UNDECIDED),
     ("ece_rises_with_gamma_with_label_smoothing", SMOOTHED, rising("test.ece", 0.01), HOLDS),
     ("ece_rises_with_gamma_with_label_smoothing", SMOOTHED, rising("test.ece", -0.01), FAILS),
     ("ece_rises_with_gamma_with_label_smoothing", SMOOTHED[:3], rising("test.ece", 0.01), UNDECIDED),
