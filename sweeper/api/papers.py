@@ -80,9 +80,9 @@ def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
 
 
 def _has_ended(results: Results) -> bool:
+    """Return whether every trial of a sweep has ended and none has failed; failed ones are tried again."""
     (row,) = results.rows(
-        "SELECT count(*) AS n, count(*) FILTER (WHERE status IN ('running', 'waiting', 'interrupted')) AS open "
-        "FROM trials"
+        "SELECT count(*) AS n, count(*) FILTER (WHERE status NOT IN ('completed', 'early_stopped')) AS open FROM trials"
     )
     return bool(row["n"]) and not row["open"]
 
@@ -149,7 +149,7 @@ def _run(step: Step, output: str | Path, rehearse: bool, say: Said, options: dic
         return
     say(f"{'resuming' if step.state == UNFINISHED else 'running'} {step.recipe.space}")
     if step.state == UNFINISHED:
-        done = commands.resume(step.sweep, output=output, **options)  # type: ignore[arg-type]
+        done = commands.resume(step.sweep, failed=True, output=output, **options)  # type: ignore[arg-type]
     else:
         overrides = step.recipe.overrides
         done = commands.run(step.recipe.space, set=overrides, output=output, rehearse=rehearse, **options)  # type: ignore[arg-type]

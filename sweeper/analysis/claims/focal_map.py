@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -105,34 +106,38 @@ def judge_network_size(rows: Rows) -> Verdict:
         for network, found in networks.items()
         if _depth(network) is not None and len(found) >= 3 and min(map(len, found.values())) >= 3
     }
-    order = sorted(usable, key=lambda network: _depth(network) or 0)
+    ordered = [usable[network] for network in sorted(usable, key=lambda network: _depth(network) or 0)]
+    found = {"by place": _slope_of_best(ordered)} if len(ordered) >= 3 else {}
+    best = {network: _best(errors) for network, errors in usable.items()}
+    what = f"best γ {', '.join(f'{gamma:g} of {network}' for network, gamma in best.items())}; slope"
     missing = "three networks whose names end in their depth are needed, each with three γ and three replicates"
-    if len(order) < 3:
-        return verdict_of(name, {}, "", "networks", missing=missing)
+    return verdict_of(name, found, what, "networks", missing=missing, form=".2f", details={"best": best})
+
+
+Errors = Mapping[float, Sequence[float]]
+"""ECE of each replicate, by γ."""
+
+
+def _slope_of_best(networks: Sequence[Errors]) -> Estimate:
+    """Return the slope of the best γ against a network's place, with a bootstrap over replicates."""
     random = np.random.default_rng(0)
+    places = np.arange(len(networks))
 
-    def slope(resampled: bool) -> float:
-        best = []
-        for network in order:
-            means = {
-                gamma: float(np.mean(random.choice(held, len(held)) if resampled else held))
-                for gamma, held in usable[network].items()
-            }
-            best.append(min(means, key=lambda gamma: means[gamma]))
-        return float(np.polyfit(np.arange(len(order)), best, 1)[0])
+    def slope(of: Sequence[Errors]) -> float:
+        return float(np.polyfit(places, [_best(errors) for errors in of], 1)[0])
 
-    drawn = [slope(resampled=True) for _ in range(RESAMPLES)]
+    drawn = [
+        slope([{gamma: random.choice(held, len(held)) for gamma, held in errors.items()} for errors in networks])
+        for _ in range(RESAMPLES)
+    ]
     tail = 100 * (1 - LEVEL) / 2
     low, high = (float(limit) for limit in np.percentile(drawn, [tail, 100 - tail]))
-    count = sum(len(held) for network in order for held in usable[network].values())
-    best = {
-        network: min((float(np.mean(held)), gamma) for gamma, held in usable[network].items())[1] for network in order
-    }
-    what = f"best γ {', '.join(f'{gamma:g} of {network}' for network, gamma in best.items())}; slope"
-    return verdict_of(
-        name, {"by place": Estimate(slope(resampled=False), (low, high), count)}, what, "networks", missing=missing,
-        form=".2f", details={"best": best},
-    )  # fmt: skip
+    return Estimate(slope(networks), (low, high), sum(len(held) for errors in networks for held in errors.values()))
+
+
+def _best(errors: Errors) -> float:
+    """Return the γ with the smallest mean ECE."""
+    return min((float(np.mean(held)), gamma) for gamma, held in errors.items())[1]
 
 
 def _errors_by_gamma(rows: Rows) -> dict[float, list[float]]:

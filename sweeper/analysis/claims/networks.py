@@ -63,9 +63,15 @@ def verdict_of(
     sign = 1 if positive_holds else -1
     worst = min(known.values(), key=lambda each: sign * (each.value or 0.0))
     words = "; ".join(f"{name} {each.text(form)}" for name, each in found.items())
-    sentence = f"{what}: {words}; n = {sum(each.n for each in found.values())} {unit}"
+    sentence = f"{what}: {words}; n = {_counts(known)} {unit}"
     more = {"verdicts": verdicts, "estimates": {name: each.value for name, each in found.items()}}
     return Verdict(claim, verdict, worst.value, worst.interval, worst.n, unit, sentence, {**more, **(details or {})})
+
+
+def _counts(found: Mapping[str, Estimate]) -> str:
+    """Return how many were compared each time: `16`, or `12 to 16`."""
+    least, most = (choose(each.n for each in found.values()) for choose in (min, max))
+    return str(most) if least == most else f"{least} to {most}"
 
 
 def values(rows: Rows, column: str) -> list[float]:
