@@ -43,10 +43,12 @@ def format_paper_table(table: PaperTable, form: str) -> str:
 
 def caption(table: PaperTable) -> str:
     """Return in a sentence what the table holds."""
-    sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(table.sweeps)}"
-    if table.rehearsals:
-        shown = "rehearsals alone, no results" if table.rehearsed else "rehearsals left out"
-        sentence += f"; {shown}: {', '.join(table.rehearsals)}"
+    filling = [*dict.fromkeys(cell.sweep for cell in table.cells if cell.ours is not None)]
+    sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(filling)}"
+    if table.rehearsed:
+        sentence += ", rehearsals and no results"
+    elif table.rehearsals:
+        sentence += f"; rehearsals left out: {', '.join(table.rehearsals)}"
     sentence += ". Ours: mean ± standard deviation (n) over finished replicates."
     if table.departures:
         apart = (f"{sweep} ({', '.join(how[:MOST_DEPARTURES])})" for sweep, how in table.departures.items())

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from search_spaces import packaged_files
 from sweeper.api import papers
+from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from sweeper.space.loading import load_spec
 from tests.sweeper.analysis.papers.ideal_sweeps import ideal_sweep
@@ -76,3 +78,13 @@ def test_a_rehearsal_runs_what_is_missing_once(tmp_path: Path, monkeypatch: pyte
     assert "REHEARSAL" in text and page.path.name == "paper-posterior-rehearsal.html"
     filled = {table.name: table.filled for table in page.tables}
     assert filled["posterior-fig3"] == 4
+
+
+def test_the_command_prints_cells_and_verdicts(tmp_path: Path) -> None:
+    ideal_sweep(tmp_path, SPACE)
+    done = CliRunner().invoke(app, ["paper", "posterior", "--no-run", "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert "posterior-fig2: 1 of 1 cells" in lines and f"3 of 22 cells filled; {tmp_path}" in lines[-1]
+    assert any(line.startswith(f"focal_map_lowers_ece on {SPACE}: ") for line in lines)
+    assert f"{SPACE} is there" in done.stderr

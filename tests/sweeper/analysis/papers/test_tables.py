@@ -169,8 +169,8 @@ def test_every_published_table_can_be_shown_without_a_sweep(name: str, form: str
         trained = [row for row in rows if row["sweep"] != FORMULA]
         assert all(row["ours"] == "" and row["n"] == "0" and row["recipe"] for row in trained)
     elif form == "markdown":
-        filled = len(numbers) if name in COMPUTED else 0
-        assert f"{filled} of {len(numbers)} cells filled from no sweep" in text
+        filled, source = (len(numbers), FORMULA) if name in COMPUTED else (0, "no sweep")
+        assert f"{filled} of {len(numbers)} cells filled from {source}" in text
 
 
 def test_figures_of_the_focal_map_alone_are_computed() -> None:
