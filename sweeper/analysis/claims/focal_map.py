@@ -127,7 +127,9 @@ def _slope_of_best(networks: Sequence[Errors]) -> Estimate:
         return float(np.polyfit(places, [_best(errors) for errors in of], 1)[0])
 
     drawn = [
-        slope([{gamma: random.choice(held, len(held)) for gamma, held in errors.items()} for errors in networks])
+        slope(
+            [{gamma: random.choice(held, len(held)).tolist() for gamma, held in errors.items()} for errors in networks]
+        )
         for _ in range(RESAMPLES)
     ]
     tail = 100 * (1 - LEVEL) / 2
