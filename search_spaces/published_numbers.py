@@ -2,9 +2,11 @@
 
 A row is one printed number. `dataset`, `architecture`, `loss` and `posthoc` are names that a search space file uses;
 `options` refines them (`gamma=3` of the loss, `architecture.width=2`, `dataset.class_fraction=0.1`,
-`posthoc.objective=ece`); `metric` is a column of the results or one of FIGURE_QUANTITIES. `value` is in this
-project's unit, shares instead of percents, `printed` is what stands in the paper, `spread` one standard deviation over
-`n` runs. `source` names table, row and column, and says so where a cell is doubtful.
+`posthoc.objective=ece`; `epoch` and `after_epoch` say where a figure is read); `metric` is a column of the results or
+one of FIGURE_QUANTITIES. `value` is in this project's unit, shares instead of percents, `printed` is what stands in the
+paper, `spread` one standard deviation over `n` runs. `source` names table, row and column, and says so where a cell is
+doubtful. The recipe behind a number is that of the search space that names its table and trains its configuration
+(`sweeper.analysis.papers.recipes`).
 """
 
 from __future__ import annotations
@@ -27,15 +29,18 @@ FIGURE_QUANTITIES: dict[str, str] = {
     "last_layer_weight_norm_rank": "the same of the last layer's weight norm",
     "logit_norm_rank": "the same of the mean norm of the logits",
     "gradient_norm_rank": "place of the mean norm of the samples' last-layer gradients, 1 the smallest",
-    "spearman_gamma_lambda_max": "Spearman correlation of gamma and the mean lambda_max, with its sign alone printed",
+    "spearman_gamma_lambda_max": "Spearman correlation of gamma and the mean lambda_max of cross-entropy's Hessian, of "
+    "which the sign alone is printed",
     "spearman_gamma_ece": "the same of gamma and the mean ECE",
     "spearman_weight_ece": "the same of the regularisation's weight and the ECE",
     "spearman_weight_trace": "the same of the regularisation's weight and the trace",
-    "spearman_epoch_ece": "the same of the epoch and the ECE, over the part of training that the source names",
+    "spearman_epoch_ece": "the same of the epoch and the ECE, after the epoch of the option after_epoch",
     "spearman_epoch_nll_correct": "the same of the NLL of correctly classified samples",
     "spearman_epoch_nll_wrong": "the same of the NLL of wrongly classified samples",
     "spearman_epoch_entropy_correct": "the same of the entropy of correctly classified samples' probabilities",
     "spearman_epoch_entropy_wrong": "the same of the entropy of wrongly classified samples' probabilities",
+    "ece_change_by_focal_map": "sign of the mean ECE with the focal map minus that without, over the gamma above 0",
+    "ece_change_by_temperature": "the same of temperature scaling, minus the networks' own",
     "pearson_gamma_temperature": "Pearson correlation of the focal map's gamma and the best temperature beside it",
     "slope": "of the line through 1/T against gamma, T the temperature closest to the focal map",
     "intercept": "of that line",

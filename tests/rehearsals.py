@@ -27,6 +27,7 @@ from sweeper.core.ids import TABLES
 from sweeper.core.ray_environment import prepare
 from sweeper.execution.runner import RunOptions, run_sweep
 from sweeper.results import Results
+from trainables.registry import entry_label
 
 MARKED = ("trials", "epochs", "evaluations", "decisions", "final")
 
@@ -83,7 +84,7 @@ def faults_of(results: Results, rows: dict[str, int]) -> list[str]:
     faults += [f"{row['trial']} failed: {row['error']}" for row in failed]
     if not results.manifest.get("rehearsal") or "Rehearsal, not a result" not in results.paths.report.read_text():
         faults.append("manifest or report do not say that it is a rehearsal")
-    measured = [f"posthoc_{method['name']}" for method in evaluation["posthoc"]]
+    measured = [f"posthoc_{entry_label(method)}" for method in evaluation["posthoc"]]
     measured += [f"hessian_{loss}_lambda_max" for loss in curvature["losses"]] if curvature else []
     return faults + [fault for column in measured for fault in unmeasured(results, column)]
 

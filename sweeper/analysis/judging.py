@@ -8,9 +8,11 @@ from rich.table import Table
 
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Verdict
+from sweeper.analysis.claims.trajectories import epoch_rows
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.text.cells import Row, Value
+from trainables.registry import entry_label
 from trainables.registry.nearest import did_you_mean
 
 WEIGHTS_SQL = """
@@ -53,18 +55,44 @@ def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[V
         raise SweeperError(
             f"the search space of {results.name!r} names no claim", f"give one with --claim: {', '.join(CLAIMS)}"
         )
-    rows = claim_rows(results, weights=any(CLAIMS[name].weights for name in chosen))
-    return [CLAIMS[name].judge(rows) for name in chosen]
+    wanted = {CLAIMS[name].table for name in chosen}
+    rows = {"final": claim_rows(results, weights=any(CLAIMS[name].weights for name in chosen))}
+    if "epochs" in wanted:
+        rows["epochs"] = trajectory_rows(results)
+    return [CLAIMS[name].judge(rows[CLAIMS[name].table]) for name in chosen]
 
 
 def claim_rows(results: Results, *, weights: bool = True) -> Sequence[Row]:
-    """Return the rows of `final`; with `weights`, each focal row's `mean_focal_weight` on validation data besides."""
+    """Return the rows of `final`, and in each what its post-hoc methods were fitted by (`posthoc_<label>_fitted_by`).
+
+    With `weights`, each focal row's `mean_focal_weight` on validation data besides.
+    """
     rows: list[dict[str, Value]] = results.table("final").to_pylist()
+    fitted = _fitting_objectives(results)
     found = _mean_focal_weights(results) if weights and "config_loss_gamma" in results.columns("final") else {}
     for row in rows:
         plain = 1.0 if row["config_loss_name"] == "cross_entropy" else None
         row["mean_focal_weight"] = found.get((row["trial"], row["replicate"]), plain)
+        row.update(fitted)
     return rows
+
+
+def trajectory_rows(results: Results) -> Sequence[Row]:
+    """Return the rows of `epochs`, each with its configuration and whether its replicate ran to the end."""
+    trials = {(row["trial"], row["replicate"]): row for row in results.table("trials").to_pylist()}
+    return epoch_rows(results.table("epochs").to_pylist(), trials)
+
+
+def _fitting_objectives(results: Results) -> dict[str, Value]:
+    """Return a column for each post-hoc method of the sweep: the metric that it was fitted by."""
+    found: dict[str, Value] = {}
+    for each in results.specification.get("evaluation", {}).get("posthoc", ()):
+        method = {"name": each} if isinstance(each, str) else each
+        objective = method.get("objective")
+        if objective == "ece" and method.get("scheme") == "equal_mass":
+            objective = "ada_ece"
+        found[f"posthoc_{entry_label(method)}_fitted_by"] = objective
+    return found
 
 
 def _mean_focal_weights(results: Results) -> dict[tuple[Value, Value], Value]:

@@ -172,7 +172,9 @@ def recalibrate(
 
 @commands.command("focal-map")
 def focal_map(
-    figure: Annotated[str, typer.Argument(help="Figure to compute: temperatures, bounds or confidence.")],
+    figure: Annotated[
+        str, typer.Argument(help="Figure to compute: temperatures, bounds, confidence, or one by paper: mukhoti-4a.")
+    ],
     gamma: Annotated[
         list[float] | None, typer.Option(help="γ of the focal map; repeatable.", show_default="those of the papers")
     ] = None,
@@ -187,11 +189,14 @@ def focal_map(
 ) -> None:
     """Compare the focal calibration map with temperature scaling, and show its effect on confidences.
 
-    temperatures: properness Figs. 2 and 6; bounds: properness Fig. 3; confidence: posterior Fig. 2. No training.
+    temperatures: properness Figs. 2 and 6; bounds: properness Fig. 3; confidence: posterior Fig. 2; curvature-1,
+    properness-1-left, properness-1-right, properness-2-right, mukhoti-4a, mukhoti-6, posterior-1, selective-1,
+    selective-a-1, selective-a-2, selective-a-5: losses, their weights and gradients. No training.
     """
     import pyarrow as pa
 
-    from sweeper.analysis.papers.focal_map_figures import map_figure, write_picture
+    from sweeper.analysis.papers.focal_map_figures import map_figure
+    from sweeper.analysis.papers.picture import write_picture
     from sweeper.text.tables import format_table
 
     found = map_figure(figure, gamma or (), classes)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trainables.registry import column_label
+from trainables.registry import entry_label
 from trainables.registry.measured import CROSS_FITTED
 from trainables.worker.trial_tables import EVALUATION, RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
 
@@ -125,15 +125,16 @@ def table_schemas(
 
 
 def evaluation_columns(
-    posthoc_methods: Sequence[str],
+    posthoc_methods: Sequence[str | Mapping[str, Any]],
     metrics: Sequence[str] = (),
     cross_fitted: Sequence[str] = (),
     splits: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the columns that an evaluation measures, without those that name it (trial, epoch, split …).
 
-    `posthoc_methods` and `metrics` are the names that a search space gives under `evaluation`, `cross_fitted`
-    those of the methods that its objectives need on validation data, `splits` what is measured on.
+    `posthoc_methods` are those that a search space gives under `evaluation` (a name alone stands for a method without
+    a label), `metrics` the names of its metrics, `cross_fitted` the labels of the methods that its objectives need on
+    validation data, `splits` what is measured on.
     They are composed of what the measuring parts declare, so a new metric is a new column without a change here.
     A column ending in `_unavailable` holds the reason why a group of columns is empty.
     """
@@ -149,16 +150,15 @@ def evaluation_columns(
     from trainables.training.evaluation import POSTHOC_METRICS
 
     own = further_metric_names(metrics)
+    entries = [{"name": each} if isinstance(each, str) else each for each in posthoc_methods]
     posthoc = [
-        f"posthoc_{column_label(method)}_{name}"
-        for method in posthoc_methods
-        for name in dict.fromkeys((*parameter_names(method), *POSTHOC_METRICS, *POSTERIOR_COLUMNS, "unavailable", *own))
+        f"posthoc_{entry_label(entry)}_{name}"
+        for entry in entries
+        for name in dict.fromkeys(
+            (*parameter_names(entry["name"]), *POSTHOC_METRICS, *POSTERIOR_COLUMNS, "unavailable", *own)
+        )
     ]
-    held_out = [
-        f"{CROSS_FITTED}{column_label(method)}_{name}"
-        for method in cross_fitted
-        for name in (*POSTHOC_METRICS, "unavailable")
-    ]
+    held_out = [f"{CROSS_FITTED}{label}_{name}" for label in cross_fitted for name in (*POSTHOC_METRICS, "unavailable")]
     hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
     measured = (*METRIC_NAMES, *REFINEMENT_COLUMNS, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS, *own)

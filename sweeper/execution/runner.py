@@ -361,8 +361,8 @@ class _Ending:
 def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
     spec = sweep.spec
     measured = spec.evaluation
-    posthoc, own = ([m["name"] for m in part] for part in (measured.posthoc, measured.metrics))
-    columns = evaluation_columns(posthoc, own, spec.cross_fitted, spec.evaluation.splits)
+    own = [metric["name"] for metric in measured.metrics]
+    columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, measured.splits)
     trajectory = spec.evaluation.trajectory
     more = epoch_columns(None if trajectory is None else trajectory.model_dump())
     return ParquetSink(

@@ -27,6 +27,7 @@ from trainables.metrics.further import METRICS
 from trainables.metrics.probabilities import softmax64
 from trainables.models import ARCHITECTURES, build_for
 from trainables.posthoc import POSTHOC, PosthocUnavailable
+from trainables.registry import FITTED_ON, LABEL
 from trainables.training.evaluation import POSTHOC_METRICS
 
 LOOKED_AT = 8
@@ -95,7 +96,8 @@ def _faults(place: str, name: str, tried: Sequence[Values], look: Callable[[Valu
 
 
 def _split(values: Values) -> tuple[str, dict[str, object]]:
-    options = dict(values)
+    """Return a component's name and options, without what an evaluation says of a post-hoc method besides."""
+    options = {key: value for key, value in values.items() if key not in (LABEL, FITTED_ON)}
     return str(options.pop("name")), options
 
 

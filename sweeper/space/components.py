@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
@@ -26,10 +27,13 @@ from sweeper.space.domains.domains import (
     parse,
     plain,
 )
-from trainables.registry import Component, Hyperparameter, Registry, column_label
+from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
 from trainables.registry.nearest import did_you_mean
 
 _MAXIMUM_COMBINATIONS = 4096
+
+WORD = re.compile(r"[a-z][a-z0-9_]*")
+"""What a column's name can be made of."""
 
 
 def resolve_component(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> Node:
@@ -204,10 +208,19 @@ def resolve_plain_component(value: Plain, registry: Registry, path: str, faults:
     return resolved if isinstance(resolved, dict) else {}
 
 
-def resolve_components(value: Plain, registry: Registry, path: str, faults: list[Fault]) -> Plain:
+def resolve_components(
+    value: Plain, registry: Registry, path: str, faults: list[Fault], besides: Sequence[str] = ()
+) -> Plain:
     """Return a list of components that no domain may vary; one alone, or none, is a list, too.
 
-    Their columns are called after them, so no two may have one name.
+    Their columns are called after them, so no two may have one name, or one `label` where they may have labels.
+
+    Args:
+        value: as the file has it.
+        registry: of the components.
+        path: of the list in the file.
+        faults: those found so far; further ones are added.
+        besides: the keys that a member may have besides its name and hyperparameters, each a plain word.
     """
     if isinstance(value, (str, dict)) or value is None:
         value = [value] if value else []
@@ -217,12 +230,20 @@ def resolve_components(value: Plain, registry: Registry, path: str, faults: list
     labels: set[str] = set()
     for index, component in enumerate(value):
         place = join_path(path, index)
-        found = resolve_plain_component(component, registry, place, faults)
-        resolved.append(found)
+        given = component if isinstance(component, dict) else {}
+        own = {key: given[key] for key in besides if key in given}
+        rest = {key: option for key, option in given.items() if key not in own} if own else component
+        found = resolve_plain_component(rest, registry, place, faults)
+        for key, word in own.items():
+            if not isinstance(word, str) or not WORD.fullmatch(word):
+                rule = f"{key} = {word!r} must be a word of small letters, digits and _"
+                faults.append(Fault(join_path(place, key), rule))
+        resolved.append({**found, **own} if found else found)
         if found:
-            label = column_label(str(found["name"]))
+            label = entry_label({**found, **own})
             if label in labels:
-                faults.append(Fault(place, f"{found['name']} is given twice", "columns are named after it"))
+                hint = "give one of them a label" if LABEL in besides else "columns are named after it"
+                faults.append(Fault(place, f"{own.get(LABEL, found['name'])} is given twice", hint))
             labels.add(label)
     return resolved
 

@@ -10,7 +10,8 @@ from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
 from sweeper.space.components import resolve_components
 from sweeper.space.registries import Registries
-from trainables.registry import column_label
+from trainables.registry import FITTED_ON as POSTHOC_SPLIT
+from trainables.registry import LABEL, column_label
 from trainables.registry.nearest import did_you_mean
 
 FITTED_ON = "val"
@@ -29,10 +30,15 @@ def check_evaluation(
         faults: those found so far.
     """
     faults += split_faults(evaluation, _known_splits(dataset, registries))
-    for key, registry in (("posthoc", registries.posthoc), ("metrics", registries.further_metrics)):
+    for key, registry, besides in (
+        ("posthoc", registries.posthoc, (LABEL, POSTHOC_SPLIT)),
+        ("metrics", registries.further_metrics, ()),
+    ):
         found: list[Fault] = []
-        evaluation[key] = resolve_components(evaluation.get(key), registry, join_path("evaluation", key), found)
+        place = join_path("evaluation", key)
+        evaluation[key] = resolve_components(evaluation.get(key), registry, place, found, besides)
         faults += [_measured_anyway(fault, registries) for fault in found] if key == "metrics" else found
+    faults += posthoc_faults(evaluation, _known_splits(dataset, registries))
     faults += column_faults(evaluation)
     if "bootstrap" in evaluation and evaluation["bootstrap"] in (False, None):
         evaluation["bootstrap"] = 0
@@ -66,6 +72,25 @@ def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) 
         if place == "evaluation" and isinstance(given, list) and FITTED_ON not in names:
             rule = f"splits = {names} lack {FITTED_ON}, on which post-hoc methods are fitted and objectives evaluated"
             faults.append(Fault("evaluation.splits", rule, f"add {FITTED_ON}"))
+    return faults
+
+
+def posthoc_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) -> list[Fault]:
+    """Return what is wrong with the splits that post-hoc methods are fitted on, and with columns that two would share.
+
+    Args:
+        evaluation: its values, the methods resolved.
+        known: the data set's splits, or `None` where only loading tells them.
+    """
+    entries = evaluation.get("posthoc")
+    methods = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    faults = []
+    for index, method in enumerate(methods):
+        split = method.get(POSTHOC_SPLIT)
+        if known is not None and isinstance(split, str) and split not in known:
+            hint = did_you_mean(split, tuple(known)).removeprefix("; ")
+            place = join_path(join_path("evaluation.posthoc", index), POSTHOC_SPLIT)
+            faults.append(Fault(place, f"the data set has no split {split!r}", hint))
     return faults
 
 

@@ -22,7 +22,7 @@ from sweeper.scheduling.ranking import Constraint, Goal, constraint_of
 from sweeper.scheduling.strata import stratified
 from sweeper.search.base import SEARCHERS, SearchMethod
 from sweeper.space.domains.domains import Fields, parse, plain
-from trainables.registry import column_label
+from trainables.registry import entry_label
 from trainables.registry.measured import CROSS_FITTED, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
@@ -356,11 +356,11 @@ class SweepSpec(_Part):
 
     @property
     def cross_fitted(self) -> list[str]:
-        """The names of the post-hoc methods whose metrics on validation data are compared, and so are cross-fitted."""
+        """The labels of the post-hoc methods whose metrics on validation data are compared, and so are cross-fitted."""
         objectives = [each.metric for each in (self.objective, *self.objectives)]
         columns = [measured_as(each)[1] for each in (*objectives, *(guard.metric for guard in self.constraints))]
-        names = [str(method["name"]) for method in self.evaluation.posthoc]
-        return [n for n in names if any(c.startswith(f"{CROSS_FITTED}{column_label(n)}_") for c in columns)]
+        labels = [entry_label(method) for method in self.evaluation.posthoc]
+        return [label for label in labels if any(c.startswith(f"{CROSS_FITTED}{label}_") for c in columns)]
 
     @property
     def replicate_seeds(self) -> ReplicateSeeds:

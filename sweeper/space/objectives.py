@@ -11,7 +11,7 @@ from sweeper.core.plain import Plain
 from sweeper.core.schemas import HESSIAN_LOSSES
 from sweeper.space.evaluation import further_metric_labels
 from sweeper.space.registries import Registries
-from trainables.registry import column_label
+from trainables.registry import column_label, entry_label
 from trainables.registry.measured import larger_is_better
 from trainables.registry.nearest import did_you_mean
 
@@ -149,9 +149,10 @@ def metric_faults(metric: str, place: str, evaluation: object, registries: Regis
 
 
 def _names(evaluation: Mapping[str, object]) -> list[str]:
+    """Return the labels of the post-hoc methods that an evaluation names."""
     posthoc = evaluation.get("posthoc")
-    methods = [each.get("name") for each in posthoc if isinstance(each, Mapping)] if isinstance(posthoc, list) else []
-    return [name for name in methods if isinstance(name, str)]
+    methods = [each for each in posthoc if isinstance(each, Mapping)] if isinstance(posthoc, list) else []
+    return [entry_label(each) for each in methods if isinstance(each.get("name"), str)]
 
 
 def _of_methods(names: Mapping[str, object] | list[str], metric: str) -> Iterator[tuple[str, str]]:

@@ -110,18 +110,27 @@ def read_trees(path: Path) -> list[Tree]:
     return trees
 
 
-def encoded_tree(tree: Tree, ids: dict[str, int], nodes: int) -> NDArray[np.int32]:
-    """Return a tree as rows (token, left, right, height) in post-order, [nodes, 4]; see `models.tree_lstm`."""
-    rows = np.zeros((nodes, 4), np.int32)
-    rows[:, 3] = -1
+NEGATIVE_POSITIVE_NEUTRAL = (0, 0, 2, 1, 1)
+"""The class of a node by its label from 0 to 4: neutral comes last, because roots have the other two alone."""
+
+
+def encoded_tree(tree: Tree, ids: dict[str, int], nodes: int, annotated: bool = False) -> NDArray[np.int32]:
+    """Return a tree as rows (token, left, right, height) in post-order, [nodes, 4]; see `models.tree_lstm`.
+
+    Where it is `annotated`, a fifth column holds each node's class: 0 negative, 1 positive, 2 neutral, -1 padding.
+    """
+    rows = np.zeros((nodes, 4 + annotated), np.int32)
+    rows[:, 3:] = -1
     place: dict[int, int] = {}
     for number, node in enumerate(tree.post_order()):
         place[id(node)] = number
         if node.word is not None:
-            rows[number] = (ids.get(node.word.lower(), UNKNOWN), 0, 0, 0)
+            rows[number, :4] = (ids.get(node.word.lower(), UNKNOWN), 0, 0, 0)
         else:
             left, right = (place[id(child)] for child in node.children)
-            rows[number] = (0, left, right, 1 + max(rows[left, 3], rows[right, 3]))
+            rows[number, :4] = (0, left, right, 1 + max(rows[left, 3], rows[right, 3]))
+        if annotated:
+            rows[number, 4] = NEGATIVE_POSITIVE_NEUTRAL[node.label]
     return rows
 
 
@@ -130,6 +139,7 @@ def load_sst2(
     download: bool = False,
     form: str = "trees",
     phrases: bool = False,
+    nodes: bool = False,
     vocabulary: int = 20_000,
     word_vectors: str | None = None,
     source: Source = SOURCE,
@@ -142,7 +152,9 @@ def load_sst2(
         folder: where the archive or its unpacked `trees` are; see `data_folder`.
         download: fetch the archive when it is missing.
         form: `trees`, int32 [N, nodes, 4] for `tree_lstm`, or `words`, int32 [N, length] for `text_average`.
-        phrases: train on every labelled phrase that is not neutral as well (Tai et al. 2015 supervise every node).
+        phrases: train on every labelled phrase that is not neutral as well, each a sample of its own.
+        nodes: train on every node of a tree, negative, positive or neutral (mukhoti App. D), and evaluate at the root:
+            trees become int32 [N, nodes, 5].
         vocabulary: number of token ids, padding and unknown words included.
         word_vectors: file of pretrained vectors in GloVe's format.
         source: the archive.
@@ -161,8 +173,8 @@ def load_sst2(
     if phrases:
         kept[0] = [node for tree in kept[0] for node in tree.post_order() if node.label != NEUTRAL]
     ids = {word: number for number, word in enumerate(words, start=UNKNOWN + 1)}
-    nodes = max(2 * len(tree.words()) - 1 for trees in kept for tree in trees)
-    train, val, test = (_split(trees, ids, nodes, form) for trees in kept)
+    most = max(2 * len(tree.words()) - 1 for trees in kept for tree in trees)
+    train, val, test = (_split(trees, ids, most, form, nodes) for trees in kept)
     shape = tuple(train.inputs.shape[1:])
     names = ("negative", "positive")
     dataset = DataSet("sst2", train, val, test, 2, shape, hash_of_splits(*parts), names, vocabulary)
@@ -171,10 +183,10 @@ def load_sst2(
     return replace(dataset, word_vectors=read_word_vectors(word_vectors, words, vocabulary, first_id=UNKNOWN + 1))
 
 
-def _split(trees: list[Tree], ids: dict[str, int], nodes: int, form: str) -> Split:
+def _split(trees: list[Tree], ids: dict[str, int], nodes: int, form: str, annotated: bool) -> Split:
     targets = torch.tensor([int(tree.label > NEUTRAL) for tree in trees])
     if form == "trees":
-        inputs = np.stack([encoded_tree(tree, ids, nodes) for tree in trees])
+        inputs = np.stack([encoded_tree(tree, ids, nodes, annotated) for tree in trees])
     else:
         every_word = [[word.lower() if word.lower() in ids else "" for word in tree.words()] for tree in trees]
         inputs = padded_ids(every_word, {**ids, "": UNKNOWN}, (nodes + 1) // 2)
@@ -183,7 +195,15 @@ def _split(trees: list[Tree], ids: dict[str, int], nodes: int, form: str) -> Spl
 
 def _on_paper(options: Options) -> DataSetSize:
     """Return SST-2's size; its longest sentence has 52 words, whose binary tree has 103 nodes."""
-    return DataSetSize((52,) if options["form"] == "words" else (103, 4), 2, 6_920, 872, 1_821, text=True)
+    columns = 5 if options.get("nodes") else 4
+    return DataSetSize((52,) if options["form"] == "words" else (103, columns), 2, 6_920, 872, 1_821, text=True)
+
+
+def _nodes_fault(options: Options) -> str | None:
+    """Return the rule that is broken where nodes are asked for of anything but whole trees."""
+    if options.get("nodes") and (options.get("form", "trees") != "trees" or options.get("phrases")):
+        return "nodes = true is for form: trees without phrases, whose nodes it trains on"
+    return None
 
 
 def _stand_in(options: Options) -> Options:
@@ -199,11 +219,13 @@ COMPONENTS = (
             DOWNLOAD,
             Hyperparameter("form", "text", "trees", choices=("trees", "words"), source="mukhoti App. D"),
             Hyperparameter("phrases", "boolean", False, source="mukhoti App. D counts 6,920 sentences"),
+            Hyperparameter("nodes", "boolean", False, source="mukhoti App. D annotates every node"),
             Hyperparameter("vocabulary", "integer", 20_000, minimum=3, source="above SST's 13,800 words"),
             WORD_VECTORS,
         ),
         summary="Stanford Sentiment Treebank, two classes, 6,920/872/1,821 sentences as trees or words",
         source="mukhoti App. D; Socher et al. 2013",
+        check=_nodes_fault,
         size=_on_paper,
         stand_in=_stand_in,
     ),

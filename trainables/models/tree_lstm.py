@@ -2,7 +2,8 @@
 
 Tai, Socher and Manning, "Improved Semantic Representations From Tree-Structured Long Short-Term Memory Networks",
 2015, Eqs. 9-14 with N = 2; mukhoti trains it on SST. A tree is a row of nodes in post-order, int64 [M, 4]: token id
-(0 for inner nodes), left child, right child (places in the row), height (0 for a leaf, -1 for padding).
+(0 for inner nodes), left child, right child (places in the row), height (0 for a leaf, -1 for padding). A fifth column
+holds the class that a node is annotated with (-1 for padding): then all nodes are trained on and roots evaluated.
 All nodes of one height are computed at once, over the whole batch.
 """
 
@@ -14,15 +15,29 @@ from torch import Tensor, nn
 from trainables.models.text_networks import VOCABULARY, token_embedding
 from trainables.registry import Component, Hyperparameter
 
-TOKEN, LEFT, RIGHT, HEIGHT = range(4)
+TOKEN, LEFT, RIGHT, HEIGHT, LABEL = range(5)
 
 
 class TreeLSTM(nn.Module):
-    """Words at the leaves, pairs of children composed upwards, the root classified: [N, M, 4] -> [N, K]."""
+    """Words at the leaves, pairs of children composed upwards, the root classified: [N, M, 4] -> [N, K].
 
-    def __init__(self, embedding: nn.Embedding, classes: int, width: int, dropout: float, output_gate: bool) -> None:
+    On annotated trees [N, M, 5] it has one more class, neutral, which roots do not have: training gives the logits of
+    all nodes [nodes, K + 1], whose classes `supervised` returns, and evaluation those of the roots without neutral.
+    """
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        classes: int,
+        width: int,
+        dropout: float,
+        output_gate: bool,
+        annotated: bool = False,
+    ) -> None:
         """Create a Tree-LSTM with memory cells of `width`; without `output_gate`, as in mukhoti's code, h = tanh(c)."""
         super().__init__()
+        self.classes = classes
+        self.annotated = annotated
         self.embedding = embedding
         self.output_gate = output_gate
         self.leaf = nn.Linear(embedding.embedding_dim, 2 * width)  # cell and output gate
@@ -30,12 +45,12 @@ class TreeLSTM(nn.Module):
         self.left = nn.Linear(width, gates * width)
         self.right = nn.Linear(width, gates * width)
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(width, classes)
+        self.classifier = nn.Linear(width, classes + annotated)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits at the roots of trees [N, M, 4]."""
-        samples, nodes, _ = inputs.shape
-        flat = inputs.reshape(samples * nodes, 4)
+        """Return the logits at the roots of trees [N, M, 4 or 5]; while training on annotated trees, at all nodes."""
+        samples, nodes, columns = inputs.shape
+        flat = inputs.reshape(samples * nodes, columns)
         first = (torch.arange(samples, device=inputs.device) * nodes).repeat_interleave(nodes)
         cell, gate = self.leaf(self.embedding(flat[:, TOKEN])).chunk(2, 1)
         hidden = torch.sigmoid(gate) * torch.tanh(cell)
@@ -46,9 +61,19 @@ class TreeLSTM(nn.Module):
             new_cell, new_hidden = self.compose(cell[left], hidden[left], cell[right], hidden[right])
             cell = cell.index_copy(0, places, new_cell)
             hidden = hidden.index_copy(0, places, new_hidden)
+        if self.annotated and self.training:
+            every: Tensor = self.classifier(self.dropout(hidden[heights >= 0]))
+            return every
         roots = (inputs[:, :, HEIGHT] >= 0).sum(1) - 1 + first[::nodes]
         logits: Tensor = self.classifier(self.dropout(hidden[roots]))
-        return logits
+        return logits[:, : self.classes]
+
+    def supervised(self, inputs: Tensor) -> Tensor | None:
+        """Return the classes of all nodes of annotated trees, in the order of their logits; `None` for other trees."""
+        if not self.annotated:
+            return None
+        flat = inputs.reshape(-1, inputs.shape[2])
+        return flat[flat[:, HEIGHT] >= 0][:, LABEL].long()
 
     def compose(
         self, left_cell: Tensor, left_hidden: Tensor, right_cell: Tensor, right_hidden: Tensor
@@ -75,7 +100,7 @@ def tree_lstm(
     """Build the Tree-LSTM.
 
     Args:
-        input_shape: (nodes, 4).
+        input_shape: (nodes, 4), or (nodes, 5) of annotated trees.
         classes: number of classes K.
         vocabulary: number of token ids.
         dimension: size of a word vector.
@@ -83,18 +108,19 @@ def tree_lstm(
         word_vectors: pretrained vectors [vocabulary, dimension].
         width: size of the memory cell.
         dropout: rate before the classifier.
-        output_gate: whether inner nodes have one (Tai et al. Eq. 11); mukhoti's released code leaves it out.
+        output_gate: whether inner nodes have one, as in the model that mukhoti App. D names (Tai et al. 2015, Eq. 11);
+            the code that it builds on leaves it out.
 
     Raises:
         ValueError: the inputs are not trees, or the word vectors do not fit.
     """
-    if len(input_shape) != 2 or input_shape[1] != 4:
+    if len(input_shape) != 2 or input_shape[1] not in (4, 5):
         raise ValueError(
             f"tree_lstm takes parse trees of shape (nodes, 4), but the data set's samples have shape "
             f"{tuple(input_shape)}; choose sst2 with its default form: trees"
         )
     embedding = token_embedding(vocabulary, dimension, word_vectors, train_embedding)
-    return TreeLSTM(embedding, classes, width, dropout, output_gate)
+    return TreeLSTM(embedding, classes, width, dropout, output_gate, annotated=input_shape[1] == 5)
 
 
 COMPONENTS = (

@@ -45,7 +45,7 @@ _register(
         fit_temperature,
         (
             Hyperparameter("objective", "text", "nll", choices=("nll", "ece", "focal"), source="Guo et al. 2017"),
-            Hyperparameter("gamma", default=3.0, minimum=0.0, source="focal loss default; posterior §6.1"),
+            Hyperparameter("gamma", minimum=0.0, source="posterior §6.1: the training loss's own gamma"),
             Hyperparameter("grid", "text", "mukhoti", choices=tuple(TEMPERATURE_GRIDS), source="mukhoti released code"),
             _BINS,
             Hyperparameter("scheme", "text", "equal_width", choices=("equal_width", "equal_mass"), source="mukhoti §5"),
@@ -83,6 +83,7 @@ _register(
             Hyperparameter("objective", "text", "ada_ece", choices=("ada_ece", "nll"), source="properness §5.1"),
             Hyperparameter("search", "text", "grid", choices=("grid", "line"), source="properness §5.1, §5.2"),
             _BINS,
+            Hyperparameter("gamma_objective", "text", choices=("ada_ece", "nll"), source="properness Table 1"),
         ),
         "the focal map after a temperature, gamma and T chosen on a grid or a line; both results are reported",
         "properness §4.2, §5.1, §5.2",

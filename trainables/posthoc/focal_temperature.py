@@ -111,8 +111,21 @@ def line_search(
     return chosen, line
 
 
+def _temperature_at(
+    logits: Floats, targets: Integers, gamma: float, objective: Objective, bins: int
+) -> FocalTemperature:
+    """Return the cell of one γ with the T that has the least `objective`."""
+    return full_grid_search(logits, targets, objective, bins, (gamma,))[0]
+
+
 def fit_focal_temperature(
-    logits: ArrayLike, targets: ArrayLike, *, objective: Objective = "ada_ece", search: Search = "grid", bins: int = 15
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    objective: Objective = "ada_ece",
+    search: Search = "grid",
+    bins: int = 15,
+    gamma_objective: Objective | None = None,
 ) -> FocalTemperatureCalibrator:
     """Return Ψ^γ(softmax(z/T)) with γ and T chosen on validation logits [N, K] and targets [N].
 
@@ -124,17 +137,23 @@ def fit_focal_temperature(
         objective: `ada_ece` (equal-mass ECE) or `nll`, the metric of interest (properness §5.1).
         search: `grid` (9 γ × 500 T, properness §5.1) or `line` (3 × 500 cells, §5.2).
         bins: equal-mass bins (15, properness §5.1).
+        gamma_objective: chooses γ where `objective` chooses T alone, at that γ; `None` lets `objective` choose both.
+            properness Table 1 prints one γ a row, and below it T and log-loss beside T and ECE.
 
     Raises:
         PosthocUnavailable: unusable validation data, fewer samples than bins among them.
     """
-    if objective not in ("ada_ece", "nll") or search not in ("grid", "line"):
+    known = ("ada_ece", "nll")
+    if objective not in known or gamma_objective not in (None, *known) or search not in ("grid", "line"):
         raise PosthocUnavailable(
-            f"objective = {objective!r} must be one of ada_ece, nll and search = {search!r} one of grid, line"
+            f"objective = {objective!r} and gamma_objective = {gamma_objective!r} must be ada_ece or nll, and search = "
+            f"{search!r} grid or line"
         )
     values, labels = validation_data(logits, targets, bins)
-    on_grid, grid = full_grid_search(values, labels, objective, bins)
-    on_line, line = line_search(values, labels, objective, bins)
+    on_grid, grid = full_grid_search(values, labels, gamma_objective or objective, bins)
+    on_line, line = line_search(values, labels, gamma_objective or objective, bins)
+    if gamma_objective not in (None, objective):
+        on_grid, on_line = (_temperature_at(values, labels, cell.gamma, objective, bins) for cell in (on_grid, on_line))
     chosen = on_grid if search == "grid" else on_line
     found = (chosen, on_grid, on_line)
     numbers = [number for cell in found for number in (cell.gamma, cell.temperature, cell.value)]

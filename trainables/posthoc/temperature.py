@@ -127,7 +127,7 @@ def fit_temperature(
     targets: ArrayLike,
     *,
     objective: Objective = "nll",
-    gamma: float = 3.0,
+    gamma: float | None = None,
     grid: str = "mukhoti",
     bins: int = 15,
     scheme: Scheme = "equal_width",
@@ -139,23 +139,29 @@ def fit_temperature(
         logits: [N, K].
         targets: [N] class indices.
         objective: `nll` (default; Guo et al. 2017), `ece` on a grid (mukhoti §5) or `focal` (posterior §6.1).
-        gamma: γ of the focal objective (default 3, as the focal loss).
+        gamma: γ of the focal objective; an evaluation gives the training loss's own (posterior §6.1).
         grid: `mukhoti` (.1 … 10) or `properness` (.01 … 5), for `ece`.
         bins: number of bins, for `ece`.
         scheme: `equal_width` or `equal_mass` bins, for `ece`.
         apply_focal_map: apply Ψ^γ after scaling (posterior §6.1's TS_FL with Ψ), for `focal`.
 
     Raises:
-        PosthocUnavailable: unusable validation data.
+        PosthocUnavailable: unusable validation data, or a missing γ.
     """
     values, labels = validation_data(logits, targets, bins if objective == "ece" else None)
+    mapped = 0.0
     if objective == "nll":
         found = temperature_by_nll(values, labels)
     elif objective == "focal":
+        if gamma is None:
+            raise PosthocUnavailable(
+                "temperature by the focal loss needs gamma and the training loss has none: give posthoc temperature a "
+                "gamma, or train with focal"
+            )
         found = temperature_by_focal(values, labels, gamma)
+        mapped = gamma if apply_focal_map else 0.0
     elif objective == "ece":
         found = temperature_by_ece(values, labels, TEMPERATURE_GRIDS[grid], bins, scheme)
     else:
         raise PosthocUnavailable(f"objective = {objective!r} must be one of nll, ece, focal")
-    mapped = gamma if apply_focal_map and objective == "focal" else 0.0
     return FocalTemperatureCalibrator("temperature", found, values.shape[1], found["temperature"], mapped)

@@ -1,10 +1,20 @@
 """What can be chosen by name: components, their hyperparameters, and the registries that hold them."""
 
 from trainables.registry.component import SPLITS, Component, DataSetSize, Hyperparameter, Kind, Options
-from trainables.registry.registry import ExtensionError, Registry, column_label, is_import_path
+from trainables.registry.registry import (
+    FITTED_ON,
+    LABEL,
+    ExtensionError,
+    Registry,
+    column_label,
+    entry_label,
+    is_import_path,
+)
 from trainables.registry.values import HyperparameterValue, hyperparameter_values, number_in
 
 __all__ = [
+    "FITTED_ON",
+    "LABEL",
     "SPLITS",
     "Component",
     "DataSetSize",
@@ -15,6 +25,7 @@ __all__ = [
     "Options",
     "Registry",
     "column_label",
+    "entry_label",
     "hyperparameter_values",
     "is_import_path",
     "number_in",

@@ -17,6 +17,10 @@ from typing import Any, Protocol
 from trainables.registry.component import Component
 from trainables.registry.nearest import did_you_mean
 
+LABEL, FITTED_ON = "label", "fitted_on"
+"""Keys of a post-hoc method in an evaluation: what its columns are called, so that one method may stand twice, and the
+split that it is fitted on, `val` where it says none."""
+
 
 class ExtensionError(ValueError):
     """A user-defined component that cannot be used: one sentence with the place in the user's file."""
@@ -146,3 +150,9 @@ def column_label(name: str) -> str:
         return name
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(":")[2])
     return re.sub(r"\W+", "_", words).lower()
+
+
+def entry_label(entry: Mapping[str, object]) -> str:
+    """Return how the columns of a component that an evaluation names are called: its `label`, else after its name."""
+    label = entry.get(LABEL)
+    return label if isinstance(label, str) else column_label(str(entry["name"]))

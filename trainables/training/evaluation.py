@@ -27,7 +27,8 @@ from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.cross_fitting import cross_fitted
 from trainables.posthoc.posterior_columns import posterior_columns, region_columns
 from trainables.posthoc.training_gamma import with_training_gamma
-from trainables.registry import column_label
+from trainables.registry import FITTED_ON as SPLIT_KEY
+from trainables.registry import LABEL, entry_label
 from trainables.registry.measured import CROSS_FITTED
 from trainables.training.network_norms import network_norms
 from trainables.training.trajectory import TrajectorySettings
@@ -54,20 +55,21 @@ class EvaluationSettings:
 
     Attributes:
         bins: number of bins of the calibration errors (15, as METHODS of the focal-loss papers).
-        posthoc: post-hoc methods, name and options.
+        posthoc: post-hoc methods, each its `name` and options, with the `label` of its columns and the split that it is
+            `fitted_on` where these are not its name and `val`.
         metrics: what is measured besides, name and options: further metrics or users' own.
         curvature: what to measure of the Hessian, or `None` for nothing.
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
         splits: the data set's splits to measure on, in the order of the rows; `val` among them.
-        cross_fitted: those of `posthoc`, by name, that are cross-fitted on `val` besides: objectives need them.
+        cross_fitted: those of `posthoc`, by label, that are cross-fitted on `val` besides: objectives need them.
 
     Raises:
         ValueError: `val` is missing.
     """
 
     bins: int = 15
-    posthoc: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    posthoc: tuple[Mapping[str, Any], ...] = ()
     metrics: Metrics = ()
     curvature: CurvatureSettings | None = None
     bootstrap: int = 100
@@ -89,7 +91,7 @@ class EvaluationSettings:
         bins = settings.get("bins", 15)
         return EvaluationSettings(
             bins=bins,
-            posthoc=_named(settings.get("posthoc", ())),
+            posthoc=_written_out(settings.get("posthoc", ())),
             metrics=_named(settings.get("metrics", ())),
             curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
             bootstrap=settings.get("bootstrap", 100),
@@ -149,7 +151,8 @@ def evaluate(
     for name in other_splits(settings.splits):
         rows[name].update(ood_columns(logits["test"], logits[name]))
     norms = {name: network_norms(model, split) for name, split in splits.items()}
-    recalibrated = _posthoc_columns(logits, targets, settings, loss, dataset)
+    known = _fitting_data(model, logits, targets, settings, dataset)
+    recalibrated = _posthoc_columns(logits, targets, known, settings, loss, dataset)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
     rows[FITTED_ON].update(_cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss))
@@ -195,25 +198,56 @@ def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSe
     return row
 
 
+def _written_out(components: Iterable[str | Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return components as a search space holds them, a name alone as a mapping."""
+    return tuple({"name": each} if isinstance(each, str) else dict(each) for each in components)
+
+
 def _named(components: Iterable[str | Mapping[str, Any]]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """Return components as a search space holds them as names and options."""
-    written = [{"name": each} if isinstance(each, str) else dict(each) for each in components]
-    return tuple((each.pop("name"), each) for each in written)
+    return tuple((each.pop("name"), each) for each in _written_out(components))
+
+
+def _as_asked(entry: Mapping[str, Any], loss: Loss) -> tuple[str, dict[str, Any], str]:
+    """Return a post-hoc method's name, its options with the training loss's γ, and the split that it is fitted on."""
+    options = {key: value for key, value in entry.items() if key not in ("name", LABEL, SPLIT_KEY)}
+    return (
+        entry["name"],
+        with_training_gamma(entry["name"], options, _trained_with(loss)),
+        entry.get(SPLIT_KEY, FITTED_ON),
+    )
+
+
+def _fitting_data(
+    model: nn.Module,
+    logits: Mapping[str, np.ndarray],
+    targets: Mapping[str, np.ndarray],
+    settings: EvaluationSettings,
+    dataset: DataSet,
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return logits and targets of every split that post-hoc methods are fitted on, predicted where not measured."""
+    found = {name: (values, targets[name]) for name, values in logits.items()}
+    for name in dict.fromkeys(entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc):
+        if name not in found:
+            split = dataset.splits[name]
+            found[name] = (predict(model, split).float().cpu().numpy(), split.targets.cpu().numpy())
+    return found
 
 
 def _posthoc_columns(
     logits: Mapping[str, np.ndarray],
     targets: Mapping[str, np.ndarray],
+    known: Mapping[str, tuple[np.ndarray, np.ndarray]],
     settings: EvaluationSettings,
     loss: Loss,
     dataset: DataSet,
 ) -> dict[str, Row]:
     columns: dict[str, Row] = {name: {} for name in logits}
-    for method, given in settings.posthoc:
-        options = with_training_gamma(method, given, _trained_with(loss))
-        prefix = f"posthoc_{column_label(method)}_"
+    for entry in settings.posthoc:
+        method, options, fitted_on = _as_asked(entry, loss)
+        prefix = f"posthoc_{entry_label(entry)}_"
         try:
-            calibrator = fit(method, logits[FITTED_ON], targets[FITTED_ON], **options)
+            calibrator = fit(method, *known[fitted_on], **options)
             calibrated = {name: calibrator(values) for name, values in logits.items()}
         except PosthocUnavailable as error:
             for row in columns.values():
@@ -231,12 +265,12 @@ def _posthoc_columns(
 
 def _cross_fitted_columns(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, loss: Loss) -> Row:
     columns: Row = {}
-    for method, given in settings.posthoc:
-        if method not in settings.cross_fitted:
+    for entry in settings.posthoc:
+        if entry_label(entry) not in settings.cross_fitted:
             continue
-        prefix = f"{CROSS_FITTED}{column_label(method)}_"
+        method, options, _ = _as_asked(entry, loss)
+        prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
         try:
-            options = with_training_gamma(method, given, _trained_with(loss))
             measured = evaluate_probabilities(cross_fitted(method, logits, targets, options), targets, settings.bins)
         except PosthocUnavailable as error:
             columns[f"{prefix}unavailable"] = str(error)

@@ -166,7 +166,13 @@ class Replicate:
     def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
         if getattr(self.loss, "needs_model", False):
             return self.loss(self.model, inputs, targets)  # type: ignore[call-arg, arg-type]
-        return self.loss(self._forward(inputs), targets)
+        outputs = self._forward(inputs)
+        supervise = getattr(self.model, "supervised", None)
+        nodes = supervise(inputs) if supervise is not None else None
+        if nodes is None:
+            return self.loss(outputs, targets)
+        # the sum over each tree's nodes and the mean over trees, as Tai et al. 2015 train
+        return self.loss(outputs, nodes) * (len(nodes) / len(targets))
 
     @contextmanager
     def own_randomness(self) -> Iterator[None]:

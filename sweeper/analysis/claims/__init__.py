@@ -3,17 +3,20 @@
     from sweeper.analysis.claims import CLAIMS
     CLAIMS["curvature_falls_with_gamma"].judge(claim_rows(results))
 
-A claim is a pure function of rows of the view `final`: it holds where a 95 % interval lies on its side of 0, does not
-hold where it lies on the other, and is undecided otherwise, or where too few configurations or replicates were run.
+A claim is a pure function of rows of the view `final`, or of `epochs`: it holds where a 95 % interval lies on its side
+of 0, does not hold where it lies on the other, and is undecided otherwise, or where too few configurations or
+replicates were run.
 Each judge's docstring states its rule; `sweeper claims` prints them.
 """
 
 from __future__ import annotations
 
-from sweeper.analysis.claims import curvature, losses, posthoc, trace
+from sweeper.analysis.claims import baselines, curvature, focal_map, losses, posthoc, trace, trajectories
 from sweeper.analysis.claims.base import Claim
 
 CLAIMS: dict[str, Claim] = {
-    claim.name: claim for module in (curvature, trace, posthoc, losses) for claim in module.CLAIMS
+    claim.name: claim
+    for module in (curvature, trace, posthoc, losses, baselines, focal_map, trajectories)
+    for claim in module.CLAIMS
 }
 """The claims by name."""

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from sweeper.text.cells import Rows
 
@@ -49,8 +50,9 @@ class Claim:
         name: as headers and the command line write it.
         paper: short name of the paper.
         statement: the claim, one sentence.
-        judge: rows of `final`, one a replicate and split → verdict; pure. Its docstring states the rule.
+        judge: rows of its table → verdict; pure. Its docstring states the rule.
         weights: the judge needs the mean focal weights, which are computed from stored predictions.
+        table: whose rows the judge takes: those of the view `final`, or of `epochs` with their configuration.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Claim:
     statement: str
     judge: Callable[[Rows], Verdict]
     weights: bool = False
+    table: Literal["final", "epochs"] = "final"
 
     @property
     def rule(self) -> str:

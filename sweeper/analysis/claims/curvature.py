@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 
 from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, undecided
+from sweeper.analysis.claims.networks import by_network
 from sweeper.analysis.claims.numbers import (
     LEVEL,
     Estimate,
@@ -28,37 +29,58 @@ Reading = Callable[[Row], float | None]
 def judge_gamma(rows: Rows) -> Verdict:
     """Judge that λ_max falls with γ, on the Hessian of cross-entropy and on the training loss's without its scale.
 
-    Rule: ρ(γ, λ_max) over configurations, averaged over strata that differ in nothing else. Holds where the 95 %
-    intervals of both readings (cross-entropy's Hessian; the training loss's λ_max over the mean focal weight
-    (1 − p_y)^γ) lie below 0, does not hold where one of them lies above 0, and is undecided otherwise. The training
-    loss's own λ_max is reported beside them: it falls partly because the loss is multiplied by weights below 1. The
-    mean weight is that of easy samples, which most are, while curvature comes from hard ones, whose weights are near 1:
-    the second reading leans against the claim as the training loss's own leans towards it.
+    Rule: ρ(γ, λ_max) over each network's configurations, averaged over strata that differ in nothing else. Holds where
+    on every network the 95 % intervals of both readings (cross-entropy's Hessian; the training loss's λ_max over the
+    mean focal weight (1 − p_y)^γ) lie below 0, does not hold where one of them lies above 0, and is undecided
+    otherwise. The training loss's own λ_max is reported beside them: it falls partly because the loss is multiplied by
+    weights below 1. The mean weight is that of easy samples, which most are, while curvature comes from hard ones,
+    whose weights are near 1: the second reading leans against the claim as the training loss's own leans towards it.
     """
     name = "curvature_falls_with_gamma"
-    trials = by_trial([r for r in of_split(trained_to_the_end(rows), "val") if _gamma(r) is not None])
+    held = [r for r in of_split(trained_to_the_end(rows), "val") if _gamma(r) is not None]
     readings: dict[str, Reading] = {
         "cross_entropy": lambda row: number(row, CROSS_ENTROPY),
         "training_per_weight": _per_weight,
         "training": lambda row: number(row, TRAINING),
     }
-    found = {label: mean_correlation(_points(trials, read)) for label, read in readings.items()}
-    cross, scaled, mechanical = found.values()
-    if cross.value is None or scaled.value is None:
+    networks = {network: by_trial(of_it) for network, of_it in by_network(held).items()}
+    found = {
+        label: {network: mean_correlation(_points(trials, read)) for network, trials in networks.items()}
+        for label, read in readings.items()
+    }
+    cross, scaled = (
+        {n: e for n, e in found[label].items() if e.value is not None}
+        for label in ("cross_entropy", "training_per_weight")
+    )
+    if not cross or not scaled:
         return undecided(
             name,
             "ρ needs at least four γ of the focal loss (cross-entropy counts as γ 0) that differ in nothing else, "
             "with the Hessians of both losses and stored predictions",
         )
-    verdicts = [decide(each.interval, positive_holds=False) for each in (cross, scaled)]
-    verdict = HOLDS if verdicts == [HOLDS, HOLDS] else FAILS if FAILS in verdicts else UNDECIDED
-    sentence = (
-        f"ρ(γ, λ_max) of cross-entropy's Hessian {cross.text('.2f')}; of the training loss's Hessian over the mean "
-        f"focal weight {scaled.text('.2f')}; n = {cross.n} configurations. Of the training loss's Hessian itself, "
-        f"partly mechanical, {mechanical.text('.2f')}"
+    verdicts = {n: _both(cross.get(n), scaled.get(n)) for n in cross | scaled}
+    kinds = set(verdicts.values())
+    verdict = HOLDS if kinds == {HOLDS} else FAILS if FAILS in kinds else UNDECIDED
+    sentence = "; ".join(_gamma_words(network, found) for network in cross)
+    details = {f"rho_{label}": {n: each.value for n, each in of_it.items()} for label, of_it in found.items()}
+    worst = max(cross.values(), key=lambda each: each.value or 0.0)
+    more = {"verdicts": verdicts, **details}
+    return Verdict(name, verdict, worst.value, worst.interval, worst.n, "configurations", sentence, more)
+
+
+def _both(cross: Estimate | None, scaled: Estimate | None) -> str:
+    """Return the verdict of one network from both readings."""
+    verdicts = [decide(each.interval, positive_holds=False) if each else UNDECIDED for each in (cross, scaled)]
+    return HOLDS if verdicts == [HOLDS, HOLDS] else FAILS if FAILS in verdicts else UNDECIDED
+
+
+def _gamma_words(network: str, found: Mapping[str, Mapping[str, Estimate]]) -> str:
+    cross, scaled, mechanical = (of_it[network] for of_it in found.values())
+    return (
+        f"{network}: ρ(γ, λ_max) of cross-entropy's Hessian {cross.text('.2f')}; of the training loss's Hessian over "
+        f"the mean focal weight {scaled.text('.2f')}; n = {cross.n} configurations. Of the training loss's "
+        f"Hessian itself, partly mechanical, {mechanical.text('.2f')}"
     )
-    details = {f"rho_{label}": each.value for label, each in found.items()}
-    return Verdict(name, verdict, cross.value, cross.interval, cross.n, "configurations", sentence, details)
 
 
 def judge_every_loss(rows: Rows) -> Verdict:

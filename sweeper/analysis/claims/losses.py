@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sweeper.analysis.claims.base import Claim, Verdict, decide, undecided
+from sweeper.analysis.claims.networks import by_network, verdict_of
 from sweeper.analysis.claims.numbers import (
     Point,
     difference,
@@ -48,33 +49,32 @@ def judge_selective(rows: Rows) -> Verdict:
 
 
 def judge_mistakes(rows: Rows) -> Verdict:
-    """Judge that cross-entropy is more confident in its mistakes than FLSD-53.
+    """Judge that cross-entropy is more confident in its mistakes than FLSD-53, or than focal loss without it.
 
-    Rule: mean confidence on wrongly classified test samples, cross-entropy minus FLSD-53 (each loss's replicates of all
-    its configurations), Welch's interval. Holds where the 95 % interval lies above 0, does not hold where it lies
-    below, else undecided. Meant for training labels of which a share is flipped, while test labels are right.
+    Rule: on each network, mean confidence on wrongly classified test samples, cross-entropy minus FLSD-53 (focal losses
+    where there is none; each loss's replicates of all its configurations), Welch's interval. Holds where every
+    network's 95 % interval lies above 0, does not hold where one lies below, else undecided. Meant for training labels
+    of which a share is flipped, while test labels are right.
     """
     name = "cross_entropy_overconfident_on_mistakes"
     test = of_split(trained_to_the_end(rows), "test")
-    groups: dict[str, list[Row]] = {"cross_entropy": [], "focal_sample_dependent": []}
-    for row in test:
-        loss = row["config_loss_name"]
-        if isinstance(loss, str) and loss in groups and row.get("config_loss_variant") in (None, "flsd_53"):
-            groups[loss].append(row)
-    plain, focal = (_values(held, "confidence_wrong") for held in groups.values())
-    found = difference(plain, focal)
-    if found.value is None:
-        return undecided(name, "cross_entropy and focal_sample_dependent (flsd_53) are both needed", 0, "networks")
-    means = {loss: trial_mean(held, "confidence_wrong") for loss, held in groups.items()}
-    errors = {loss: 1 - (trial_mean(held, "accuracy") or 0.0) for loss, held in groups.items()}
-    sentence = (
-        f"mean confidence on mistakes {means['cross_entropy']:.3f} with cross-entropy, "
-        f"{means['focal_sample_dependent']:.3f} with FLSD-53: difference {found.text('.3f')}, n = {found.n} networks "
-        f"(test error {errors['cross_entropy']:.1%} and {errors['focal_sample_dependent']:.1%})"
-    )
-    return Verdict(
-        name, decide(found.interval), found.value, found.interval, found.n, "networks", sentence, {"error": errors}
-    )
+    of_flsd = [row for row in test if row["config_loss_name"] == "focal_sample_dependent"]
+    others = [row for row in of_flsd if row.get("config_loss_variant") in (None, "flsd_53")]
+    others = others or [row for row in test if row["config_loss_name"] == "focal"]
+    plain = by_network([row for row in test if row["config_loss_name"] == "cross_entropy"])
+    found, means, errors = {}, {}, {}
+    for network, focal in by_network(others).items():
+        groups = (plain.get(network, []), focal)
+        before, after = (_values(held, "confidence_wrong") for held in groups)
+        estimate = difference(before, after)
+        if estimate.value is not None:
+            found[network] = estimate
+            means[network] = [trial_mean(held, "confidence_wrong") for held in groups]
+            errors[network] = [1 - (trial_mean(held, "accuracy") or 0.0) for held in groups]
+    details = {"error": errors, "confidence": means}
+    missing = "cross_entropy and focal_sample_dependent (flsd_53) or focal are needed on one network"
+    what = "mean confidence on mistakes, cross-entropy minus focal loss"
+    return verdict_of(name, found, what, "networks", missing=missing, form=".3f", details=details)
 
 
 def _calibrated(trials: Mapping[str, list[Row]], loss: str) -> str | None:

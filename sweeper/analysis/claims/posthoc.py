@@ -4,34 +4,89 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Claim, Verdict, decide, undecided
+from sweeper.analysis.claims.focal_map import plain_gamma
+from sweeper.analysis.claims.networks import by_network, correlations, verdict_of
 from sweeper.analysis.claims.numbers import Estimate, number, of_split, paired_mean, trained_to_the_end
 from sweeper.text.cells import Row, Rows, by_trial
 
 KL = "kl_to_posterior"
+
+STRAIGHT = 0.95
+"""R² from which on a relation counts as close to linear."""
 
 
 def judge_focal_temperature(rows: Rows) -> Verdict:
     """Judge that focal temperature scaling calibrates better than temperature scaling, on test data.
 
     Rule: equal-mass ECE (what properness fits and reports) after temperature minus after focal temperature scaling,
-    paired within each replicate; the mean over configurations with Student's interval over seeds. Holds where the
-    interval on test data lies above 0, does not hold where it lies below, else undecided. On validation data, where
-    both were fitted, the richer method can hardly lose: reported beside, and no evidence.
+    paired within each replicate, both fitted by one objective (networks of which they were not are left out); the mean
+    over each network's configurations with Student's interval over seeds. Holds where every network's interval on test
+    data lies above 0, does not hold where one lies below, else undecided. On validation data, where both were fitted,
+    the richer method can hardly lose: reported beside, and no evidence.
     """
     name = "focal_temperature_beats_temperature"
     held = trained_to_the_end(rows)
-    found = {split: paired_mean(_improvements(of_split(held, split))) for split in ("test", "val")}
-    test, val = found["test"], found["val"]
-    if test.value is None:
-        return undecided(name, "evaluation.posthoc must name both temperature and focal_temperature", 0, "pairs")
-    sentence = (
-        f"focal temperature scaling lowers the test equal-mass ECE of temperature scaling by {_percent(test)}, the "
-        f"validation one by {_percent(val)}; n = {test.n} pairs of one network each"
-    )
-    return Verdict(
-        name, decide(test.interval), test.value, test.interval, test.n, "pairs", sentence, {"on_validation": val.value}
-    )
+    found = {
+        split: {
+            network: estimate
+            for network, of_it in by_network(of_split(held, split)).items()
+            if (estimate := paired_mean(_improvements(of_it))).value is not None
+        }
+        for split in ("test", "val")
+    }
+    missing = "evaluation.posthoc must name both temperature and focal_temperature, fitted by one objective"
+    what = "equal-mass ECE of temperature scaling minus that of focal temperature scaling, on test data"
+    seen = {network: each.value for network, each in found["val"].items()}
+    return verdict_of(name, found["test"], what, "pairs", missing=missing, form=".4f", details={"on_validation": seen})
+
+
+def judge_falling_temperature(rows: Rows) -> Verdict:
+    """Judge that the optimal temperature falls with the training γ.
+
+    Rule: ρ(γ_train, T of temperature scaling) over the replicates of each network, with a bootstrap interval over
+    replicates; cross-entropy is γ 0. Holds where every network's 95 % interval lies below 0, does not hold where one
+    lies above, else undecided.
+    """
+    name = "temperature_falls_with_training_gamma"
+    held = [row for row in of_split(trained_to_the_end(rows), "val") if plain_gamma(row) is not None]
+    found = correlations(held, plain_gamma, "posthoc_temperature_temperature")
+    missing = "ρ needs at least four γ of one network and temperature scaling"
+    what = "ρ(γ_train, T)"
+    return verdict_of(name, found, what, "networks", missing=missing, form=".2f", positive_holds=False)
+
+
+def judge_line(rows: Rows) -> Verdict:
+    """Judge that the optimal T is linear in the focal map's γ_ev.
+
+    Rule: of each replicate, R² of the straight line through the best T at the nine γ_ev of the grid; its mean over each
+    network's configurations minus .95, with Student's interval over seeds. Holds where every network's 95 % interval
+    lies above 0, does not hold where one lies below, else undecided.
+    """
+    name = "temperature_linear_in_gamma_ev"
+    found = {}
+    for network, held in by_network(of_split(trained_to_the_end(rows), "val")).items():
+        groups = [
+            [r - STRAIGHT for row in each if (r := _straightness(row)) is not None] for each in by_trial(held).values()
+        ]
+        if any(groups):
+            found[network] = paired_mean(groups)
+    missing = "evaluation.posthoc must name focal_temperature, which records T at every γ_ev"
+    return verdict_of(name, found, "R² minus .95", "networks", missing=missing, form=".3f")
+
+
+def _straightness(row: Row) -> float | None:
+    """Return R² of the line through T against γ_ev; `None` where T was not measured at every γ_ev or never changes."""
+    from trainables.posthoc.focal_temperature import GAMMAS  # which a process that judges nothing does not need
+
+    names = (f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS)
+    found = [number(row, f"posthoc_focal_temperature_{name}") for name in names]
+    temperatures = [value for value in found if value is not None]
+    if len(temperatures) < len(GAMMAS) or len(set(temperatures)) == 1:
+        return None
+    return float(np.corrcoef(GAMMAS, temperatures)[0, 1] ** 2)
 
 
 def judge_posterior(rows: Rows) -> Verdict:
@@ -64,10 +119,16 @@ def _improvements(rows: Rows) -> list[list[float]]:
     """Return, by configuration, each replicate's equal-mass ECE after temperature minus after focal temperature."""
     columns = ("posthoc_temperature_ada_ece", "posthoc_focal_temperature_ada_ece")
     groups = []
-    for held in by_trial(rows).values():
+    for held in by_trial([row for row in rows if _equally_fitted(row)]).values():
         pairs = [tuple(number(row, column) for column in columns) for row in held]
         groups.append([a - b for a, b in pairs if a is not None and b is not None])
     return groups
+
+
+def _equally_fitted(row: Row) -> bool:
+    """Return whether both methods were fitted by one objective, so that they differ in γ alone."""
+    first, second = (row.get(f"posthoc_{label}_fitted_by") for label in ("temperature", "focal_temperature"))
+    return first == second
 
 
 def _log_ratios(rows: Rows, column: str) -> list[float]:
@@ -84,13 +145,6 @@ def _has_gamma(row: Row) -> bool:
     return row["config_loss_name"] in ("focal", "focal_lambert") and (number(row, "config_loss_gamma") or 1) > 0
 
 
-def _percent(estimate: Estimate) -> str:
-    if estimate.value is None:
-        return "an unknown amount"
-    scaled = None if estimate.interval is None else (100 * estimate.interval[0], 100 * estimate.interval[1])
-    return f"{Estimate(100 * estimate.value, scaled, estimate.n).text('.2f')} points"
-
-
 def _factor(estimate: Estimate) -> str:
     interval = None if estimate.interval is None else tuple(math.exp(limit) for limit in estimate.interval)
     assert estimate.value is not None
@@ -103,6 +157,18 @@ CLAIMS = (
         "properness",
         "Focal temperature scaling calibrates better than temperature scaling.",
         judge_focal_temperature,
+    ),
+    Claim(
+        "temperature_falls_with_training_gamma",
+        "properness",
+        "The optimal temperature falls as the training γ grows.",
+        judge_falling_temperature,
+    ),
+    Claim(
+        "temperature_linear_in_gamma_ev",
+        "properness",
+        "The optimal temperature is close to linear in the focal map's γ.",
+        judge_line,
     ),
     Claim(
         "focal_map_recovers_posterior",

@@ -35,11 +35,11 @@ EDGE = 0.1
 def judge_interior_minimum(rows: Rows) -> Verdict:
     """Judge that ECE is smallest at an intermediate trace.
 
-    Rule: a cubic of log10 test ECE in log10 Tr(H), cross-entropy's Hessian on validation data, over configurations
-    (means over replicates; each architecture's mean log ECE is taken off). The statistic is the depth: the lower of the
-    fit's two ends minus its minimum over the inner 80 % of the range, in decades. Holds where its 95 % bootstrap
-    interval over configurations lies above 0, does not hold where it lies below, else undecided; at least 12
-    configurations.
+    Rule: a cubic of log10 ECE in log10 Tr(H), both on validation data as in the paper's Fig. 3, cross-entropy's
+    Hessian, over configurations (means over replicates; each network's means of both logarithms are taken off, because
+    networks of different sizes have different traces). The statistic is the depth: the lower of the fit's two ends
+    minus its minimum over the inner 80 % of the range, in decades. Holds where its 95 % bootstrap interval over
+    configurations lies above 0, does not hold where it lies below, else undecided; at least 12 configurations.
     """
     name = "ece_smallest_at_intermediate_trace"
     points = _trace_and_ece(trained_to_the_end(rows))
@@ -49,9 +49,11 @@ def judge_interior_minimum(rows: Rows) -> Verdict:
             name, f"{len(data)} configurations have a positive trace and ECE; {CONFIGURATIONS} are needed", len(data)
         )
     labels = [p.stratum for p in points]
+    shift = data[:, 0].mean()
     for label in set(labels):
         here = [place for place, each in enumerate(labels) if each == label]
-        data[here, 1] -= data[here, 1].mean()
+        data[here] -= data[here].mean(axis=0)
+    data[:, 0] += shift  # so that traces keep their order of magnitude
     value, interval = depth(data), bootstrap_interval(data, depth)
     fit = np.polyfit(data[:, 0] - data[:, 0].mean(), data[:, 1], DEGREE)
     x = np.linspace(data[:, 0].min(), data[:, 0].max(), 200)
@@ -81,14 +83,14 @@ def depth(data: np.ndarray) -> float:
 def judge_regularisation(rows: Rows) -> Verdict:
     """Judge that penalising the trace with a growing weight τ lowers both the trace and ECE.
 
-    Rule: ρ(τ, Tr(H) of cross-entropy on validation data) and ρ(τ, test ECE) over configurations, averaged over strata
-    that differ in nothing but τ (so within a learning rate); cross-entropy is τ = 0. Holds where the 95 % bootstrap
-    intervals of both lie below 0, does not hold where one lies above 0, else undecided.
+    Rule: ρ(τ, Tr(H) of cross-entropy) and ρ(τ, ECE), both on validation data as in the paper's Fig. 4, over
+    configurations, averaged over strata that differ in nothing but τ (so within a network and learning rate);
+    cross-entropy is τ = 0. Holds where the 95 % bootstrap intervals of both lie below 0, does not hold where one lies
+    above 0, else undecided.
     """
     name = "trace_regularisation_calibrates"
     held = trained_to_the_end(rows)
-    trace = _against_weight(of_split(held, "val"), TRACE)
-    ece = _against_weight(of_split(held, "test"), "ece")
+    trace, ece = (_against_weight(of_split(held, "val"), column) for column in (TRACE, "ece"))
     if trace.value is None or ece.value is None:
         return undecided(name, "ρ needs at least four τ of hessian_trace that differ in nothing else, with the trace")
     verdicts = [decide(each.interval, positive_holds=False) for each in (trace, ece)]
@@ -100,14 +102,18 @@ def judge_regularisation(rows: Rows) -> Verdict:
 
 
 def _trace_and_ece(rows: Rows) -> list[Point]:
-    """Return trace (x) and test ECE (y) of every configuration that has both above 0, architectures as strata."""
-    test = by_trial(of_split(rows, "test"))
+    """Return trace (x) and validation ECE (y) of every configuration that has both above 0, networks as strata."""
     points = []
-    for trial, val in by_trial(of_split(rows, "val")).items():
-        trace, ece = trial_mean(val, TRACE), trial_mean(test.get(trial, []), "ece")
+    for val in by_trial(of_split(rows, "val")).values():
+        trace, ece = trial_mean(val, TRACE), trial_mean(val, "ece")
         if trace is not None and ece is not None and trace > 0 and ece > 0:
-            points.append(Point(val[0].get("config_architecture_name"), trace, ece, len(val)))
+            points.append(Point(_network(val[0]), trace, ece, len(val)))
     return points
+
+
+def _network(row: Row) -> tuple[tuple[str, object], ...]:
+    """Return the values of a row's network: one name at two widths is two networks."""
+    return tuple((key, value) for key, value in sorted(row.items()) if key.startswith("config_architecture_"))
 
 
 def _against_weight(rows: Rows, column: str) -> Estimate:

@@ -1,16 +1,17 @@
 """Figures of the focal map alone, as rows and as a picture: no sweep, no data, no training.
 
 `temperatures` is properness Fig. 2 (two classes) and Fig. 6 (three, and the four of section 3.3), `bounds` is its
-Fig. 3, `confidence` is posterior Fig. 2. What the papers print stands beside what comes out.
+Fig. 3, `confidence` is posterior Fig. 2; those of losses and weights are in `loss_figures`. What the papers print
+stands beside what comes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from search_spaces.published_numbers import read_published
+from sweeper.analysis.papers import loss_figures
+from sweeper.analysis.papers.picture import MapFigure
 from sweeper.core.errors import SweeperError
 from sweeper.text.cells import Row
 
@@ -27,28 +28,11 @@ CONFIDENCES = 99
 """Points of a curve of `confidence`, evenly between 1/K and 1."""
 
 
-@dataclass(frozen=True)
-class MapFigure:
-    """What a figure shows.
-
-    Attributes:
-        rows: one per point, the same columns in each.
-        remarks: sentences: fitted lines and what the papers print.
-        curves: label → (x, y) columns' values, for the picture.
-        axes: names of the picture's axes.
-    """
-
-    rows: list[Row]
-    remarks: list[str]
-    curves: dict[str, tuple[list[float], list[float]]]
-    axes: tuple[str, str]
-
-
 def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = None) -> MapFigure:
     """Compute a figure.
 
     Args:
-        name: `temperatures`, `bounds` or `confidence`.
+        name: `temperatures`, `bounds`, `confidence`, or a figure of a loss such as `curvature-1`.
         gammas: of the focal map, the paper's range if empty.
         classes: number of classes, the paper's if `None`.
 
@@ -57,16 +41,16 @@ def map_figure(name: str, gammas: Sequence[float] = (), classes: int | None = No
     """
     if name not in FIGURES:
         raise SweeperError(f"no figure {name!r}", f"figures: {', '.join(FIGURES)}")
-    chosen = tuple(gammas) or GAMMAS[name]
+    chosen = tuple(gammas) or GAMMAS.get(name, loss_figures.GAMMAS.get(name, ()))
     wrong = [f"{gamma:g}" for gamma in chosen if not 0 <= gamma <= MOST_GAMMA]
     if wrong:
         raise SweeperError(f"gamma {', '.join(wrong)} is outside [0, {MOST_GAMMA:g}]", "give other --gamma values")
-    if classes is not None and name != "confidence" and classes not in CLASSES[name]:
-        known = " or ".join(map(str, CLASSES[name]))
+    if classes is not None and name != "confidence" and classes not in CLASSES.get(name, (2,)):
+        known = " or ".join(map(str, CLASSES.get(name, (2,))))
         raise SweeperError(f"{name} is defined for {known} classes, not {classes}", f"give --classes {known}")
     if classes is not None and not 2 <= classes <= 10_000:
         raise SweeperError(f"{classes} classes are outside [2, 10000]", "give another --classes")
-    return FIGURES[name](sorted(set(chosen)), (classes,) if classes is not None else CLASSES[name])
+    return FIGURES[name](sorted(set(chosen)), (classes,) if classes is not None else CLASSES.get(name, ()))
 
 
 def _temperatures(gammas: Sequence[float], classes: Sequence[int]) -> MapFigure:
@@ -154,26 +138,5 @@ FIGURES: dict[str, Callable[[Sequence[float], Sequence[int]], MapFigure]] = {
     "temperatures": _temperatures,
     "bounds": _bounds,
     "confidence": _confidence,
+    **loss_figures.FIGURES,
 }
-
-
-def write_picture(figure: MapFigure, path: Path) -> None:
-    """Draw the curves into one HTML file that opens offline. Raises SweeperError where it cannot be written."""
-    import plotly.graph_objects as go
-
-    drawn = go.Figure(
-        [go.Scatter(x=x, y=y, name=label, mode="lines+markers") for label, (x, y) in figure.curves.items()]
-    )
-    for trace in drawn.data:
-        trace.mode = "lines" if len(trace.x) > 30 else "lines+markers"
-    drawn.update_layout(
-        template="plotly_white",
-        xaxis_title=figure.axes[0],
-        yaxis_title=figure.axes[1],
-        title={"text": "<br>".join(figure.remarks), "font": {"size": 12}, "y": 0.98, "yanchor": "top"},
-        margin={"t": 50 + 18 * len(figure.remarks)},
-    )
-    try:
-        path.write_text(drawn.to_html(include_plotlyjs=True), encoding="utf-8")
-    except OSError as error:
-        raise SweeperError(f"the picture cannot be written: {error}", "give --picture another path") from error

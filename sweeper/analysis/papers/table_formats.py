@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 from search_spaces.published_numbers import PublishedNumber
 from sweeper.analysis.papers.tables import Cell, PaperTable
@@ -16,9 +17,13 @@ FORMATS = ("markdown", "latex", "csv")
 MISSING = "–"
 """Placeholder for a number that no sweep, or the paper, has."""
 
+MOST_DEPARTURES = 4
+"""How many of a recipe's differences a caption tells; the CSV tells all."""
+
 CSV_COLUMNS = (
     "table", "dataset", "architecture", "loss", "options", "posthoc", "split", "metric", "printed", "published",
-    "published_spread", "ours", "ours_sd", "n", "sweep", "trial", "candidates", "source",
+    "published_spread", "ours", "ours_sd", "n", "sweep", "trial", "candidates", "source", "recipe", "beside",
+    "beside_sd", "beside_n", "beside_sweep", "beside_departures",
 )  # fmt: skip
 
 
@@ -32,24 +37,31 @@ def format_paper_table(table: PaperTable, form: str) -> str:
         return _csv(table)
     if form not in FORMATS:
         raise SweeperError(f"unknown format {form!r} of a paper's table", f"formats: {', '.join(FORMATS)}")
-    header, rows = _grid(table)
+    header, rows = grid(table)
     return _markdown(table, header, rows) if form == "markdown" else _latex(table, header, rows)
 
 
 def caption(table: PaperTable) -> str:
     """Return in a sentence what the table holds."""
-    sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(table.sweeps)}"
-    if table.rehearsals:
+    filling = [*dict.fromkeys(cell.sweep for cell in table.cells if cell.ours is not None)]
+    sentence = f"{table.name}: {table.filled} of {len(table.cells)} cells filled from {_names(filling)}"
+    if table.rehearsed:
+        sentence += ", rehearsals and no results"
+    elif table.rehearsals:
         sentence += f"; rehearsals left out: {', '.join(table.rehearsals)}"
-    return sentence + ". Ours: mean ± standard deviation (n) over finished replicates."
+    sentence += ". Ours: mean ± standard deviation (n) over finished replicates."
+    if table.departures:
+        apart = (f"{sweep} ({', '.join(how[:MOST_DEPARTURES])})" for sweep, how in table.departures.items())
+        sentence += f" Of another recipe, shown beside and never in the paper's place: {'; '.join(apart)}."
+    return sentence
 
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "no sweep"
 
 
-def _grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows: two rows, the paper's and ours, for every network, method and metric."""
+def grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows for every network, method and metric: the paper's, ours, and another recipe's if any."""
     columns = list(dict.fromkeys(_loss(cell.published) for cell in table.cells))
     keys = list(dict.fromkeys(_row_key(cell.published) for cell in table.cells))
     by_place = {(_row_key(cell.published), _loss(cell.published)): cell for cell in table.cells}
@@ -58,6 +70,8 @@ def _grid(table: PaperTable) -> tuple[list[str], list[list[str]]]:
         cells = [by_place.get((key, column)) for column in columns]
         rows.append([*key, "paper", *(cell.published.printed if cell else MISSING for cell in cells)])
         rows.append(["", "", "", "ours", *(_ours(cell) for cell in cells)])
+        if any(cell and cell.beside for cell in cells):
+            rows.append(["", "", "", "other recipe", *(_beside(cell) for cell in cells)])
     return ["data, network", "metric", "calibration", "", *columns], rows
 
 
@@ -84,6 +98,12 @@ def _ours(cell: Cell | None) -> str:
     if printed_as_error(cell.published):
         mean = 1 - mean
     return f"{spread_text(mean, cell.ours.deviation, 4, scale)} ({cell.ours.n})"
+
+
+def _beside(cell: Cell | None) -> str:
+    if cell is None or not cell.beside:
+        return MISSING
+    return _ours(replace(cell, ours=cell.beside[0].found.ours))
 
 
 def scale_in_print(number: PublishedNumber) -> float:
@@ -144,7 +164,13 @@ def _csv(table: PaperTable) -> str:
         number, ours = cell.published, cell.ours
         options = ";".join(f"{key}={value}" for key, value in number.options.items())
         measured = [ours.mean, ours.deviation, ours.n] if ours else [None, None, 0]
+        other = cell.beside[0] if cell.beside else None
+        apart: list[object] = (
+            [other.found.ours.mean, other.found.ours.deviation, other.found.ours.n] if other else [None, None, 0]
+        )
+        apart += [other.found.sweep, "; ".join(other.departures)] if other else ["", ""]
         place = [table.name, number.dataset, number.architecture, number.loss, options, number.posthoc]
         printed = [number.split, number.metric, number.printed, number.value, number.spread]
-        writer.writerow([*place, *printed, *measured, cell.sweep, cell.trial, cell.candidates, number.source])
+        source = [cell.sweep, cell.trial, cell.candidates, number.source, cell.recipe]
+        writer.writerow([*place, *printed, *measured, *source, *apart])
     return text.getvalue().rstrip("\n")

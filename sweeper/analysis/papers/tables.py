@@ -1,30 +1,39 @@
-"""A paper's table filled in from the sweeps that have its rows, next to the published numbers.
+"""A paper's table or figure filled in from the sweeps that have its rows, next to the published numbers.
 
-A cell takes the configurations that agree with it in data set, architecture, loss and every printed option, that ran
-to the end, and of these the best by the sweep's own objective on validation data, as papers select. Rehearsals never
-fill a cell, and a cell that no sweep can fill stays missing.
+A cell takes the configurations that its recipe trains for it (`recipes`), that ran to the end, and of these the best by
+the sweep's own objective on validation data, as papers select. What sweeps of another recipe have is given beside it,
+with how they depart. Rehearsals never fill a cell, and a cell that no sweep can fill stays missing.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from search_spaces.published_numbers import PublishedNumber, published_tables, read_published
-from sweeper.analysis.statistics.basics import Spread, spread
+from sweeper.analysis.papers.finished import FinishedSweep, Found
+from sweeper.analysis.papers.formulas import formula_value
+from sweeper.analysis.papers.recipes import Recipe, recipe_of
+from sweeper.analysis.statistics.basics import Spread
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
-from sweeper.results.leaderboard import objective
-from sweeper.text.cells import Row, by_trial, float_or_none, measured_values, text_of
-from trainables.datasets import DATASETS
-from trainables.losses import LOSSES
-from trainables.models import ARCHITECTURES
-from trainables.posthoc import POSTHOC
 from trainables.registry.nearest import nearest
 
-REGISTRIES = {"loss": LOSSES, "architecture": ARCHITECTURES, "dataset": DATASETS}
+FORMULA = "formula"
+"""Stands for the sweep where a number is computed and not trained."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a sweep of another recipe has for a cell.
+
+    Attributes:
+        found: its number.
+        departures: how its recipe departs from the paper's, a few words each.
+    """
+
+    found: Found
+    departures: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -33,16 +42,20 @@ class Cell:
 
     Attributes:
         published: the number in the paper.
-        ours: over replicates; None where no sweep holds it.
+        recipe: the search space that trains it; empty where it is computed.
+        ours: over replicates; None where no sweep of the recipe holds it.
         sweep, trial: where ours comes from.
         candidates: how many configurations agreed with the cell, of which the best was taken.
+        beside: what sweeps of other recipes have.
     """
 
     published: PublishedNumber
+    recipe: str = ""
     ours: Spread | None = None
     sweep: str = ""
     trial: str = ""
     candidates: int = 0
+    beside: tuple[Beside, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,22 +66,38 @@ class PaperTable:
         name: e.g. `mukhoti-1`.
         cells: in the order of the paper.
         sweeps: names of the sweeps that were looked into.
-        rehearsals: names of those left out because they are rehearsals.
+        rehearsals: names of those left out because they are rehearsals, or that alone were looked into.
+        rehearsed: whether the cells hold rehearsals' numbers, which are no results.
     """
 
     name: str
     cells: Sequence[Cell]
     sweeps: Sequence[str]
     rehearsals: Sequence[str]
+    rehearsed: bool = False
 
     @property
     def filled(self) -> int:
         """How many cells have a number of ours."""
         return sum(cell.ours is not None for cell in self.cells)
 
+    @property
+    def departures(self) -> dict[str, tuple[str, ...]]:
+        """How each sweep whose numbers stand beside departs from the recipe of its first cell."""
+        found: dict[str, tuple[str, ...]] = {}
+        for cell in self.cells:
+            for each in cell.beside:
+                found.setdefault(each.found.sweep, each.departures)
+        return found
 
-def paper_table(name: str, sweeps: Iterable[Results]) -> PaperTable:
-    """Return a published table filled in from `sweeps`; the first sweep that holds a cell fills it.
+
+def paper_table(name: str, sweeps: Iterable[Results], *, rehearsed: bool = False) -> PaperTable:
+    """Return a published table filled in from `sweeps`; of several that follow a cell's recipe, the first fills it.
+
+    Args:
+        name: of the table.
+        sweeps: to look into.
+        rehearsed: fill cells from rehearsals alone, by loss and method, to show that each can be filled.
 
     Raises:
         SweeperError: there is no published table of that name.
@@ -77,118 +106,40 @@ def paper_table(name: str, sweeps: Iterable[Results]) -> PaperTable:
     known = [*published_tables()]
     if name not in known:
         raise SweeperError(f"there is no published table {name!r}", f"tables: {', '.join(known)}{nearest(name, known)}")
-    numbers, found = read_published(name), list(sweeps)
-    real = [_Finished(results) for results in found if not results.specification.get("rehearsed")]
-    cells = [next(filter(None, (finished.cell(number) for finished in real)), Cell(number)) for number in numbers]
-    rehearsals = [results.name for results in found if results.specification.get("rehearsed")]
-    return PaperTable(name, cells, [finished.results.name for finished in real], rehearsals)
+    return filled_table(name, [FinishedSweep(results) for results in sweeps], rehearsed=rehearsed)
 
 
-class _Finished:
-    """The configurations of one sweep that ran to the end."""
-
-    def __init__(self, results: Results) -> None:
-        self.results = results
-
-    def cell(self, number: PublishedNumber) -> Cell | None:
-        """Return the cell of a published number; None where this sweep does not hold it."""
-        if not self._same_dataset(number):
-            return None
-        agreeing = [trial for trial, rows in self._trials.items() if _agrees(rows[0], number)]
-        measured = [(trial, values) for trial in agreeing if (values := self._values(trial, number))]
-        if not measured:
-            return None
-        trial, values = min(measured, key=lambda entry: self._rank(entry[0]))
-        return Cell(number, spread(values), self.results.name, trial, len(measured))
-
-    @cached_property
-    def _trials(self) -> dict[str, list[Row]]:
-        rows = self.results.rows("SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split")
-        return by_trial(rows)
-
-    @cached_property
-    def _recalibrations(self) -> dict[str, list[Row]]:
-        rows = self.results.rows(
-            "SELECT recalibrations.* FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
-        )
-        return by_trial(rows)
-
-    def _same_dataset(self, number: PublishedNumber) -> bool:
-        dataset = self.results.specification.get("dataset", {})
-        return dataset.get("name") == number.dataset and _options_agree("dataset", dataset, number)
-
-    def _rank(self, trial: str) -> float:
-        found = [float_or_none(row, "objective") for row in self._trials[trial]]
-        values = [value for value in found if value is not None]
-        mean = sum(values) / len(values) if values else float("inf")
-        return -mean if objective(self.results).mode == "max" else mean
-
-    def _values(self, trial: str, number: PublishedNumber) -> list[float]:
-        rows = [row for row in self._trials[trial] if row["split"] == number.split]
-        column = number.metric
-        if number.posthoc:
-            if self._measured_at_evaluation(number):
-                column = f"posthoc_{number.posthoc}_{number.metric}"
-            else:
-                rows = [row for row in self._recalibrations.get(trial, []) if _recalibrated(row, number)]
-        if number.metric == "error":
-            column = column.removesuffix("error") + "accuracy"
-        values = measured_values(rows, column)
-        return [1 - value for value in values] if number.metric == "error" else values
-
-    def _measured_at_evaluation(self, number: PublishedNumber) -> bool:
-        """Return whether the sweep's evaluations fit this method with the options in print."""
-        methods = self.results.specification.get("evaluation", {}).get("posthoc", [])
-        return any(given["name"] == number.posthoc and _method_agrees(given, number) for given in methods)
+def filled_table(name: str, sweeps: Sequence[FinishedSweep], *, rehearsed: bool = False) -> PaperTable:
+    """Return a published table filled in from sweeps that may have been read for another table. Raises QueryError."""
+    chosen = [sweep for sweep in sweeps if sweep.rehearsed == rehearsed]
+    rehearsals = [sweep.name for sweep in sweeps if sweep.rehearsed]
+    cells = [_cell(number, chosen, rehearsed=rehearsed) for number in read_published(name)]
+    return PaperTable(name, cells, [sweep.name for sweep in chosen], rehearsals, rehearsed)
 
 
-def _recalibrated(row: Row, number: PublishedNumber) -> bool:
-    if row["method"] != number.posthoc or row["split"] != number.split:
-        return False
-    return _method_agrees(json.loads(text_of(row, "options")), number)
+def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed: bool) -> Cell:
+    if not number.dataset:
+        return Cell(number, ours=Spread(formula_value(number), None, 1), sweep=FORMULA)
+    recipe = recipe_of(number)
+    if recipe is None:
+        return Cell(number)
+    if rehearsed:
+        found = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
+        return _filled(number, recipe, found, ())
+    own, beside = None, []
+    for sweep in sweeps:
+        departures = sweep.departures(recipe, number.table)
+        if not departures and own is None:
+            own = sweep.number(number, recipe)
+        if departures or own is None or own.sweep != sweep.name:
+            other = sweep.number_of_any_recipe(number, recipe)
+            if other is not None:
+                more = sweep.departures_of(other.trial, recipe)
+                beside.append(Beside(other, (*departures, *more)))
+    return _filled(number, recipe, own, tuple(beside))
 
 
-def _method_agrees(given: Mapping[str, object], number: PublishedNumber) -> bool:
-    component = POSTHOC[number.posthoc]
-    defaults = {parameter.name: parameter.default for parameter in component.hyperparameters}
-    return all(
-        _same(given.get(option, defaults.get(option)), value)
-        for of, option, value in _options(number)
-        if of == "posthoc"
-    )
-
-
-def _agrees(row: Row, number: PublishedNumber) -> bool:
-    """Return whether a configuration is the one of a published number."""
-    names = {part: row.get(f"config_{part}_name") for part in ("loss", "architecture")}
-    if names != {"loss": number.loss, "architecture": number.architecture}:
-        return False
-    given = {
-        part: {key.removeprefix(f"config_{part}_"): value for key, value in row.items() if value is not None}
-        for part in names
-    }
-    return all(_options_agree(part, given[part] | {"name": names[part]}, number) for part in names)
-
-
-def _options_agree(part: str, given: Mapping[str, object], number: PublishedNumber) -> bool:
-    """Return whether a component's hyperparameters are those in print; one that was not set has its default."""
-    component = REGISTRIES[part][str(given["name"])]
-    defaults = {parameter.name: parameter.default for parameter in component.hyperparameters}
-    return all(
-        _same(given.get(option, defaults.get(option)), value) for of, option, value in _options(number) if of == part
-    )
-
-
-def _options(number: PublishedNumber) -> list[tuple[str, str, str]]:
-    """Return a number's options as (component, hyperparameter, value); one that names no component is the loss's."""
-    split = [(*key.rpartition(".")[::2], value) for key, value in number.options.items()]
-    return [(of or "loss", option, value) for of, option, value in split]
-
-
-def _same(ours: object, printed: str) -> bool:
-    if isinstance(ours, (int, float)) and not isinstance(ours, bool):
-        try:
-            return abs(float(printed) - ours) <= 1e-9 * max(1.0, abs(ours))
-        except ValueError:
-            return False
-    return str(ours) == printed
+def _filled(number: PublishedNumber, recipe: Recipe, found: Found | None, beside: tuple[Beside, ...]) -> Cell:
+    if found is None:
+        return Cell(number, recipe.space, beside=beside)
+    return Cell(number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside)

@@ -207,7 +207,11 @@ def measure(
         same = list(group)
         options = with_training_gamma(method, hyperparameter_values(same[0].options), loss)
         outcomes = dict(_applied(predictions, method, options))
-        found += [[_row(predictions, each, split, *outcomes[split], metrics) for split in outcomes] for each in same]
+        given = options.get("gamma")
+        stated: dict[str, Value] = {"gamma": given} if isinstance(given, (int, float)) else {}
+        found += [
+            [_row(predictions, each, split, *outcomes[split], metrics) | stated for split in outcomes] for each in same
+        ]
     return found
 
 

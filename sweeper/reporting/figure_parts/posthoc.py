@@ -15,7 +15,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, leaderboard
 from sweeper.text.cells import Rows, text_of
 from sweeper.text.labels import describe
-from trainables.registry import column_label
+from trainables.registry import FITTED_ON, LABEL, entry_label
 
 METRICS = ("ece", "ada_ece", "nll")
 MOST_ROWS = 24
@@ -91,10 +91,11 @@ def posthoc_sql(results: Results) -> str:
     parts = [own_sql(columns, UNCALIBRATED, {}, bins, "")]
     for method in settings.get("posthoc") or ():
         options = {"name": method} if isinstance(method, str) else dict(method)
-        name = options.pop("name")
-        prefix = f"posthoc_{column_label(name)}_"
+        prefix = f"posthoc_{entry_label(options)}_"
+        name, split = options.pop("name"), {key: options.pop(key) for key in (FITTED_ON,) if key in options}
+        options.pop(LABEL, None)
         if f"{prefix}{METRICS[0]}" in columns:
-            parts.append(own_sql(columns, name, differing(name, options), bins, prefix))
+            parts.append(own_sql(columns, name, {**differing(name, options), **split}, bins, prefix))
     measured = ", ".join(f"recalibrations.{name}" for name in METRICS)
     parts.append(
         "SELECT trial, replicate, split, method, recalibrations.options, recalibrations.bins, "

@@ -19,6 +19,8 @@ from sweeper.space.domains.domains import DOMAINS
 from sweeper.space.loading import build_spec, load_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
+TEMPERATURE = {"name": "temperature"}
+
 
 def _with(**changes):
     return {**copy.deepcopy(MINIMAL), **changes}
@@ -264,6 +266,17 @@ def test_rules_over_several_hyperparameters_see_every_member():
         ),
         ({"dataset": {"name": "digits", "image_size": 4}}, "dataset.image_size", "outside [8, inf)"),
         ({"evaluation": {"posthoc": ["temperature", {"name": "temperature"}]}}, "evaluation.posthoc[1]", "given twice"),
+        (
+            {"evaluation": {"posthoc": [TEMPERATURE, {**TEMPERATURE, "label": "By-ECE"}]}},
+            "evaluation.posthoc[1].label",
+            "small letters",
+        ),
+        ({"evaluation": {"posthoc": [{**TEMPERATURE, "label": "t"}] * 2}}, "evaluation.posthoc[1]", "t is given twice"),
+        (
+            {"evaluation": {"posthoc": [{**TEMPERATURE, "fitted_on": "tset"}]}},
+            "evaluation.posthoc[0].fitted_on",
+            "no split 'tset'",
+        ),
         ({"evaluation": {"posthoc": 3}}, "evaluation.posthoc", "list"),
         ({"evaluation": {"curvature": "yes"}}, "evaluation.curvature", ""),
         ({"evaluation": {"bins": 0}}, "evaluation.bins", "greater than or equal to 1"),

@@ -92,3 +92,10 @@ def test_objectives_and_constraints_that_say_nothing_are_refused(overrides, sent
     with pytest.raises(InvalidSearchSpace) as caught:
         load_spec(SPACE, overrides)
     assert sentence in str(caught.value)
+
+
+def test_of_one_method_twice_the_one_whose_label_is_named_is_cross_fitted():
+    twice = "evaluation={posthoc: [temperature, {name: temperature, label: by_ece, objective: ece}]}"
+    spec = load_spec(SPACE, ["objective.metric=val_posthoc_by_ece_ece", twice])
+    assert spec.cross_fitted == ["by_ece"]
+    assert load_spec(SPACE, ["objective.metric=val_posthoc_temperature_ece", twice]).cross_fitted == ["temperature"]

@@ -4,10 +4,11 @@ import zipfile
 import pytest
 import torch
 
-from trainables.datasets import DataSetUnavailableError, load_dataset
+from trainables.datasets import DATASETS, DataSetUnavailableError, load_dataset
 from trainables.datasets import sentiment as module
 from trainables.datasets.cache import Source
 from trainables.models import build_for, fit_fault
+from trainables.training.loop import Replicate
 
 TRAIN = """\
 (3 (2 It) (4 (2 's) (4 good)))
@@ -120,3 +121,38 @@ def test_the_tree_network_learns_a_rule_over_trees(tmp_path):
     assert loss.item() < 0.1
     assert fit_fault(data, {"name": "tree_lstm"}) is None
     assert "choose a text data set" in fit_fault(data, {"name": "text_average"})
+
+
+def test_every_node_of_a_tree_can_be_annotated(tmp_path):
+    """With mukhoti's three classes of nodes: 0 negative, 1 positive, 2 neutral."""
+    write_trees(tmp_path)
+    data = load_dataset("sst2", folder=str(tmp_path), vocabulary=50, nodes=True)
+    plain = load_dataset("sst2", folder=str(tmp_path), vocabulary=50)
+    assert data.input_shape == (7, 5) and data.classes == 2
+    assert data.train.inputs[0, :, 4].tolist() == [2, 2, 1, 1, 1, -1, -1]
+    for split, other in ((data.train, plain.train), (data.val, plain.val), (data.test, plain.test)):
+        assert torch.equal(split.inputs[:, :, :4], other.inputs) and torch.equal(split.targets, other.targets)
+    assert fit_fault(data, {"name": "tree_lstm"}) is None
+
+
+@pytest.mark.parametrize("options", [{"form": "words"}, {"phrases": True}])
+def test_nodes_are_those_of_whole_trees(options):
+    assert any("nodes = true" in fault for fault in DATASETS["sst2"].faults({"nodes": True, **options}))
+    assert DATASETS["sst2"].faults({"nodes": True}) == []
+
+
+def test_training_takes_the_sum_over_nodes_and_the_mean_over_trees(tmp_path):
+    write_trees(tmp_path)
+    data = load_dataset("sst2", folder=str(tmp_path), vocabulary=50, nodes=True)
+    network = {"name": "tree_lstm", "vocabulary": 50, "dimension": 8, "width": 6, "dropout": 0.0}
+    optimizer = {"name": "adagrad", "lr": 0.05, "batch_size": 3}
+    configuration = {"loss": {"name": "cross_entropy"}, "architecture": network, "optimizer": optimizer}
+    replicate = Replicate(configuration, seed=0, dataset=data, max_epochs=1)
+    model = replicate.model.train()
+    every, nodes = model(data.train.inputs), model.supervised(data.train.inputs)
+    assert every.shape == (len(nodes), 3) == (5 + 3 + 7, 3)
+    expected = torch.nn.functional.cross_entropy(every, nodes, reduction="sum") / 3
+    torch.testing.assert_close(replicate._loss_of(data.train.inputs, data.train.targets), expected)
+    last = [5 - 1, 5 + 3 - 1, 5 + 3 + 7 - 1]  # each tree's root is its last node
+    torch.testing.assert_close(model.eval()(data.train.inputs), every[last, :2])
+    assert replicate.train_epoch()["val_nll"] > 0

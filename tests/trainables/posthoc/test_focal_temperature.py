@@ -143,3 +143,18 @@ def test_a_line_that_reaches_zero_drops_those_temperatures(monkeypatch):
     best, line = line_search(logits, targets, "nll", temperatures=np.array([0.5, 1.0, 2.0]))
     assert line.slope == -1.5
     assert best.temperature == 2.0 + 1.5 * 0.5
+
+
+@pytest.mark.parametrize("search", ["grid", "line"])
+@pytest.mark.parametrize("seed", range(3))
+def test_gamma_by_one_objective_and_temperature_by_another(seed, search):
+    """properness Table 1: one γ a row for both columns; below it T by log-loss."""
+    logits, targets = logits_and_targets(seed, samples=120)
+    by_ece = fit("focal_temperature", logits, targets, search=search).parameters
+    mixed = fit("focal_temperature", logits, targets, search=search, objective="nll", gamma_objective="ada_ece")
+    assert mixed.parameters["gamma"] == by_ece["gamma"]
+    values = focal_grid(logits, targets, np.array([by_ece["gamma"]]), TEMPERATURES).nll[0]
+    assert mixed.parameters["temperature"] == TEMPERATURES[first_smallest(values)]
+    assert mixed.parameters["value"] == pytest.approx(values.min())
+    same = fit("focal_temperature", logits, targets, search=search, gamma_objective="ada_ece").parameters
+    assert same == by_ece

@@ -242,7 +242,7 @@ def test_settings_of_a_resolved_search_space():
     settings = EvaluationSettings.from_mapping(
         {"posthoc": [{"name": "temperature", "objective": "ece"}, "focal_temperature"], "curvature": False}
     )
-    assert settings.posthoc == (("temperature", {"objective": "ece"}), ("focal_temperature", {}))
+    assert settings.posthoc == ({"name": "temperature", "objective": "ece"}, {"name": "focal_temperature"})
     assert settings.curvature is None and settings.bins == 15
     with pytest.raises(ValueError, match="lanczos"):
         EvaluationSettings.from_mapping({"curvature": {"lanczos_stepps": 3}})
@@ -250,7 +250,7 @@ def test_settings_of_a_resolved_search_space():
 
 def test_region_shares_of_a_focal_network_and_distances_from_a_known_posterior() -> None:
     known = load_dataset("known_posterior_1d", train_samples=500, validation_samples=300, test_samples=400)
-    settings = EvaluationSettings(posthoc=(("focal_map", {}), ("temperature", {})), bootstrap=0)
+    settings = EvaluationSettings(posthoc=({"name": "focal_map"}, {"name": "temperature"}), bootstrap=0)
     torch.manual_seed(0)
     model = build_model("mlp", known.input_shape, known.classes, width=8)
     focal = evaluate(model, build_loss("focal", gamma=3.0), known, settings, stage="end", seed=0)
@@ -293,3 +293,52 @@ def test_the_defaults_are_those_of_a_search_space():
     assert EvaluationSettings.from_mapping({}) == replace(
         EvaluationSettings.from_mapping(Evaluation().model_dump()), curvature=None
     )
+
+
+def test_one_method_twice_has_columns_by_label_and_is_fitted_on_the_split_it_names(dataset):
+    """Each as it would be alone: labels and splits change nothing but names and the data that T is fitted on."""
+    torch.manual_seed(1)
+    model = build_model("mlp", dataset.input_shape, dataset.classes, width=20)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+
+    def row(*methods):
+        settings = EvaluationSettings.from_mapping({"posthoc": list(methods), "bootstrap": 0})
+        return evaluate(model, build_loss("focal", gamma=2.0), dataset, settings, stage="end", seed=0).rows[1]
+
+    by_ece = {"name": "temperature", "objective": "ece"}
+    by_training = {"name": "temperature", "fitted_on": "train"}
+    alone = [
+        row(method) for method in ("temperature", by_ece, by_training, {"name": "temperature", "objective": "focal"})
+    ]
+    both = row(
+        "temperature",
+        {**by_ece, "label": "by_ece"},
+        {**by_training, "label": "trained"},
+        {"name": "temperature", "label": "ts_fl", "objective": "focal", "gamma": 2.0},
+    )
+    labels = ("temperature", "by_ece", "trained", "ts_fl")
+    for label, single in zip(labels, alone, strict=True):
+        for name in ("temperature", "ece", "nll"):
+            assert both[f"posthoc_{label}_{name}"] == single[f"posthoc_temperature_{name}"], (label, name)
+    assert len({both[f"posthoc_{label}_temperature"] for label in labels}) == 4
+    columns = evaluation_columns(["temperature", {"name": "temperature", "label": "by_ece"}])
+    assert {"posthoc_temperature_ece", "posthoc_by_ece_ece", "posthoc_by_ece_temperature"} <= set(columns)
+
+
+def test_temperature_by_focal_loss_takes_each_networks_own_gamma_and_has_none_without(dataset, model):
+    settings = EvaluationSettings.from_mapping(
+        {"posthoc": [{"name": "temperature", "objective": "focal"}, "focal_map"], "bootstrap": 0}
+    )
+    gamma_zero = {
+        name: evaluate(model, build_loss(name), dataset, settings, stage="end", seed=0).rows[0]
+        for name in ("cross_entropy", "label_smoothing", "brier")
+    }
+    by_nll = EvaluationSettings.from_mapping({"posthoc": ["temperature"], "bootstrap": 0})
+    plain = evaluate(model, build_loss("cross_entropy"), dataset, by_nll, stage="end", seed=0).rows[0]
+    for name in ("cross_entropy", "label_smoothing"):
+        found = gamma_zero[name]["posthoc_temperature_temperature"]
+        assert found == pytest.approx(plain["posthoc_temperature_temperature"], rel=1e-6)
+        assert gamma_zero[name]["posthoc_focal_map_gamma"] == 0.0
+    assert "needs gamma" in gamma_zero["brier"]["posthoc_temperature_unavailable"]

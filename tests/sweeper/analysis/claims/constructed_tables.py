@@ -7,8 +7,39 @@ from typing import Any
 
 import numpy as np
 
+from sweeper.analysis.claims import CLAIMS
+
 Row = dict[str, Any]
 Measure = Callable[[Mapping[str, Any], np.random.Generator], Mapping[str, float]]
+
+
+def rows_of(claim: str, configurations: Iterable[Mapping[str, Any]], measure: Measure) -> list[Row]:
+    """Return the rows of the table that a claim is judged from."""
+    if CLAIMS[claim].table == "final":
+        return final_rows(configurations, measure)
+    return epoch_rows(configurations, measure)
+
+
+def epoch_rows(
+    configurations: Iterable[Mapping[str, Any]], measure: Measure, *, epochs: int = 20, replicates: int = 5
+) -> list[Row]:
+    """Return rows of `epochs` with their configuration, as `judging.trajectory_rows` has them."""
+    random = np.random.default_rng(0)
+    return [
+        {
+            "trial": f"c{index:05d}",
+            "replicate": replicate,
+            "epoch": epoch,
+            "stage": "end",
+            "split": "",
+            "config_architecture_name": "mlp",
+            **{f"config_{key}": value for key, value in configuration.items()},
+            **measure({**configuration, "epoch": epoch}, random),
+        }
+        for index, configuration in enumerate(configurations)
+        for replicate in range(replicates)
+        for epoch in range(1, epochs + 1)
+    ]
 
 
 def final_rows(

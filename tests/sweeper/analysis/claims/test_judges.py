@@ -11,7 +11,8 @@ import pytest
 
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED
-from tests.sweeper.analysis.claims.constructed_tables import Measure, Row, final_rows
+from tests.sweeper.analysis.claims.constructed_tables import Measure, Row, final_rows, rows_of
+from trainables.posthoc.focal_temperature import GAMMAS as GAMMA_EV
 
 GAMMAS = [0.5, 1, 2, 3, 4, 5, 7, 10]
 FOCAL = [{"loss_name": "cross_entropy"}, *({"loss_name": "focal", "loss_gamma": float(g)} for g in GAMMAS)]
@@ -57,7 +58,7 @@ def ece_by_trace(shape: Any) -> Measure:
         place = 3 + math.log10(configuration["optimizer_lr"])
         return {
             "val.hessian_cross_entropy_trace": 10**place,
-            "test.ece": 10 ** (shape(place) + random.normal(0, 0.02)),
+            "val.ece": 10 ** (shape(place) + random.normal(0, 0.02)),
         }
 
     return measure
@@ -79,7 +80,7 @@ def by_weight(ece: float, trace: float) -> Measure:
         place = math.log10(configuration.get("loss_weight", 1e-6))
         noise = random.normal(0, 0.01, 2)
         return {
-            "test.ece": 0.1 * math.exp(ece * place + noise[0]),
+            "val.ece": 0.1 * math.exp(ece * place + noise[0]),
             "val.hessian_cross_entropy_trace": math.exp(trace * place + noise[1]),
         }
 
@@ -141,6 +142,131 @@ def mistakes(gap: float) -> Measure:
     return measure
 
 
+BASELINES = [
+    {"loss_name": "focal_sample_dependent", "loss_variant": "flsd_53"},
+    *({"loss_name": name} for name in ("cross_entropy", "brier", "mmce")),
+    {"loss_name": "label_smoothing", "loss_alpha": 0.05},
+]
+
+
+def baselines(gain: float, after: float) -> Measure:
+    """ECE of FLSD-53 lower than the others' by `gain`, and by `after` behind temperature scaling."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        ours, noise = configuration["loss_name"] == "focal_sample_dependent", random.normal(0, 0.001, 2)
+        return {
+            "test.ece": 0.05 - gain * ours + noise[0],
+            "test.posthoc_temperature_ece": 0.03 - after * ours + noise[1],
+        }
+
+    return measure
+
+
+SCORES = [
+    {"loss_name": "selective_risk", "loss_score": score, "loss_nu": nu}
+    for score in ("margin", "msp", "negative_entropy")
+    for nu in (0.01, 0.1)
+]
+
+
+def scores(gain: float) -> Measure:
+    """Of ν .1, which has the smaller validation NLL, the margin's ECE is lower by `gain`; of ν .01, it is higher."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        chosen, ours = configuration["loss_nu"] == 0.1, configuration["loss_score"] == "margin"
+        sign = -1 if chosen else 1
+        return {"val.nll": 0.3 if chosen else 0.6, "test.ece": 0.05 + sign * gain * ours + random.normal(0, 0.001)}
+
+    return measure
+
+
+def au(gain: float) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        ours = configuration["loss_name"] == "selective_risk"
+        nll = 0.3 if configuration.get("loss_coverage") in (None, 0.8) else 0.6
+        return {"val.nll": nll, "test.ece": 0.05 - gain * ours * (nll < 0.5) + random.normal(0, 0.001)}
+
+    return measure
+
+
+AU = [{"loss_name": "cross_entropy"}, {"loss_name": "aurc"}, *SELECTIVE[1:]]
+PLAIN = [{"loss_name": "cross_entropy"}, *({"loss_name": "focal", "loss_gamma": float(g)} for g in (1, 2, 3))]
+SMOOTHED = [
+    {"loss_name": "label_smoothing", "loss_alpha": 0.1},
+    *({"loss_name": "focal", "loss_gamma": float(g), "loss_smoothing": 0.1} for g in (1, 2, 3)),
+]
+
+
+def mapped(before: str, after: str, gain: float) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        noise = random.normal(0, 0.001, 2)
+        return {f"test.{before}": 0.05 + noise[0], f"test.{after}": 0.05 - gain * gamma_of(configuration) + noise[1]}
+
+    return measure
+
+
+def rising(column: str, slope: float) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        return {column: 0.05 + slope * gamma_of(configuration) + random.normal(0, 0.001)}
+
+    return measure
+
+
+def of_networks(*names: str) -> list[dict[str, Any]]:
+    return [{**each, "architecture_name": name} for name in names for each in PLAIN]
+
+
+def best_gamma(by_network: Mapping[str, float], noise: float = 0.001) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        away = abs(gamma_of(configuration) - by_network[configuration["architecture_name"]])
+        return {"test.ece": 0.05 + 0.01 * away + random.normal(0, noise)}
+
+    return measure
+
+
+THREE = of_networks("resnet8", "resnet20", "resnet110")
+
+
+def line(curve: float) -> Measure:
+    """The best temperature at each γ_ev of the grid: a straight line with a quadratic part."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        names = {g: f"temperature_at_{g:g}".replace("-", "minus_").replace(".", "_") for g in GAMMA_EV}
+        noise = random.normal(0, 0.001)
+        return {
+            f"posthoc_focal_temperature_{name}": 1 + (0.3 + noise) * g + curve * (g - 2) ** 2
+            for g, name in names.items()
+        }
+
+    return measure
+
+
+def norms(early: float, late: float) -> Measure:
+    """The last layer's norm: cross-entropy's over focal loss's before and after the rate drops, at epoch 10 of 20."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        plain = configuration["loss_name"] == "cross_entropy"
+        factor = (early if configuration["epoch"] <= 10 else late) if plain else 1.0
+        return {
+            "lr": 0.1 if configuration["epoch"] <= 10 else 0.01,
+            "last_layer_weight_norm": factor + random.normal(0, 0.01),
+        }
+
+    return measure
+
+
+def wrong_samples(wrong: float, correct: float) -> Measure:
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        epoch, noise = configuration["epoch"], random.normal(0, 0.02, 2)
+        return {
+            "lr": 0.1 if epoch <= 10 else 0.01,
+            "test_nll_wrong": 2 + wrong * epoch + noise[0],
+            "test_nll_correct": 1 + correct * epoch + noise[1],
+        }
+
+    return measure
+
+
 CASES = [
     ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(-0.2, -0.2), HOLDS),
     ("curvature_falls_with_gamma", FOCAL, curvature_by_gamma(0.2, -0.2), FAILS),
@@ -171,12 +297,51 @@ CASES = [
     ("cross_entropy_overconfident_on_mistakes", MISTAKES, mistakes(-0.2), FAILS),
     ("cross_entropy_overconfident_on_mistakes", MISTAKES, mistakes(0.0), UNDECIDED),
     ("cross_entropy_overconfident_on_mistakes", MISTAKES[:1], mistakes(0.2), UNDECIDED),
+    ("flsd_beats_baselines", BASELINES, baselines(0.02, 0.02), HOLDS),
+    ("flsd_beats_baselines", BASELINES, baselines(0.02, -0.02), FAILS),
+    ("flsd_beats_baselines", BASELINES, baselines(0.02, 0.0), UNDECIDED),
+    ("au_beats_every_baseline", AU, au(0.02), HOLDS),
+    ("au_beats_every_baseline", AU, au(-0.02), FAILS),
+    ("au_beats_every_baseline", AU, au(0.0), UNDECIDED),
+    ("margin_is_the_best_score", SCORES, scores(0.02), HOLDS),
+    ("margin_is_the_best_score", SCORES, scores(-0.02), FAILS),
+    ("margin_is_the_best_score", SCORES, scores(0.0), UNDECIDED),
+    ("temperature_falls_with_training_gamma", PLAIN, rising("posthoc_temperature_temperature", -0.01), HOLDS),
+    ("temperature_falls_with_training_gamma", PLAIN, rising("posthoc_temperature_temperature", 0.01), FAILS),
+    ("temperature_falls_with_training_gamma", PLAIN[:3], rising("posthoc_temperature_temperature", -0.01), UNDECIDED),
+    ("temperature_linear_in_gamma_ev", FOCAL[:3], line(0.0), HOLDS),
+    ("temperature_linear_in_gamma_ev", FOCAL[:3], line(0.2), FAILS),
+    ("temperature_linear_in_gamma_ev", FOCAL[:1], rising("ece", 0.0), UNDECIDED),
+    ("focal_map_lowers_ece", PLAIN, mapped("ece", "posthoc_focal_map_ece", 0.005), HOLDS),
+    ("focal_map_lowers_ece", PLAIN, mapped("ece", "posthoc_focal_map_ece", -0.005), FAILS),
+    ("focal_map_lowers_ece", SMOOTHED, mapped("ece", "posthoc_focal_map_ece", 0.005), UNDECIDED),
+    ("focal_map_lowers_ece_with_label_smoothing", SMOOTHED, mapped("ece", "posthoc_focal_map_ece", 0.005), HOLDS),
+    ("focal_map_lowers_ece_with_label_smoothing", SMOOTHED, mapped("ece", "posthoc_focal_map_ece", -0.005), FAILS),
+    ("focal_map_lowers_ece_with_label_smoothing", PLAIN, mapped("ece", "posthoc_focal_map_ece", 0.005), UNDECIDED),
+    ("focal_map_lowers_ece_after_ts_fl", PLAIN, mapped("posthoc_ts_fl_ece", "posthoc_ts_fl_map_ece", 0.005), HOLDS),
+    ("focal_map_lowers_ece_after_ts_fl", PLAIN, mapped("posthoc_ts_fl_ece", "posthoc_ts_fl_map_ece", -0.005), FAILS),
+    ("focal_map_lowers_ece_after_ts_fl", PLAIN[:1], mapped("posthoc_ts_fl_ece", "posthoc_ts_fl_map_ece", 1), UNDECIDED),
+    ("ece_rises_with_gamma_with_label_smoothing", SMOOTHED, rising("test.ece", 0.01), HOLDS),
+    ("ece_rises_with_gamma_with_label_smoothing", SMOOTHED, rising("test.ece", -0.01), FAILS),
+    ("ece_rises_with_gamma_with_label_smoothing", SMOOTHED[:3], rising("test.ece", 0.01), UNDECIDED),
+    ("ece_rises_with_gamma_after_ts_fl", PLAIN, rising("test.posthoc_ts_fl_ece", 0.01), HOLDS),
+    ("ece_rises_with_gamma_after_ts_fl", PLAIN, rising("test.posthoc_ts_fl_ece", -0.01), FAILS),
+    ("ece_rises_with_gamma_after_ts_fl", PLAIN[1:], rising("test.posthoc_ts_fl_ece", 0.01), UNDECIDED),
+    ("best_gamma_grows_with_network_size", THREE, best_gamma({"resnet8": 0, "resnet20": 1, "resnet110": 2}), HOLDS),
+    ("best_gamma_grows_with_network_size", THREE, best_gamma({"resnet8": 3, "resnet20": 1, "resnet110": 0}), FAILS),
+    ("best_gamma_grows_with_network_size", THREE[:8], best_gamma({"resnet8": 0, "resnet20": 1}), UNDECIDED),
+    ("weight_norm_order_reverses", PLAIN, norms(0.8, 1.25), HOLDS),
+    ("weight_norm_order_reverses", PLAIN, norms(1.25, 1.25), FAILS),
+    ("weight_norm_order_reverses", PLAIN[:1], norms(0.8, 1.25), UNDECIDED),
+    ("nll_rises_through_wrong_samples_only", PLAIN[:1], wrong_samples(0.1, -0.1), HOLDS),
+    ("nll_rises_through_wrong_samples_only", PLAIN[:1], wrong_samples(0.1, 0.1), FAILS),
+    ("nll_rises_through_wrong_samples_only", PLAIN[1:], wrong_samples(0.1, -0.1), UNDECIDED),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("claim", "configurations", "measure", "verdict"), CASES)
 def test_the_verdict_is_the_tables(claim: str, configurations: Any, measure: Measure, verdict: str) -> None:
-    found = CLAIMS[claim].judge(final_rows(configurations, measure))
+    found = CLAIMS[claim].judge(rows_of(claim, configurations, measure))
     assert found.verdict == verdict, found.sentence
     assert found.claim == claim and found.sentence
     if found.interval is not None:
@@ -194,7 +359,7 @@ def test_a_table_without_what_a_claim_is_about_leaves_it_undecided(claim: str) -
     def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
         return {"ece": math.nan}
 
-    for rows in ([], final_rows([{"loss_name": "brier"}], measure)):
+    for rows in ([], rows_of(claim, [{"loss_name": "brier"}], measure)):
         found = CLAIMS[claim].judge(rows)
         assert found.verdict == UNDECIDED and found.interval is None and found.sentence
 
@@ -202,13 +367,13 @@ def test_a_table_without_what_a_claim_is_about_leaves_it_undecided(claim: str) -
 @pytest.mark.parametrize("claim", sorted(CLAIMS))
 def test_trials_that_were_stopped_early_say_nothing(claim: str) -> None:
     _, configurations, measure, _ = next(case for case in CASES if case[0] == claim and case[3] == HOLDS)
-    rows: list[Row] = [{**row, "stage": "rung"} for row in final_rows(configurations, measure)]
+    rows: list[Row] = [{**row, "stage": "rung"} for row in rows_of(claim, configurations, measure)]
     assert CLAIMS[claim].judge(rows).verdict == UNDECIDED
 
 
 @pytest.mark.parametrize(("claim", "configurations", "measure", "verdict"), CASES)
 def test_the_order_of_rows_says_nothing(claim: str, configurations: Any, measure: Measure, verdict: str) -> None:
-    rows = final_rows(configurations, measure)
+    rows = rows_of(claim, configurations, measure)
     shuffled = [rows[place] for place in np.random.default_rng(1).permutation(len(rows))]
     assert CLAIMS[claim].judge(shuffled).to_dict() == CLAIMS[claim].judge(rows).to_dict()
 
@@ -237,6 +402,7 @@ def test_architectures_are_not_mixed_into_one_correlation() -> None:
     def focal(gammas: list[float], network: str) -> list[dict[str, Any]]:
         return [{"loss_name": "focal", "loss_gamma": g, "architecture_name": network} for g in gammas]
 
-    rows = final_rows([*focal([1, 2, 3, 4, 5], "flat"), *focal([6, 7, 8, 9, 10], "sharp")], measure)
+    low, high = [0.5, 1, 1.5, 2, 2.5, 3, 4, 5], [6, 6.5, 7, 7.5, 8, 8.5, 9, 10]
+    rows = final_rows([*focal(low, "flat"), *focal(high, "sharp")], measure)
     found = CLAIMS["curvature_falls_with_gamma"].judge(rows)
     assert found.verdict == HOLDS and found.statistic is not None and found.statistic < -0.9

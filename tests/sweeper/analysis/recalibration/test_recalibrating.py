@@ -238,7 +238,8 @@ def test_all_faults_of_a_request_are_named_at_once() -> None:
 
 def test_defaults_and_spellings_of_one_number_are_one_request() -> None:
     plain = read_requests(["temperature"], [], [15])
-    assert plain == read_requests(["temperature", "temperature"], ["objective=nll", "gamma=3"], [15, 15])
+    assert plain == read_requests(["temperature", "temperature"], ["objective=nll", "bins=15"], [15, 15])
+    assert read_requests(["temperature"], ["gamma=3"], [15]) == read_requests(["temperature"], ["gamma=3.0"], [15])
     assert [request.method for request in plain] == ["none", "temperature"]
     one = read_requests(["focal_map"], ["gamma=2"], [15])[1]
     assert one == read_requests(["focal_map"], ["focal_map.gamma=2.0"], [15])[1]

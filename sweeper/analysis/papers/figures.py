@@ -1,0 +1,257 @@
+"""What papers' figures show without printing it as a number: ranks, signs and places of minima, from a sweep's tables.
+
+Each quantity of `search_spaces.published_numbers.FIGURE_QUANTITIES` that is trained has a function here, of a
+`Comparison` of the configurations of one network. It is computed on means over replicates, as the figures draw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+
+from search_spaces.published_numbers import PublishedNumber
+from sweeper.analysis.claims.numbers import Point, mean_correlation, other_settings
+from sweeper.analysis.papers.matching import options_of, written
+from sweeper.analysis.statistics.basics import ranks, spearman
+from sweeper.text.cells import Row, float_or_none, int_of, measured_values
+from trainables.posthoc.focal_temperature import GAMMAS
+
+LAMBDA_MAX, TRACE = "hessian_cross_entropy_lambda_max", "hessian_cross_entropy_trace"
+"""The Hessian's columns behind curvature's figures: cross-entropy's, which different γ do not scale."""
+
+FEWEST = 3
+"""Points below which a minimum has no inside."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The configurations of one network that a figure compares.
+
+    Attributes:
+        number: the published number.
+        trials: rows of `final` by trial, of every loss.
+        agreeing: the trials with the number's own loss and options, best first.
+        rank: a trial's objective, smaller is better.
+        values: trial and number → that number's metric of each replicate.
+        epochs: trial → its rows of `epochs`.
+    """
+
+    number: PublishedNumber
+    trials: Mapping[str, Sequence[Row]]
+    agreeing: Sequence[str]
+    rank: Callable[[str], float]
+    values: Callable[[str, PublishedNumber], list[float]]
+    epochs: Callable[[str], Sequence[Row]]
+
+    def mean(self, trial: str, metric: str, **changes: object) -> float | None:
+        """Return a trial's mean of a metric, measured as the number is but for `changes`; `None` without values."""
+        found = self.values(trial, replace(self.number, metric=metric, **changes))  # type: ignore[arg-type]
+        return fmean(found) if found else None
+
+    def gammas(self) -> dict[str, float]:
+        """Return the γ of every trial of the number's paradigm, with the smoothing that it names or without."""
+        smoothing = options_of(self.number, "loss").get("smoothing")
+        found = {trial: _gamma(rows[0], smoothing) for trial, rows in self.trials.items()}
+        return {trial: gamma for trial, gamma in found.items() if gamma is not None}
+
+    def best(self, settings: Mapping[str, object]) -> list[str]:
+        """Return of each setting the trial with the best objective.
+
+        Args:
+            settings: trial → the setting that is compared.
+        """
+        chosen: dict[object, str] = {}
+        for trial in sorted(settings, key=self.rank):
+            chosen.setdefault(settings[trial], trial)
+        return [*chosen.values()]
+
+
+Quantity = Callable[[Comparison], float | None]
+
+
+def _gamma(row: Row, smoothing: str | None) -> float | None:
+    """Return γ of a row: that of a focal loss, 0 of the loss that it is at γ = 0, else `None`."""
+    loss, given = row["config_loss_name"], float_or_none(row, "config_loss_smoothing")
+    if smoothing is None:
+        if loss == "cross_entropy":
+            return 0.0
+        return float_or_none(row, "config_loss_gamma") if loss == "focal" and not given else None
+    if loss == "label_smoothing":
+        alike = row.get("config_loss_form") == "uniform" and written(row.get("config_loss_alpha")) == written(smoothing)
+        return 0.0 if alike else None
+    alike = loss == "focal" and given is not None and written(given) == written(smoothing)
+    return float_or_none(row, "config_loss_gamma") if alike else None
+
+
+def _correlation(found: Comparison, x: Mapping[str, float], metric: str) -> float | None:
+    """Return the rank correlation of `x` and a metric, the mean over configurations that differ in the loss alone."""
+    points = []
+    for trial, value in x.items():
+        y = found.mean(trial, metric)
+        row = found.trials[trial][0]
+        if y is not None:
+            points.append(Point(other_settings(row, ("config_loss_",)), value, y, len(found.trials[trial])))
+    return mean_correlation(points).value
+
+
+def with_gamma(found: Comparison, metric: str) -> float | None:
+    """Return Spearman's correlation of γ and the mean of a metric."""
+    return _correlation(found, found.gammas(), metric)
+
+
+def with_weight(found: Comparison, metric: str) -> float | None:
+    """Return Spearman's correlation of the regularisation's weight and the mean of a metric; cross-entropy has 0."""
+    weights = {}
+    for trial, rows in found.trials.items():
+        if rows[0]["config_loss_name"] == "cross_entropy":
+            weights[trial] = 0.0
+        elif trial in found.agreeing and (weight := float_or_none(rows[0], "config_loss_weight")) is not None:
+            weights[trial] = weight
+    return _correlation(found, weights, metric)
+
+
+def gamma_of_smallest_ece(found: Comparison) -> float | None:
+    """Return the γ with the smallest mean ECE."""
+    gammas = found.gammas()
+    errors = {trial: ece for trial in found.best(gammas) if (ece := found.mean(trial, "ece")) is not None}
+    return gammas[min(errors, key=lambda trial: errors[trial])] if len(errors) > 1 else None
+
+
+def ece_minimum_inside(found: Comparison) -> float | None:
+    """Return 1 where the smallest mean ECE lies at neither end of the range of mean traces, else 0."""
+    pairs = [(found.mean(trial, TRACE), found.mean(trial, "ece")) for trial in found.gammas()]
+    points = sorted((trace, ece) for trace, ece in pairs if trace is not None and ece is not None)
+    if len(points) < FEWEST:
+        return None
+    place = min(range(len(points)), key=lambda index: points[index][1])
+    return float(0 < place < len(points) - 1)
+
+
+def ece_rank(found: Comparison) -> float | None:
+    """Return the place of the mean ECE among the values of the one option that the number names, 1 the smallest."""
+    (option,) = options_of(found.number, "loss")
+    same = {
+        trial: rows[0].get(f"config_loss_{option}")
+        for trial, rows in found.trials.items()
+        if rows[0]["config_loss_name"] == found.number.loss
+    }
+    return _place(found, {trial: found.mean(trial, "ece") for trial in found.best(same)})
+
+
+def rank_among_losses(found: Comparison, metric: str) -> float | None:
+    """Return the place of a metric among all losses of the figure, 1 the smallest, at the epoch that it is read at."""
+    return _place(found, {trial: _at_epoch(found, trial, metric) for trial in found.trials})
+
+
+def _place(found: Comparison, values: Mapping[str, float | None]) -> float | None:
+    known = {trial: value for trial, value in values.items() if value is not None}
+    own = next((trial for trial in found.agreeing if trial in known), None)
+    if own is None or len(known) < 2:
+        return None
+    return float(ranks([*known.values()])[[*known].index(own)])
+
+
+def _at_epoch(found: Comparison, trial: str, metric: str) -> float | None:
+    """Return a metric's mean at the epoch that the number names, else at the last; of `final` if no epoch has it."""
+    rows = found.epochs(trial)
+    column = _epoch_column(rows, found.number.split, metric)
+    if column is None:
+        return found.mean(trial, metric)
+    measured = [row for row in rows if row[column] is not None]
+    last = max((int_of(row, "epoch") for row in measured), default=0)
+    wanted = float(found.number.options.get("epoch", last))
+    nearest = min((int_of(row, "epoch") for row in measured), key=lambda epoch: abs(epoch - wanted), default=None)
+    values = measured_values([row for row in measured if row["epoch"] == nearest], column)
+    return fmean(values) if values else None
+
+
+def _epoch_column(rows: Sequence[Row], split: str, metric: str) -> str | None:
+    names = (f"{split}_{metric}", metric, f"{metric}_mean")
+    return next((name for name in names if rows and any(row.get(name) is not None for row in rows)), None)
+
+
+def with_epoch(found: Comparison, metric: str) -> float | None:
+    """Return Spearman's correlation of the epoch and a metric's mean, after the epoch that the number names."""
+    rows = found.epochs(found.agreeing[0])
+    column = _epoch_column(rows, found.number.split, metric)
+    if column is None:
+        return None
+    last = max(int_of(row, "epoch") for row in rows)
+    first = min(float(found.number.options.get("after_epoch", 0)), last / 2)  # a rehearsal has few epochs
+    by_epoch: dict[int, list[float]] = {}
+    for row in rows:
+        if int_of(row, "epoch") > first:
+            by_epoch.setdefault(int_of(row, "epoch"), []).extend(measured_values([row], column))
+    means = {epoch: fmean(values) for epoch, values in by_epoch.items() if values}
+    value = spearman([*means], [*means.values()]) if len(means) > 1 else float("nan")
+    return None if np.isnan(value) else value
+
+
+def gamma_and_temperature(found: Comparison) -> float | None:
+    """Return Pearson's correlation of the focal map's γ and the best temperature beside it."""
+    names = [f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS]
+    values = [found.mean(found.agreeing[0], name) for name in names]
+    pairs = [(gamma, value) for gamma, value in zip(GAMMAS, values, strict=True) if value is not None]
+    if len({value for _, value in pairs}) < 2:
+        return None
+    return float(np.corrcoef(np.array(pairs).T)[0, 1])
+
+
+def sign_of_change(found: Comparison, without: Mapping[str, str] | None) -> float | None:
+    """Return the sign of the mean change of ECE that a post-hoc step makes, over the γ above 0.
+
+    Args:
+        found: the networks; the number names the method with the step.
+        without: options of the same method without it, or `None` for the network's own probabilities.
+    """
+    changes = []
+    for trial, gamma in found.gammas().items():
+        before = (
+            {"posthoc": "", "options": _without_posthoc(found.number)}
+            if without is None
+            else {"options": {**found.number.options, **without}}
+        )
+        after_ece, before_ece = found.mean(trial, "ece"), found.mean(trial, "ece", **before)
+        if gamma > 0 and after_ece is not None and before_ece is not None:
+            changes.append(after_ece - before_ece)
+    return float(np.sign(fmean(changes))) if changes else None
+
+
+def _without_posthoc(number: PublishedNumber) -> dict[str, str]:
+    return {key: value for key, value in number.options.items() if not key.startswith("posthoc.")}
+
+
+def focal_map_sign(found: Comparison) -> float | None:
+    """Return the sign of the change of ECE by the focal map, of plain networks or after TS_FL."""
+    scaled = found.number.posthoc == "temperature"
+    return sign_of_change(found, {"posthoc.apply_focal_map": "false"} if scaled else None)
+
+
+RANKED = (
+    "nll", "nll_correct", "nll_wrong", "entropy_wrong", "confidence_wrong", "last_layer_weight_norm", "logit_norm",
+    "gradient_norm",
+)  # fmt: skip
+"""Metrics whose ranks among losses figures show."""
+
+BY_EPOCH = ("ece", "nll_correct", "nll_wrong", "entropy_correct", "entropy_wrong")
+"""Metrics whose rise or fall with the epoch figures show."""
+
+QUANTITIES: dict[str, Quantity] = {
+    "gamma_of_smallest_ece": gamma_of_smallest_ece,
+    "ece_minimum_inside": ece_minimum_inside,
+    "ece_rank": ece_rank,
+    **{f"{metric}_rank": partial(rank_among_losses, metric=metric) for metric in RANKED},
+    "spearman_gamma_lambda_max": partial(with_gamma, metric=LAMBDA_MAX),
+    "spearman_gamma_ece": partial(with_gamma, metric="ece"),
+    "spearman_weight_ece": partial(with_weight, metric="ece"),
+    "spearman_weight_trace": partial(with_weight, metric=TRACE),
+    **{f"spearman_epoch_{metric}": partial(with_epoch, metric=metric) for metric in BY_EPOCH},
+    "pearson_gamma_temperature": gamma_and_temperature,
+    "ece_change_by_focal_map": focal_map_sign,
+    "ece_change_by_temperature": partial(sign_of_change, without=None),
+}
+"""How each figure's quantity is computed."""

@@ -1,0 +1,229 @@
+"""One sweep as papers' tables read it: the configurations that ran to the end, and what each of them measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+
+from search_spaces.published_numbers import PublishedNumber
+from sweeper.analysis.papers.figures import QUANTITIES, Comparison
+from sweeper.analysis.papers.matching import (
+    Settings,
+    configuration_settings,
+    method_settings,
+    of_network,
+    on_dataset,
+    trains,
+)
+from sweeper.analysis.papers.recipes import Recipe
+from sweeper.analysis.statistics.basics import Spread, spread
+from sweeper.core.plain import Plain
+from sweeper.results import Results
+from sweeper.results.leaderboard import objective
+from sweeper.text.cells import Row, by_trial, float_or_none, measured_values, text_of
+from trainables.losses import LOSSES
+from trainables.posthoc.training_gamma import training_gamma
+from trainables.registry import entry_label
+
+Trials = Mapping[str, Sequence[Row]]
+"""Rows of the view `final` by trial."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a sweep has for a published number.
+
+    Attributes:
+        ours: over replicates.
+        sweep, trial: where it comes from.
+        candidates: how many configurations agreed with the number.
+    """
+
+    ours: Spread
+    sweep: str
+    trial: str
+    candidates: int
+
+
+class FinishedSweep:
+    """The configurations of one sweep that ran to the end; tables are read when they are first needed."""
+
+    def __init__(self, results: Results) -> None:
+        """Look at `results`, which stay open to be read."""
+        self.results = results
+        self._departures: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._recipes: dict[str, Trials] = {}
+        self._epochs: dict[str, list[Row]] = {}
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.results.name
+
+    @property
+    def rehearsed(self) -> bool:
+        """Whether it is a rehearsal."""
+        return bool(self.results.rehearsed)
+
+    def departures(self, recipe: Recipe, table: str) -> tuple[str, ...]:
+        """Return how the sweep departs from a recipe of a table; empty where it does not."""
+        key = (recipe.space, table)
+        if key not in self._departures:
+            self._departures[key] = recipe.departures(self.results.specification, table)
+        return self._departures[key]
+
+    def departures_of(self, trial: str, recipe: Recipe) -> tuple[str, ...]:
+        """Return how one of the sweep's configurations departs from a recipe's."""
+        return () if trial in self._following(recipe) else recipe.departures_of(self._trials[trial][0])
+
+    def number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
+        """Return what the configurations that follow a recipe have for a number; `None` where they have nothing."""
+        return self._found(number, self._following(recipe), recipe)
+
+    def number_of_any_recipe(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
+        """Return what any configuration on a number's data set has for it; the recipe names the post-hoc method."""
+        if number.metric in QUANTITIES or not on_dataset(self._dataset, number):
+            return None
+        return self._found(number, self._trials, recipe)
+
+    def rehearsed_number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
+        """Return what the rehearsal of a recipe's search space has for a number, by its loss and method alone."""
+        if not self.name.startswith(recipe.space):
+            return None
+        trials = {trial: [_as_if_on(number, row) for row in rows] for trial, rows in self._trials.items()}
+        return self._found(number, trials, recipe) or self._found(_any_of_its_loss(number), trials, recipe)
+
+    @property
+    def _dataset(self) -> Mapping[str, Plain]:
+        dataset: Mapping[str, Plain] = self.results.specification.get("dataset", {})
+        return dataset
+
+    @cached_property
+    def _trials(self) -> dict[str, list[Row]]:
+        rows = self.results.rows("SELECT * FROM final WHERE status = 'completed' ORDER BY trial, replicate, split")
+        return by_trial(rows)
+
+    @cached_property
+    def _recalibrations(self) -> dict[str, list[Row]]:
+        rows = self.results.rows(
+            "SELECT recalibrations.* FROM recalibrations JOIN final USING (trial, replicate, epoch, split)"
+        )
+        return by_trial(rows)
+
+    def _epoch_rows(self, trial: str) -> Sequence[Row]:
+        if trial not in self._epochs:
+            self._epochs[trial] = self.results.rows(
+                f"SELECT * FROM epochs WHERE trial = '{trial}' ORDER BY replicate, epoch"
+            )
+        return self._epochs[trial]
+
+    def _following(self, recipe: Recipe) -> Trials:
+        """Return the trials whose configurations are the recipe's, to every hyperparameter."""
+        if recipe.space not in self._recipes:
+            self._recipes[recipe.space] = {
+                trial: rows for trial, rows in self._trials.items() if self._settings[trial] in recipe.settings
+            }
+        return self._recipes[recipe.space]
+
+    @cached_property
+    def _settings(self) -> dict[str, Settings]:
+        return {trial: configuration_settings(rows[0]) for trial, rows in self._trials.items()}
+
+    def _found(self, number: PublishedNumber, trials: Trials, recipe: Recipe) -> Found | None:
+        agreeing = [trial for trial, rows in trials.items() if trains(rows[0], number)]
+        if not agreeing:
+            return None
+        if number.metric in QUANTITIES:
+            return self._quantity(number, agreeing, trials, recipe)
+        measured = [(trial, values) for trial in agreeing if (values := self._values(trial, number, recipe))]
+        if not measured:
+            return None
+        trial, values = min(measured, key=lambda entry: self._rank(entry[0]))
+        return Found(spread(values), self.name, trial, len(measured))
+
+    def _quantity(
+        self, number: PublishedNumber, agreeing: Sequence[str], trials: Trials, recipe: Recipe
+    ) -> Found | None:
+        compared = {trial: rows for trial, rows in trials.items() if of_network(rows[0], number)}
+        comparison = Comparison(
+            number,
+            compared,
+            sorted(agreeing, key=self._rank),
+            self._rank,
+            lambda trial, measured: self._values(trial, measured, recipe),
+            self._epoch_rows,
+        )
+        value = QUANTITIES[number.metric](comparison)
+        if value is None:
+            return None
+        trial = comparison.agreeing[0]
+        replicates = len({row["replicate"] for row in trials[trial]})
+        return Found(Spread(value, None, replicates), self.name, trial, len(compared))
+
+    def _rank(self, trial: str) -> float:
+        found = [float_or_none(row, "objective") for row in self._trials[trial]]
+        values = [value for value in found if value is not None]
+        mean = fmean(values) if values else float("inf")
+        return -mean if objective(self.results).mode == "max" else mean
+
+    def _values(self, trial: str, number: PublishedNumber, recipe: Recipe) -> list[float]:
+        """Return a number's metric of each replicate of a trial; empty where it was not measured."""
+        rows: Sequence[Row] = [row for row in self._trials[trial] if row["split"] == number.split]
+        column = number.metric
+        if not number.posthoc and column in {h.name for h in LOSSES[number.loss].hyperparameters}:
+            return measured_values(rows, f"config_loss_{column}")  # a hyperparameter that was selected
+        if number.posthoc:
+            method = recipe.method(number)
+            label = self._labels.get(method)
+            if label is not None:
+                column = f"posthoc_{label}_{column}"
+            else:
+                rows = [row for row in self._recalibrations.get(trial, ()) if self._recalibrated(row, number, recipe)]
+        if number.metric == "error":
+            column = column.removesuffix("error") + "accuracy"
+        values = measured_values(rows, column)
+        return [1 - value for value in values] if number.metric == "error" else values
+
+    @cached_property
+    def _labels(self) -> dict[Settings, str]:
+        """How the columns of the post-hoc methods are called that the sweep's evaluations fit."""
+        entries = self.results.specification.get("evaluation", {}).get("posthoc", [])
+        found: dict[Settings, str] = {}
+        for each in entries:
+            entry = {"name": each} if isinstance(each, str) else dict(each)
+            options = {key: value for key, value in entry.items() if key != "name"}
+            found.setdefault(method_settings(entry["name"], options), entry_label(entry))
+        return found
+
+    def _recalibrated(self, row: Row, number: PublishedNumber, recipe: Recipe) -> bool:
+        """Return whether a row of `recalibrations` has a number's method, options, split and the recipe's bins."""
+        if (row["method"], row["split"], row["bins"]) != (number.posthoc, number.split, recipe.spec.evaluation.bins):
+            return False
+        options = json.loads(text_of(row, "options"))
+        if method_settings(number.posthoc, options) != recipe.method(number):
+            return False
+        by_focal_loss = number.posthoc == "temperature" and options.get("objective") == "focal"
+        return not by_focal_loss or "gamma" in options or row["gamma"] == self._training_gamma(text_of(row, "trial"))
+
+    def _training_gamma(self, trial: str) -> float | None:
+        row, prefix = self._trials[trial][0], "config_loss_"
+        return training_gamma({key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)})
+
+
+def _as_if_on(number: PublishedNumber, row: Row) -> Row:
+    """Return a rehearsal's row as if its network were the number's: a stand-in has another name."""
+    others = {key: value for key, value in row.items() if not key.startswith("config_architecture_")}
+    options = {
+        f"config_architecture_{key.removeprefix('architecture.')}": value
+        for key, value in number.options.items()
+        if key.startswith("architecture.")
+    }
+    return {**others, "config_architecture_name": number.architecture, **options}
+
+
+def _any_of_its_loss(number: PublishedNumber) -> PublishedNumber:
+    """Return a number without its loss's options: a rehearsal trains the ends of a grid alone."""
+    return replace(number, options={key: value for key, value in number.options.items() if "." in key})

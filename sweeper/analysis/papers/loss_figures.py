@@ -1,0 +1,203 @@
+"""The papers' figures of losses, their weights and gradients, and of the focal map: formulas, no data, no training.
+
+Each is a function of γ values that gives rows and curves; `FIGURES` has them by paper and number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis.papers.picture import MapFigure
+from sweeper.text.cells import Row
+
+Floats = NDArray[np.float64]
+
+POINTS = 199
+"""Points of a curve over probabilities, evenly inside (0, 1)."""
+
+GAMMAS: dict[str, tuple[float, ...]] = {
+    "curvature-1": (0, 0.5, 1, 2, 5),
+    "properness-1-left": (0.5, 3),
+    "properness-1-right": (0.5, 1, 3, 10),
+    "properness-2-right": (0.5, 3),
+    "mukhoti-4a": (0.5, 1, 2, 3, 5),
+    "mukhoti-6": (0, 1, 2, 3),
+    "posterior-1": (0.5, 1, 2, 3, 5),
+    "selective-1": (1, 2, 3),
+    "selective-a-1": (1, 2, 3),
+    "selective-a-2": (1, 2, 5),
+}
+"""The values drawn, where the papers print them; our choice elsewhere."""
+
+SMOOTHING = (0.01, 0.1, 1.0)
+"""ν of selective App. Fig. 5."""
+
+
+def probabilities(points: int = POINTS) -> Floats:
+    """Return probabilities evenly inside (0, 1)."""
+    return np.linspace(0, 1, points + 2)[1:-1]
+
+
+def focal_loss(p: Floats, gamma: float) -> Floats:
+    """Return −(1−p)^γ ln p of the true class's probability p; cross-entropy at γ = 0."""
+    return -((1 - p) ** gamma) * np.log(p)
+
+
+def focal_gradient(p: Floats, gamma: float) -> Floats:
+    """Return the focal loss's derivative by p, −(1−p)^γ/p + γ(1−p)^(γ−1) ln p (curvature Eq. 30, misprinted)."""
+    return -((1 - p) ** gamma) / p + gamma * (1 - p) ** (gamma - 1) * np.log(p)
+
+
+def inverse_focal_gradient(p: Floats, gamma: float) -> Floats:
+    """Return the derivative of −(1+p)^γ ln p by p."""
+    return -((1 + p) ** gamma) / p - gamma * (1 + p) ** (gamma - 1) * np.log(p)
+
+
+def gradient_ratio(p: Floats, gamma: float) -> Floats:
+    """Return g(p, γ), the factor between the focal loss's and cross-entropy's gradients (mukhoti Prop. 1)."""
+    return (1 - p) ** gamma - gamma * p * (1 - p) ** (gamma - 1) * np.log(p)
+
+
+def mapped(q: Floats, gamma: float) -> Floats:
+    """Return the first class's probability after the binary focal map of (q, 1 − q)."""
+    from trainables.posthoc.focal_map import focal_map
+
+    return np.asarray(focal_map(np.column_stack([q, 1 - q]), gamma)[:, 0])
+
+
+Line = tuple[Floats, Floats]
+
+
+def _figure(lines: dict[str, Line], remarks: Sequence[str], axes: tuple[str, str]) -> MapFigure:
+    rows: list[Row] = [
+        {"curve": label, axes[0]: float(a), axes[1]: float(b)}
+        for label, (x, y) in lines.items()
+        for a, b in zip(x, y, strict=True)
+    ]
+    curves = {label: (x.tolist(), y.tolist()) for label, (x, y) in lines.items()}
+    return MapFigure(rows, list(remarks), curves, axes)
+
+
+def _loss_and_gradient(gammas: Sequence[float]) -> MapFigure:
+    p = probabilities()
+    lines: dict[str, Line] = {f"loss, γ {gamma:g}": (p, focal_loss(p, gamma)) for gamma in gammas}
+    lines |= {f"gradient, γ {gamma:g}": (p, np.abs(focal_gradient(p, gamma))) for gamma in gammas}
+    return _figure(lines, ["published: the caption calls γ = 1 cross-entropy, which is γ = 0"], ("p", "value"))
+
+
+def _proper_part(gammas: Sequence[float]) -> MapFigure:
+    p = probabilities()
+    lines: dict[str, Line] = {"cross-entropy": (p, focal_loss(p, 0.0))}
+    for gamma in gammas:
+        lines[f"focal, γ {gamma:g}"] = (p, focal_loss(p, gamma))
+        lines[f"proper part, γ {gamma:g}"] = (mapped(p, gamma), focal_loss(p, gamma))
+    return _figure(lines, ["the proper part is the focal loss at the map's inverse"], ("p", "loss"))
+
+
+def _binary_map(gammas: Sequence[float]) -> MapFigure:
+    p = probabilities()
+    lines = {f"γ {gamma:g}": (p, mapped(p, gamma)) for gamma in gammas}
+    return _figure(lines, ["the focal map of two classes"], ("probability before", "probability after"))
+
+
+def _map_and_temperature(gammas: Sequence[float]) -> MapFigure:
+    from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
+
+    s = np.linspace(-6, 6, POINTS)
+    logits, lines, remarks = simplex_logits(2), {}, []
+    for gamma in gammas:
+        fit = closest_temperature(gamma, logits)
+        lines[f"focal map, γ {gamma:g}"] = (s, mapped(1 / (1 + np.exp(-s)), gamma))
+        lines[f"T = {fit.temperature:.3g}"] = (s, 1 / (1 + np.exp(-s / fit.temperature)))
+        remarks.append(f"γ {gamma:g}: T = {fit.temperature:.4g}, largest difference {fit.max_error:.4f}")
+    return _figure(lines, remarks, ("logit", "probability"))
+
+
+def _ratio(gammas: Sequence[float]) -> MapFigure:
+    p = probabilities()
+    lines = {f"γ {gamma:g}": (p, gradient_ratio(p, gamma)) for gamma in gammas}
+    return _figure(lines, ["above 1, focal loss's gradient is the larger one"], ("p", "g(p, γ)"))
+
+
+def _minimiser(gammas: Sequence[float]) -> MapFigure:
+    p = probabilities()
+    lines = {f"γ {gamma:g}": (mapped(p, gamma), p) for gamma in gammas}
+    return _figure(lines, ["the prediction that minimises the focal risk of two classes"], ("q", "optimal p"))
+
+
+def _phi(gammas: Sequence[float]) -> MapFigure:
+    v = probabilities()
+    lines = {f"γ {gamma:g}": (v, gradient_ratio(v, gamma)) for gamma in gammas}
+    return _figure(lines, ["φ is largest at τ_oc and comes back to 1 at τ_uc (Thm. 8)"], ("v", "φ(v)"))
+
+
+def _weights(gammas: Sequence[float]) -> MapFigure:
+    p = probabilities()
+    lines: dict[str, Line] = {"cross-entropy, loss": (p, focal_loss(p, 0.0))}
+    for gamma in gammas:
+        for label, weight in (("focal", (1 - p) ** gamma), ("inverse focal", (1 + p) ** gamma)):
+            share = weight / weight.mean()
+            lines[f"{label} γ {gamma:g}, weight"] = (p, share)
+            lines[f"{label} γ {gamma:g}, loss"] = (p, -share * np.log(p))
+    return _figure(lines, ["weights are normalised to a mean of 1 over p"], ("p", "value"))
+
+
+def _gradients(gammas: Sequence[float]) -> MapFigure:
+    p = probabilities()
+    lines: dict[str, Line] = {"cross-entropy": (p, focal_gradient(p, 0.0))}
+    lines |= {f"focal γ {gamma:g}": (p, focal_gradient(p, gamma)) for gamma in gammas}
+    lines |= {f"inverse focal γ {gamma:g}": (p, inverse_focal_gradient(p, gamma)) for gamma in gammas}
+    remark = "inverse focal loss's gradient turns positive for γ above 3.5911"
+    return _figure(lines, [remark], ("p", "derivative of the loss"))
+
+
+def _dual_focal(gammas: Sequence[float]) -> MapFigure:
+    lines: dict[str, Line] = {}
+    p = probabilities()
+    for other in (0.5, 0.7, 0.9):
+        wrong = p[(p < other) & (p + other <= 1)]
+        for gamma in gammas:
+            weight = (1 - wrong + other) ** gamma
+            lines[f"γ {gamma:g}, p_j {other:g}"] = (wrong, -weight * np.log(wrong))
+    return _figure(
+        lines, ["misclassified samples, whose largest other class has p_j > p_y"], ("p_y", "dual focal loss")
+    )
+
+
+def _smoothed_counts() -> MapFigure:
+    """Return the share of scores below x and its smooth stand-ins, of scores spread like Beta(5, 2)."""
+    from scipy.stats import beta
+
+    scores, x = beta.ppf(probabilities(500), 5, 2), np.linspace(0, 1, POINTS)
+    lines: dict[str, Line] = {"exact": (x, np.array([(scores <= each).mean() for each in x]))}
+    for nu in SMOOTHING:
+        smooth = np.array([(1 / (1 + np.exp(-(each - scores) / nu))).mean() for each in x])
+        lines[f"ν {nu:g}"] = (x, smooth)
+    return _figure(lines, ["the scores' distribution is ours"], ("score", "share of scores below"))
+
+
+Drawn = Callable[[Sequence[float], Sequence[int]], MapFigure]
+
+
+def _by_gamma(draw: Callable[[Sequence[float]], MapFigure], gammas: Sequence[float], _: Sequence[int]) -> MapFigure:
+    return draw(gammas)
+
+
+FIGURES: dict[str, Drawn] = {
+    "curvature-1": partial(_by_gamma, _loss_and_gradient),
+    "properness-1-left": partial(_by_gamma, _proper_part),
+    "properness-1-right": partial(_by_gamma, _binary_map),
+    "properness-2-right": partial(_by_gamma, _map_and_temperature),
+    "mukhoti-4a": partial(_by_gamma, _ratio),
+    "mukhoti-6": partial(_by_gamma, _minimiser),
+    "posterior-1": partial(_by_gamma, _phi),
+    "selective-1": partial(_by_gamma, _weights),
+    "selective-a-1": partial(_by_gamma, _gradients),
+    "selective-a-2": partial(_by_gamma, _dual_focal),
+    "selective-a-5": lambda gammas, classes: _smoothed_counts(),
+}
+"""By paper and number; an appendix's has `a` before it."""

@@ -1,0 +1,140 @@
+"""A paper on one page: its tables and figures filled in beside what is printed, and the verdicts on its claims."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.analysis.claims import CLAIMS
+from sweeper.analysis.claims.base import Verdict
+from sweeper.analysis.papers.curves import Curves, drawn, trajectories
+from sweeper.analysis.papers.table_formats import caption, grid
+from sweeper.analysis.papers.tables import PaperTable
+from sweeper.core.errors import SweeperError
+from sweeper.results import Results
+from trainables.files.atomic import write_text
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1f; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; }
+th, td { padding: .15rem .6rem; border-bottom: 1px solid #e3e3e8; text-align: left; vertical-align: top; }
+tr.paper td { color: #63636b; }
+.scroll { overflow-x: auto; }
+.mark { background: #fff3d6; padding: .5rem .8rem; border-radius: .4rem; }
+.holds { color: #1a7f37; } .fails { color: #b42318; } .undecided { color: #63636b; }
+figure { margin: 1rem 1rem 1rem 0; display: inline-block; } figcaption { font-size: 13px; color: #63636b; }
+"""
+
+MARK = "REHEARSAL: these numbers show that every experiment works and every cell can be filled, nothing else."
+
+
+@dataclass(frozen=True)
+class PaperPage:
+    """A page and what it holds.
+
+    Attributes:
+        path: of the HTML file.
+        paper: its short name.
+        tables: filled in.
+        verdicts: sweep → what it says of its claims.
+    """
+
+    path: Path
+    paper: str
+    tables: Sequence[PaperTable]
+    verdicts: Mapping[str, Sequence[Verdict]]
+
+    @property
+    def filled(self) -> tuple[int, int]:
+        """How many cells are filled, and how many there are."""
+        return sum(table.filled for table in self.tables), sum(len(table.cells) for table in self.tables)
+
+    def lines(self) -> list[str]:
+        """Return the page in a few lines: cells by table, verdicts by claim."""
+        filled, cells = self.filled
+        said = [f"{table.name}: {table.filled} of {len(table.cells)} cells" for table in self.tables]
+        said += [f"{v.claim} on {sweep}: {v.verdict}" for sweep, found in self.verdicts.items() for v in found]
+        return [*said, f"{filled} of {cells} cells filled; {self.path}"]
+
+
+def write_paper_page(
+    path: Path,
+    paper: str,
+    tables: Sequence[PaperTable],
+    verdicts: Mapping[str, Sequence[Verdict]],
+    sweeps: Iterable[Results],
+    *,
+    rehearsed: bool,
+) -> PaperPage:
+    """Write a paper's page; it opens offline and holds no script.
+
+    Args:
+        path: of the file.
+        paper: its short name.
+        tables: filled in, in the order to be shown.
+        verdicts: sweep → what it says of its claims.
+        sweeps: those whose trajectories are drawn.
+        rehearsed: whether the numbers are rehearsals'.
+
+    Raises:
+        SweeperError: the file cannot be written.
+    """
+    page = PaperPage(path, paper, tables, verdicts)
+    curves = [found for results in sweeps for found in trajectories(results)]
+    try:
+        write_text(path, _html(page, curves, rehearsed=rehearsed))
+    except OSError as error:
+        raise SweeperError(f"{path} cannot be written: {error.strerror or error}", "choose another --page") from error
+    return page
+
+
+def _html(page: PaperPage, curves: Sequence[Curves], *, rehearsed: bool) -> str:
+    filled, cells = page.filled
+    title = html.escape(f"The {page.paper} paper: {filled} of {cells} numbers")
+    parts = [
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>",
+        f"<h1>{title}</h1>",
+        f"<p class='mark'>{MARK}</p>" if rehearsed else "",
+        "<h2>Claims</h2>",
+        *(_claims(page.verdicts) or ["<p>No sweep of the paper is there to judge them.</p>"]),
+        "<h2>Tables and figures</h2>",
+        *map(_table, page.tables),
+    ]
+    if curves:
+        parts += ["<h2>Trajectories</h2>", *map(drawn, curves)]
+    return "\n".join(parts)
+
+
+def _claims(verdicts: Mapping[str, Sequence[Verdict]]) -> list[str]:
+    found = []
+    for sweep, judged in verdicts.items():
+        items = [
+            f"<li><strong>{html.escape(CLAIMS[v.claim].statement)}</strong> <span class='{_kind(v)}'>"
+            f"{html.escape(v.verdict.capitalize())}</span>: {html.escape(v.sentence)}.</li>"
+            for v in judged
+        ]
+        found += [f"<h3>{html.escape(sweep)}</h3><ul>", *items, "</ul>"]
+    return found
+
+
+def _kind(verdict: Verdict) -> str:
+    return {"holds": "holds", "does not hold": "fails"}.get(verdict.verdict, "undecided")
+
+
+def _table(table: PaperTable) -> str:
+    header, rows = grid(table)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    lines = [
+        f"<tr class='{'paper' if 'paper' in row[:4] else 'ours'}'>"
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+        + "</tr>"
+        for row in rows
+    ]
+    notes = [cell.published.source for cell in table.cells if cell.published.is_doubtful]
+    doubts = f"<p>Doubtful: {html.escape('; '.join(dict.fromkeys(notes)))}.</p>" if notes else ""
+    return (
+        f"<h3>{html.escape(table.name)}</h3><p>{html.escape(caption(table))}</p><div class='scroll'><table>"
+        f"<tr>{head}</tr>{''.join(lines)}</table></div>{doubts}"
+    )

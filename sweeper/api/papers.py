@@ -1,0 +1,183 @@
+"""One command for a paper: run what is missing of its experiments, fill its tables and figures, judge its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from search_spaces import packaged_files
+from sweeper.analysis.judging import judge_claims, named_claims
+from sweeper.analysis.papers.finished import FinishedSweep
+from sweeper.analysis.papers.page import PaperPage, write_paper_page
+from sweeper.analysis.papers.recipes import Recipe, shipped_recipe
+from sweeper.analysis.papers.tables import filled_table
+from sweeper.core.errors import SweeperError
+from sweeper.results import Results
+from sweeper.space.rehearsal import SUFFIX
+from sweeper.storage.lookup import sweep_names
+from trainables.registry.nearest import nearest
+
+PAPERS = ("curvature", "properness", "mukhoti", "posterior", "selective")
+
+FINISHED, UNFINISHED, MISSING = "finished", "unfinished", "missing"
+
+Said = Callable[[str], None]
+"""Takes a sentence about what happens."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One experiment of a paper.
+
+    Attributes:
+        recipe: the shipped search space.
+        sweep: the sweep of it that there is; empty where it is missing.
+        state: `finished`, `unfinished` or `missing`.
+    """
+
+    recipe: Recipe
+    sweep: str
+    state: str
+
+    @property
+    def line(self) -> str:
+        """What is to be done, in a line."""
+        named = f" as {self.sweep}" if self.sweep and self.sweep != self.recipe.space else ""
+        todo = {FINISHED: "is there", UNFINISHED: "is to be resumed", MISSING: "is to be run"}[self.state]
+        return f"{self.recipe.space} {todo}{named}"
+
+
+def steps(paper: str, output: str | Path, *, rehearse: bool = False) -> list[Step]:
+    """Return a paper's experiments and which of them a results folder has.
+
+    A sweep counts as an experiment's where it follows the recipe, whatever its name; a rehearsal, and an experiment
+    that fills no table, by its name.
+
+    Raises:
+        SweeperError: an unknown paper.
+    """
+    if paper not in PAPERS:
+        raise SweeperError(f"unknown paper {paper!r}", f"papers: {', '.join(PAPERS)}{nearest(paper, PAPERS)}")
+    recipes = [recipe for recipe in map(shipped_recipe, packaged_files()) if recipe.spec.header.paper == paper]
+    there = [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
+    return [_step(recipe, [sweep for sweep in there if sweep.rehearsed == rehearse]) for recipe in recipes]
+
+
+def _step(recipe: Recipe, there: Sequence[FinishedSweep]) -> Step:
+    own = [sweep for sweep in there if _is_of(recipe, sweep)]
+    for sweep in own:
+        if _has_ended(sweep.results):
+            return Step(recipe, sweep.name, FINISHED)
+    return Step(recipe, own[0].name, UNFINISHED) if own else Step(recipe, "", MISSING)
+
+
+def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
+    tables = recipe.spec.header.tables
+    if sweep.rehearsed or not tables:
+        return sweep.name.removesuffix(SUFFIX).startswith(recipe.space)
+    return not sweep.departures(recipe, tables[0])
+
+
+def _has_ended(results: Results) -> bool:
+    """Return whether every trial of a sweep has ended and none has failed; failed ones are tried again."""
+    (row,) = results.rows(
+        "SELECT count(*) AS n, count(*) FILTER (WHERE status NOT IN ('completed', 'early_stopped')) AS open FROM trials"
+    )
+    return bool(row["n"]) and not row["open"]
+
+
+def missing_data(plan: Sequence[Step]) -> dict[str, str]:
+    """Return what is wrong with the data of experiments that are to be run: search space → path, rule and remedy."""
+    from sweeper.planning.preparation import prepare_dataset
+
+    faults: dict[str, str] = {}
+    for step in plan:
+        if step.state != FINISHED:
+            try:
+                prepare_dataset(step.recipe.spec)
+            except SweeperError as error:
+                faults[step.recipe.space] = str(error)
+    return faults
+
+
+def run_paper(
+    paper: str,
+    *,
+    output: str | Path = "results",
+    rehearse: bool = False,
+    run: bool = True,
+    page: str | Path | None = None,
+    say: Said = lambda sentence: None,
+    **options: object,
+) -> PaperPage:
+    """Run what is missing of a paper's experiments and write its page.
+
+    Args:
+        paper: its short name.
+        output: folder of results.
+        rehearse: rehearse the experiments in place of running them.
+        run: whether to run anything; otherwise the page is made of what there is.
+        page: where to write the page; `paper-<name>.html` in `output` if unset.
+        say: is told what happens.
+        options: of `sweeper.api.commands.run` and `resume`: executor, address, cpus, mlflow, tracking_uri.
+
+    Raises:
+        SweeperError: an unknown paper; data sets are missing, all of them named before anything is started; a sweep
+            cannot be run.
+    """
+    plan = steps(paper, output, rehearse=rehearse)
+    for step in plan:
+        say(step.line)
+    if run:
+        faults = {} if rehearse else missing_data(plan)
+        if faults:
+            lines = [f"  {space}: {fault}" for space, fault in faults.items()]
+            raise SweeperError(
+                "\n".join([f"{len(faults)} experiments lack their data, nothing was started", *lines]),
+                "bring the data (README, 'Data sets'), rehearse with --rehearse, or use what there is with --no-run",
+            )
+        for step in plan:
+            _run(step, output, rehearse, say, options)
+    return write_page(paper, output, rehearse=rehearse, page=page)
+
+
+def _run(step: Step, output: str | Path, rehearse: bool, say: Said, options: dict[str, object]) -> None:
+    from sweeper.api import commands
+
+    if step.state == FINISHED:
+        return
+    say(f"{'resuming' if step.state == UNFINISHED else 'running'} {step.recipe.space}")
+    if step.state == UNFINISHED:
+        done = commands.resume(step.sweep, failed=True, output=output, **options)  # type: ignore[arg-type]
+    else:
+        overrides = step.recipe.overrides
+        done = commands.run(step.recipe.space, set=overrides, output=output, rehearse=rehearse, **options)  # type: ignore[arg-type]
+    if done.outcome != FINISHED:
+        raise SweeperError(
+            f"the sweep {done.name!r} was {done.outcome}", f"continue with the same command: {done.name}"
+        )
+
+
+def write_page(
+    paper: str, output: str | Path = "results", *, rehearse: bool = False, page: str | Path | None = None
+) -> PaperPage:
+    """Write a paper's page from the sweeps that a results folder has. Raises SweeperError."""
+    plan = steps(paper, output, rehearse=rehearse)
+    sweeps = [FinishedSweep(Results(Path(output) / name)) for name in sweep_names(output)]
+    names = dict.fromkeys(table for step in plan for table in step.recipe.spec.header.tables)
+    names |= dict.fromkeys(_computed_tables(paper))
+    tables = [filled_table(name, sweeps, rehearsed=rehearse) for name in names]
+    own = [Results(Path(output) / step.sweep) for step in plan if step.sweep]
+    verdicts = {results.name: judge_claims(results) for results in own if named_claims(results)}
+    place = Path(page) if page is not None else Path(output) / f"paper-{paper}{SUFFIX if rehearse else ''}.html"
+    return write_paper_page(place, paper, tables, verdicts, own, rehearsed=rehearse)
+
+
+def _computed_tables(paper: str) -> Iterator[str]:
+    """Yield the tables of a paper whose numbers need no training."""
+    from search_spaces.published_numbers import published_tables, read_published
+
+    for name in published_tables():
+        if name.startswith(f"{paper}-") and not any(number.dataset for number in read_published(name)):
+            yield name

@@ -1,0 +1,50 @@
+"""The command for a whole paper: `paper`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweeper.cli.common import RESULTS, Address, Cpus, NoMlflow, Output, Rehearse, RunsOn, Tracking
+
+commands = typer.Typer()
+
+
+@commands.command()
+def paper(
+    name: Annotated[str, typer.Argument(help="Paper: curvature, properness, mukhoti, posterior or selective.")],
+    rehearse: Rehearse = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing; make the page of what there is.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Path of the page.", show_default="paper-NAME.html in the results")
+    ] = None,
+    output: Output = RESULTS,
+    tracking_uri: Tracking = None,
+    no_mlflow: NoMlflow = False,
+    address: Address = None,
+    cpus: Cpus = None,
+    executor: RunsOn = "auto",
+) -> None:
+    """Reproduce a paper: run what is missing, fill its tables and figures, judge its claims, and write one page.
+
+    Sweeps that follow the paper's recipes are used under whatever name; unfinished ones are resumed.
+    """
+    from sweeper.api.papers import run_paper
+
+    found = run_paper(
+        name,
+        output=output,
+        rehearse=rehearse,
+        run=not no_run,
+        page=page,
+        say=lambda sentence: typer.echo(sentence, err=True),
+        tracking_uri=tracking_uri,
+        mlflow=not no_mlflow,
+        address=address,
+        cpus=cpus,
+        executor=executor,
+    )
+    for line in found.lines():
+        typer.echo(line)

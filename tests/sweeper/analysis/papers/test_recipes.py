@@ -1,0 +1,150 @@
+"""Every printed number has a recipe, and an ideal finished sweep of it, and of nothing else, fills its cell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces import packaged_files
+from search_spaces.published_numbers import published_tables, read_published
+from sweeper.analysis.papers.finished import FinishedSweep
+from sweeper.analysis.papers.matching import trains
+from sweeper.analysis.papers.recipes import recipe_of, recipes_of, shipped_recipe
+from sweeper.analysis.papers.tables import FORMULA, PaperTable, filled_table, paper_table
+from sweeper.results import Results
+from sweeper.space.loading import load_spec
+from tests.sweeper.analysis.papers.ideal_sweeps import ideal_sweep
+
+SPACES = sorted(name for name in packaged_files() if shipped_recipe(name).spec.header.tables)
+TABLES = sorted(published_tables())
+
+
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedSweep]:
+    """An ideal sweep of every search space that names published tables."""
+    output = tmp_path_factory.mktemp("ideal")
+    return {name: FinishedSweep(ideal_sweep(output, name)) for name in SPACES}
+
+
+@pytest.fixture(scope="module")
+def tables(sweeps: dict[str, FinishedSweep]) -> dict[str, PaperTable]:
+    """Every published table, filled in with all sweeps present."""
+    return {name: filled_table(name, [*sweeps.values()]) for name in TABLES}
+
+
+def test_ideal_sweeps_fill_every_cell_of_every_table(tables: dict[str, PaperTable]) -> None:
+    missing = Counter(
+        (name, cell.published.metric, cell.recipe) for name in TABLES for cell in tables[name].cells if not cell.ours
+    )
+    assert not missing
+    assert sum(table.filled for table in tables.values()) == sum(len(read_published(name)) for name in TABLES)
+
+
+def test_each_cell_is_filled_by_its_own_recipe(tables: dict[str, PaperTable]) -> None:
+    for name in TABLES:
+        for cell in tables[name].cells:
+            assert cell.sweep == (cell.recipe or FORMULA), cell.published
+            assert cell.recipe in ("", *(recipe.space for recipe in recipes_of(name)))
+
+
+def test_sweeps_of_other_papers_fill_nothing(sweeps: dict[str, FinishedSweep]) -> None:
+    for name in TABLES:
+        paper = name.split("-")[0]
+        others = [sweep for space, sweep in sweeps.items() if not space.startswith(paper)]
+        filled = [cell for cell in filled_table(name, others).cells if cell.ours and cell.sweep != FORMULA]
+        assert not filled, name
+
+
+def test_a_cell_has_as_many_seeds_as_its_recipe(tables: dict[str, PaperTable]) -> None:
+    for name in TABLES:
+        for cell in tables[name].cells:
+            if cell.recipe and cell.ours:
+                assert cell.ours.n == shipped_recipe(cell.recipe).spec.replicates.count, cell.published
+
+
+def departed(output: Path, *overrides: str) -> PaperTable:
+    """Return selective Table 1 filled in from a sweep of its CIFAR-10 recipe with some changes."""
+    space = "selective_tables_cifar10"
+    return paper_table("selective-1", [ideal_sweep(output, space, load_spec(packaged_files()[space], overrides))])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("scheduler.max_epochs=150", "150 epochs for 200"),
+        ("evaluation.bins=10", "10 bins for 15"),
+        ("replicates=1", "1 seed for 3"),
+        ("dataset.split=shuffled", "data set split the default for stratified"),
+        ("space.optimizer.lr=0.2", "optimizer.lr 0.2 for the default"),
+        ("space.optimizer.weight_decay=0", "optimizer.weight_decay 0 for the default"),
+        ("header.tables=[selective-2]", "its header does not name selective-1"),
+    ],
+)
+def test_a_sweep_of_another_recipe_stands_beside_and_says_how_it_departs(
+    tmp_path: Path, change: str, said: str
+) -> None:
+    table = departed(tmp_path, change)
+    assert table.filled == 0
+    beside = [cell.beside[0] for cell in table.cells if cell.beside]
+    assert len(beside) == 4 * 7 * 2, "all networks and losses of CIFAR-10, in both metrics"
+    assert all(any(said in how for how in each.departures) for each in beside), beside[0].departures
+
+
+def test_more_seeds_and_other_places_of_the_data_are_the_same_recipe(tmp_path: Path) -> None:
+    assert departed(tmp_path / "more", "replicates=5").filled == 4 * 7 * 2
+    assert departed(tmp_path / "else", "dataset.folder=somewhere", "resources.cpu=1").filled == 4 * 7 * 2
+
+
+def test_another_class_fraction_is_another_recipe(sweeps: dict[str, FinishedSweep]) -> None:
+    tenth = sweeps["posterior_figures_5_6_cifar10_tenth"]
+    filled = [cell for cell in filled_table("posterior-fig5", [tenth]).cells if cell.ours]
+    assert [cell.published.options for cell in filled] == [{"dataset.class_fraction": "0.1"}]
+
+
+def test_word_vectors_belong_to_the_recipe(tmp_path: Path) -> None:
+    space = "mukhoti_tables_newsgroups"
+    assert shipped_recipe(space).spec.dataset["word_vectors"]
+    without = ideal_sweep(tmp_path, space, load_spec(packaged_files()[space]))
+    assert paper_table("mukhoti-1", [without]).filled == 0
+    elsewhere = load_spec(packaged_files()[space], ["dataset.word_vectors=/data/glove.6B.100d.txt"])
+    assert paper_table("mukhoti-1", [ideal_sweep(tmp_path, space, elsewhere)]).filled == 5 * 3
+
+
+def test_a_rehearsal_fills_cells_that_are_no_results(tmp_path: Path) -> None:
+    space = "mukhoti_figures_7_8"
+    rehearsal = load_spec(packaged_files()[space], rehearse=True)
+    results: Results = ideal_sweep(tmp_path, space, rehearsal, f"{space}-rehearsal")
+    assert paper_table("mukhoti-fig7", [results]).filled == 0
+    table = paper_table("mukhoti-fig7", [results], rehearsed=True)
+    assert (table.filled, table.rehearsed) == (2, True)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_number_has_one_recipe_or_a_formula(table: str) -> None:
+    for number in read_published(table):
+        holding = [recipe.space for recipe in recipes_of(table) if recipe.holds(number)] if number.loss else []
+        assert len(holding) == (1 if number.dataset else 0), (number, holding)
+        assert (recipe_of(number) is None) == (not number.dataset)
+
+
+@pytest.mark.parametrize("table", ["selective-a2", "selective-a3"])
+def test_what_a_paper_selected_is_among_what_its_recipe_tries(table: str) -> None:
+    for number in read_published(table):
+        recipe = recipe_of(number)
+        assert recipe is not None
+        selected = replace(number, options={**number.options, number.metric: str(number.value)})
+        assert any(trains(row, selected) for row in recipe.configurations), number
+
+
+def test_a_selected_hyperparameter_is_that_of_the_best_by_validation_loss(tables: dict[str, PaperTable]) -> None:
+    for cell in tables["selective-a2"].cells:
+        assert cell.ours is not None and cell.candidates > 1
+        tried = {
+            row["config_loss_gamma"]
+            for row in shipped_recipe(cell.recipe).configurations
+            if trains(row, cell.published)
+        }
+        assert cell.ours.mean in tried

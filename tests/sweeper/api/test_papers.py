@@ -1,0 +1,90 @@
+"""One command for a paper: what is to be run, missing data before anything starts, and a page of what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from search_spaces import packaged_files
+from sweeper.api import papers
+from sweeper.cli.main import app
+from sweeper.core.errors import SweeperError
+from sweeper.space.loading import load_spec
+from tests.sweeper.analysis.papers.ideal_sweeps import ideal_sweep
+
+SPACE = "posterior_figures_5_6_cifar10_tenth"
+
+
+def states(paper: str, output: Path, *, rehearse: bool = False) -> dict[str, str]:
+    return {step.recipe.space: step.state for step in papers.steps(paper, output, rehearse=rehearse)}
+
+
+def test_a_sweep_of_the_recipe_counts_under_any_name_and_one_of_another_does_not(tmp_path: Path) -> None:
+    assert set(states("posterior", tmp_path).values()) == {papers.MISSING}
+    ideal_sweep(tmp_path, SPACE, load_spec(packaged_files()[SPACE], ["scheduler.max_epochs=20"]), "short")
+    assert states("posterior", tmp_path)[SPACE] == papers.MISSING
+    ideal_sweep(tmp_path, SPACE, name="mine")
+    (step,) = [step for step in papers.steps("posterior", tmp_path) if step.recipe.space == SPACE]
+    assert (step.sweep, step.state) == ("mine", papers.FINISHED) and "is there as mine" in step.line
+
+
+def test_the_page_shows_tables_claims_and_what_is_missing(tmp_path: Path) -> None:
+    ideal_sweep(tmp_path, SPACE)
+    page = papers.run_paper("posterior", output=tmp_path, run=False)
+    text = page.path.read_text("utf-8")
+    assert page.filled[0] == 3  # Fig. 2's formula, Fig. 5 g and Fig. 6's CIFAR10-s
+    assert "focal_map_lowers_ece" in "".join(page.lines())
+    assert "posterior-fig5" in text and "Ψ" in text and "<script" not in text and "REHEARSAL" not in text
+
+
+def test_trajectories_are_drawn(tmp_path: Path) -> None:
+    ideal_sweep(tmp_path, "mukhoti_figures_7_8")
+    page = papers.run_paper("mukhoti", output=tmp_path, run=False, page=tmp_path / "here.html")
+    text = page.path.read_text("utf-8")
+    assert page.path == tmp_path / "here.html"
+    assert text.count("<polyline") >= 2 * 2 and "last_layer_weight_norm" in text and "focal γ 1" in text
+
+
+def test_missing_data_is_named_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setattr("sweeper.api.commands.run", lambda *_, **__: pytest.fail("something was started"))
+    with pytest.raises(SweeperError, match="lack their data, nothing was started") as raised:
+        papers.run_paper("selective", output=tmp_path / "results")
+    assert all(f"selective_tables_{name}" in str(raised.value) for name in ("cifar10", "cifar100", "tiny_imagenet"))
+
+
+def test_an_unknown_paper_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SweeperError, match="unknown paper 'mukoti'"):
+        papers.run_paper("mukoti", output=tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_a_rehearsal_runs_what_is_missing_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"posterior_figure_3": packaged_files()["posterior_figure_3"]}
+    monkeypatch.setattr(papers, "packaged_files", lambda: files)
+    said: list[str] = []
+    for _ in range(2):
+        page = papers.run_paper(
+            "posterior", output=tmp_path, rehearse=True, say=said.append, executor="local", mlflow=False, cpus=1
+        )
+    assert said == [
+        "posterior_figure_3 is to be run",
+        "running posterior_figure_3",
+        "posterior_figure_3 is there as posterior_figure_3-rehearsal",
+    ]
+    text = page.path.read_text("utf-8")
+    assert "REHEARSAL" in text and page.path.name == "paper-posterior-rehearsal.html"
+    filled = {table.name: table.filled for table in page.tables}
+    assert filled["posterior-fig3"] == 4
+
+
+def test_the_command_prints_cells_and_verdicts(tmp_path: Path) -> None:
+    ideal_sweep(tmp_path, SPACE)
+    done = CliRunner().invoke(app, ["paper", "posterior", "--no-run", "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert "posterior-fig2: 1 of 1 cells" in lines and f"3 of 22 cells filled; {tmp_path}" in lines[-1]
+    assert any(line.startswith(f"focal_map_lowers_ece on {SPACE}: ") for line in lines)
+    assert f"{SPACE} is there" in done.stderr
