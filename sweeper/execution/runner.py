@@ -54,6 +54,7 @@ from sweeper.space.notify import (
     resolve_targets,
 )
 from sweeper.space.rehearsal import rehearsal_name
+from sweeper.space.strata import pool_notes
 from sweeper.space.suggested import configurations_of
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import Lease, holder
@@ -154,7 +155,7 @@ def _run_with(
     stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
     if spec.is_rehearsal:
         stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
-    own, own_notes = code_of(spec), lane_notes(spec, dataset)
+    own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset)]
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     digest = own.digest if own is not None else None
     sources = choose_sources(spec, facts, options.output, digest, every=options.reuse, named=options.reuse_from)

@@ -11,6 +11,12 @@ from sweeper.journal.best import Rank, best_trials, rank_of
 from sweeper.journal.state import ENDED, RUNNING, SweepState, TrialState
 from sweeper.scheduling.base import Scheduler
 
+PAUSED = "paused"
+"""How a trial is counted here that waits at a rung for the scheduler to promote or to stop it; most are stopped."""
+
+RESTING = (*sorted(ENDED), PAUSED)
+"""Trials whose epochs say how many the others will take."""
+
 LEADERS = 3
 """Best trials that a live view names."""
 
@@ -20,7 +26,7 @@ class Snapshot:
     """What a sweep's progress looks like at one moment; made from the state alone.
 
     Attributes:
-        counts: trials by status.
+        counts: trials by status, with `paused` for those that wait at a rung.
         rungs: rung → how many trials passed it and how many were stopped there.
         towards: rung → how many running trials it is the next one of.
         leaders: the LEADERS best trials, best first.
@@ -89,10 +95,10 @@ class Tally:
         """Count all trials of `state`, which goes on changing."""
         self._state, self._schedule, self._rungs = state, schedule, schedule.rungs
         self._counted: dict[int, _Counted] = {}
-        self._statuses = dict.fromkeys(state.count(), 0)
+        self._statuses = dict.fromkeys((*state.count(), PAUSED), 0)
         self._passed, self._stopped, self._towards = (Counter[int]() for _ in range(3))
         self._trained = 0.0
-        self._ended_epochs = 0
+        self._resting_epochs = 0
         self._open: Counter[float] = Counter()
         self._leaders: list[Rank] = []
         self._seen = len(state.touched)
@@ -108,13 +114,14 @@ class Tally:
         if self._schedule.constrained_metrics:
             # Who keeps to a constraint beside the best depends on all others.
             leaders = best_trials(self._state, self._schedule, LEADERS)
-        ended = sum(self._statuses[status] for status in ENDED)
-        mean = self._ended_epochs / ended if ended else float(self._schedule.max_epochs)
+        resting = sum(self._statuses[status] for status in RESTING)
+        mean = self._resting_epochs / resting if resting else float(self._schedule.max_epochs)
         expected = self._trained + sum(count * max(0.0, mean - trained) for trained, count in self._open.items())
         rungs = {rung: (self._passed[rung], self._stopped[rung]) for rung in self._rungs}
         towards = {rung: self._towards[rung] for rung in self._rungs}
         done = self._trained - epochs_before
-        return Snapshot(dict(self._statuses), rungs, towards, leaders, done, expected - epochs_before, seconds)
+        counts = {status: count for status, count in self._statuses.items() if count or status != PAUSED}
+        return Snapshot(counts, rungs, towards, leaders, done, expected - epochs_before, seconds)
 
     def _count(self, indices: Iterable[int]) -> None:
         lost = False
@@ -140,8 +147,8 @@ class Tally:
         for rung in self._rungs:
             self._passed[rung] += sign * (trial.epochs >= rung and trial.stop_rung != rung)
             self._stopped[rung] += sign * (trial.stop_rung == rung)
-        if trial.status in ENDED:
-            self._ended_epochs += sign * trial.epochs
+        if trial.status in RESTING:
+            self._resting_epochs += sign * trial.epochs
         else:
             self._open[trial.trained] += sign
         if trial.status == RUNNING:
@@ -150,4 +157,5 @@ class Tally:
 
 
 def _counted(trial: TrialState, schedule: Scheduler) -> _Counted:
-    return _Counted(trial.status, trial.epochs, trial.epochs_trained, trial.stop_rung, rank_of(trial, schedule.mode))
+    status, rank = PAUSED if trial.paused else trial.status, rank_of(trial, schedule.mode)
+    return _Counted(status, trial.epochs, trial.epochs_trained, trial.stop_rung, rank)

@@ -53,6 +53,15 @@ WITHIN = Hyperparameter(
 takes it. It is no setting of the `Scheduler` itself, which knows of one pool alone."""
 
 
+TOO_SMALL = Hyperparameter(
+    "if_too_small",
+    "text",
+    choices=("refuse", "one_pool"),
+    source="refuse by default: nothing can be said about a stratum of one trial",
+)
+"""What becomes of `within` where a stratum has too few trials to compare, as in a first try with few samples."""
+
+
 def measurements(report: TrialReport, metrics: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Return what a report measured of `metrics`, over its sound replicates; one that was not measured is missing."""
     found: dict[str, tuple[float, float]] = {}

@@ -42,7 +42,7 @@ from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.searchers import check_searcher
-from sweeper.space.strata import size_faults, within_faults
+from sweeper.space.strata import falls_back, in_one_pool, size_faults, within_faults
 from sweeper.space.structure import structural_faults, written_out
 from sweeper.space.user_code import look_beside
 from trainables.registry import Registry
@@ -83,6 +83,8 @@ def load_spec(
     if rehearse:
         return rehearsal_of(spec, registries)
     faults = size_faults(spec)
+    if faults and falls_back(spec):
+        return _checked(Document(values=in_one_pool(spec.model_dump(mode="json"))), str(path), registries)
     if faults:
         raise InvalidSearchSpace([dataclasses.replace(f, line=document.line_of(f.path)) for f in faults], str(path))
     return spec

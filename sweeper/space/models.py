@@ -16,7 +16,7 @@ from sweeper.core.ids import ReplicateSeeds
 from sweeper.core.plain import Plain
 from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.multi_objective import ranked
 from sweeper.scheduling.ranking import Constraint, Goal, constraint_of
 from sweeper.scheduling.strata import stratified
@@ -341,6 +341,7 @@ class SweepSpec(_Part):
         chosen, goal = self.scheduler, self.objective
         settings = chosen.settings
         within = settings.pop(WITHIN.name, None)
+        settings.pop(TOO_SMALL.name, None)
         scheduler: Scheduler = SCHEDULERS.build(
             chosen.name, goal.metric, goal.mode, max_epochs=chosen.max_epochs, **settings
         )

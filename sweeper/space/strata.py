@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
-from sweeper.scheduling.base import WITHIN
+from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
 from sweeper.space.configurations import examples
 from sweeper.space.domains.domains import Fields, Interval, Members, Node
@@ -68,6 +68,25 @@ def stratum_sizes(spec: SweepSpec) -> dict[str, float]:
     counts = Counter(stratum_name(looked_at[index], schedule.within) for index in range(len(looked_at)))
     trials = spec.samples if spec.searcher.learns else len(looked_at)
     return {name: count * trials / len(looked_at) for name, count in counts.items()}
+
+
+def falls_back(spec: SweepSpec) -> bool:
+    """Return whether a search space asks for one pool where its strata are too small."""
+    return spec.scheduler.settings.get(TOO_SMALL.name) == "one_pool"
+
+
+def in_one_pool(values: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Return a search space's values without its strata; that it falls back stays written down."""
+    scheduler = values["scheduler"]
+    assert isinstance(scheduler, Mapping)
+    return {**values, "scheduler": {key: value for key, value in scheduler.items() if key != WITHIN.name}}
+
+
+def pool_notes(spec: SweepSpec) -> list[str]:
+    """Return a sentence where trials compete in one pool because strata would have been too small."""
+    if not falls_back(spec) or spec.is_rehearsal or isinstance(spec.schedule, Stratified):
+        return []
+    return [f"trials compete in one pool: with {spec.samples} samples, strata would be too small to compare within"]
 
 
 def size_faults(spec: SweepSpec) -> list[Fault]:

@@ -14,6 +14,7 @@ from sweeper.journal.best import best_trials
 from sweeper.journal.state import ENDED, SweepState, TrialState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.snapshot import Tally, _counted, snapshot
+from sweeper.monitoring.view import progress_line
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.records import made_record
 
@@ -128,9 +129,9 @@ def counted_plainly(state, schedule):
     """Count everything anew, as plainly as can be."""
     trials = list(state.trials.values())
     trained = sum(trial.epochs_trained for trial in trials)
-    ended = [trial.epochs for trial in trials if trial.status in ENDED]
-    mean = sum(ended) / len(ended) if ended else schedule.max_epochs
-    rest = sum(max(0.0, mean - trial.epochs_trained) for trial in trials if trial.status not in ENDED)
+    resting = [trial for trial in trials if trial.status in ENDED or trial.paused]
+    mean = sum(trial.epochs for trial in resting) / len(resting) if resting else schedule.max_epochs
+    rest = sum(max(0.0, mean - trial.epochs_trained) for trial in trials if trial not in resting)
     running = [trial.epochs for trial in trials if trial.status == "running"]
     heading = collections.Counter(next((r for r in schedule.rungs if r > e), schedule.rungs[-1]) for e in running)
     rungs = {
@@ -202,3 +203,12 @@ def test_what_is_said_is_shown_while_tables_are_written():
     progress.say("press Ctrl-C again")
     console.print(progress._render())
     assert "writing tables and report …" in stream.getvalue() and "press Ctrl-C again" in stream.getvalue()
+
+
+def test_paused_trials_are_counted_as_such_and_say_how_long_others_may_take():
+    paused = {"status": "waiting", "epochs": 3, "paused": True, "objective": 0.5}
+    state = _state(*([paused] * 8), {"status": "running", "epochs": 3}, {"status": "waiting"})
+    now = snapshot(state, HALVING, seconds=27.0, epochs_before=0)
+    assert now.counts["paused"] == 8 and now.counts["waiting"] == 1 and now.counts["running"] == 1
+    assert now.epochs == 27 and now.epochs_expected == 27 + 3, "the one that waits is expected to pause, too"
+    assert "8 paused" in progress_line(now, "val_nll")
