@@ -75,7 +75,7 @@ def _step(recipe: Recipe, there: Sequence[FinishedSweep]) -> Step:
 def _is_of(recipe: Recipe, sweep: FinishedSweep) -> bool:
     tables = recipe.spec.header.tables
     if sweep.rehearsed or not tables:
-        return sweep.name.removesuffix(SUFFIX).startswith(recipe.space)
+        return recipe.named(sweep.name)
     return not sweep.departures(recipe, tables[0])
 
 

@@ -91,7 +91,7 @@ class FinishedSweep:
 
     def rehearsed_number(self, number: PublishedNumber, recipe: Recipe) -> Found | None:
         """Return what the rehearsal of a recipe's search space has for a number, by its loss and method alone."""
-        if not self.name.startswith(recipe.space):
+        if not recipe.named(self.name):
             return None
         trials = {trial: [_as_if_on(number, row) for row in rows] for trial, rows in self._trials.items()}
         return self._found(number, trials, recipe) or self._found(_any_of_its_loss(number), trials, recipe)

@@ -6,6 +6,7 @@ of it, epochs, bins and at least as many seeds, and the same network, loss and o
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from sweeper.core.ids import flatten_configuration
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
+from sweeper.space.rehearsal import SUFFIX
 from sweeper.text.cells import Row
 
 
@@ -67,6 +69,10 @@ class Recipe:
         if not on_dataset(self.spec.dataset, number):
             return False
         return any(trains(row, number) for row in self._by_parts.get((number.loss, number.architecture), ()))
+
+    def named(self, sweep: str) -> bool:
+        """Return whether a sweep has the name that a run or a rehearsal of this search space gets by itself."""
+        return re.fullmatch(rf"{re.escape(self.space)}({SUFFIX})?(-\d+)?", sweep) is not None
 
     def method(self, number: PublishedNumber) -> Settings:
         """Return the post-hoc method behind a number: the evaluation's, or as printed where that has none."""

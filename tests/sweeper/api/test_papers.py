@@ -88,3 +88,14 @@ def test_the_command_prints_cells_and_verdicts(tmp_path: Path) -> None:
     assert "posterior-fig2: 1 of 1 cells" in lines and f"3 of 22 cells filled; {tmp_path}" in lines[-1]
     assert any(line.startswith(f"focal_map_lowers_ece on {SPACE}: ") for line in lines)
     assert f"{SPACE} is there" in done.stderr
+
+
+def test_a_rehearsal_counts_for_its_own_search_space_alone(tmp_path: Path) -> None:
+    """One search space's name begins with another's."""
+    longer, shorter = "curvature_figures_2_3_transformers", "curvature_figures_2_3"
+    rehearsal = load_spec(packaged_files()[longer], rehearse=True)
+    ideal_sweep(tmp_path, longer, rehearsal, f"{longer}-rehearsal-2")
+    found = states("curvature", tmp_path, rehearse=True)
+    assert (found[longer], found[shorter]) == (papers.FINISHED, papers.MISSING)
+    filled = {t.name: t.filled for t in papers.write_page("curvature", tmp_path, rehearse=True).tables}
+    assert 0 < filled["curvature-fig2"] < 12
