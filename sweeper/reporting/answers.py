@@ -174,7 +174,7 @@ def gamma_answers(settings: Sequence[Setting]) -> list[Answer]:
     for setting in (each for each in settings if each.name == name):
         where = f"{setting.key[1]} on {setting.key[2]}" + (f" at {setting.key[0]}" if setting.key[0] else "")
         after = f", after temperature {setting.after}" if setting.after else ""
-        parts.append(f"{where} {setting.before}{after}, n = {setting.compared}")
+        parts.append(f"{where}: {setting.before}{after}, n = {setting.compared}")
     return [Answer(f"Which {name}", f"{'; '.join(parts)}. In parentheses: no worse within the chance of seeds.")]
 
 

@@ -123,7 +123,8 @@ def chosen(board: Leaderboard, columns: Sequence[str]) -> list[str]:
     for name in (part.strip() for text in columns for part in text.split(",") if part.strip()):
         match = next((each for each in (name, f"config_{name}") if each in known), None)
         if match is None and board.rows:
-            raise SweeperError(f"there is no column {name!r}", f"columns: {', '.join(known)}{nearest(name, known)}")
+            near = nearest(name, known)
+            raise SweeperError(f"there is no column {name!r}{near}", f"columns: {', '.join(known)}")
         found.append(match or name)
     return found
 

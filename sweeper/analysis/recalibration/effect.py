@@ -36,10 +36,15 @@ class Change:
     def text(self) -> str:
         """Return e.g. `ECE 0.0350 → 0.0210, −0.014 (95 % −0.02 … −0.008), better in 8 of 9 trials`."""
         found = self.difference
-        limits = "" if found.interval is None else f" (95 % {found.interval[0]:+.2g} … {found.interval[1]:+.2g})"
-        change = f"{found.mean:+.2g}{limits}".replace("-", "−")
+        limits = "" if found.interval is None else f" (95 % {' … '.join(map(signed, found.interval))})"
+        change = f"{signed(found.mean)}{limits}"
         values = f"{label(self.metric)} {self.before:.4f} → {self.after:.4f}"
         return f"{values}, {change}, better in {self.better} of {plural(found.n, 'trial')}"
+
+
+def signed(value: float) -> str:
+    """Return a change in two digits with its sign, large ones in whole numbers."""
+    return (f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2g}").replace("-", "−")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
+from typer.testing import CliRunner
 
-from sweeper.planning.costs import measure_costs, measured_plan, representatives
+from sweeper.cli.main import app
+from sweeper.core.errors import SweeperError
+from sweeper.planning.costs import class_balance, measure_costs, measured_plan, representatives
 from sweeper.planning.plan import Cost, Range, architecture_shares, plan, takes
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import build_spec, load_spec
@@ -191,3 +195,33 @@ def test_a_plan_says_who_chooses_and_counts_what_is_not_known_yet():
     (words,) = [said for subject, said in planned.lines() if subject == "searcher"]
     assert words.startswith("optuna, warm start from quickstart: 5 trials at random, then from what was observed")
     assert architecture_shares(searched_spec(2)) == pytest.approx({"mlp": 0.5, "resnet8": 0.5}, abs=0.05)
+
+
+def test_unequal_classes_are_named_with_what_always_predicting_the_largest_gets():
+    said = class_balance(torch.tensor([0] * 60 + [1] * 30), 2)
+    assert "60 training samples of the largest, 30 of the smallest" in said and "accuracy 66.7%" in said
+    assert class_balance(torch.tensor([0, 1, 2] * 20), 3) == ""
+    assert "0 of the smallest" in class_balance(torch.tensor([0, 1] * 20), 3)
+
+
+def test_missing_data_are_an_obstacle_and_the_commands_exit_status(monkeypatch, tmp_path):
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "nothing"))
+    file = tmp_path / "folder.yaml"
+    file.write_text(
+        f"dataset: {{name: image_folder, folder: {tmp_path / 'nothing'}}}\nscheduler: {{name: none, max_epochs: 1}}\n"
+        "samples: 1\nspace: {loss: cross_entropy, architecture: mlp, optimizer: {name: sgd, lr: 0.1}}\n"
+    )
+    planned = measured_plan(load_spec(file))
+    assert "nothing" in planned.obstacle and planned.note.startswith("No estimate")
+    done = CliRunner().invoke(app, ["plan", str(file)])
+    assert isinstance(done.exception, SweeperError) and done.exception.exit_code == 2
+    assert "the sweep cannot start here" in str(done.exception) and "total epochs" in done.output
+
+
+def test_the_hessians_share_of_the_work_is_named(monkeypatch):
+    spec = load_spec("quickstart", ["samples=8", "space.architecture=mlp"])
+    costs = {"mlp": Cost(0.01, 1.0, curvature_seconds=0.8)}
+    planned = plan(spec, costs)
+    assert 0.5 < planned.curvature_share < 0.8
+    assert dict(planned.lines())["curvature"].startswith(f"{planned.curvature_share:.0%} of that for the Hessian")
+    assert "curvature" not in dict(plan(spec, {"mlp": Cost(0.01, 1.0)}).lines())
