@@ -260,9 +260,9 @@ def test_rules_over_several_hyperparameters_see_every_member():
         ({"resources": 3}, "resources", "mapping"),
         ({"dataset": {"grid": ["digits"]}}, "dataset", "the same for the whole sweep"),
         (
-            {"dataset": {"name": "digits", "image_size": {"choice": [8]}}},
+            {"dataset": {"name": "digits", "image_size": {"randint": [8, 16]}}},
             "dataset.image_size",
-            "the same for the whole sweep",
+            "takes choice or grid",
         ),
         ({"dataset": {"name": "digits", "image_size": 4}}, "dataset.image_size", "outside [8, inf)"),
         ({"evaluation": {"posthoc": ["temperature", {"name": "temperature"}]}}, "evaluation.posthoc[1]", "given twice"),
