@@ -69,7 +69,10 @@ def failure_lines(results: Results) -> list[str]:
 
 
 def packing_lines(results: Results) -> list[str]:
-    """Return how replicates shared processes, e.g. `replicates ran fused in 30 trials, sequentially in 18`."""
+    """Return how replicates shared processes, e.g. `replicates ran fused in 30 trials, sequentially in 18`.
+
+    Nothing where all ran one after another, as is usual.
+    """
     rows = results.rows(
         "SELECT packing, count(*) AS trials FROM (SELECT trial, min(packing) AS packing FROM trials "
         "WHERE packing IS NOT NULL GROUP BY trial HAVING count(*) > 1) GROUP BY packing ORDER BY trials DESC, packing"
@@ -77,7 +80,7 @@ def packing_lines(results: Results) -> list[str]:
     named = {"trials": "in separate processes", "sequential": "sequentially", "fused": "fused"}
     found = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
     counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in found]
-    return [f"replicates ran {', '.join(counted)}"] if rows else []
+    return [] if {packing for packing, _ in found} <= {"sequential"} else [f"replicates ran {', '.join(counted)}"]
 
 
 def searcher_lines(results: Results) -> list[str]:

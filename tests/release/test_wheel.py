@@ -31,6 +31,10 @@ def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(sources, tmp_path_factory.mktemp("dist"), "wheel")
 
 
+NO_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+"""Tests may run below no shell: the shell is then named instead of being looked for."""
+
+
 @pytest.fixture(scope="module")
 def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run a program of the wheel's environment in an empty folder with an empty home."""
@@ -41,7 +45,7 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     def runs(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         arguments = [str(programs / command[0]), *command[1:]]
         done = subprocess.run(
-            arguments, cwd=root / "empty", env=clean_environment(root / "home"),
+            arguments, cwd=root / "empty", env={**clean_environment(root / "home"), **NO_SHELL},
             capture_output=True, text=True, timeout=900,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stdout + done.stderr

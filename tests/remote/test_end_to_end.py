@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from sweeper.journal.records import Record
+from sweeper.core.ids import trial_name
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Record, Reported
+from sweeper.storage.places import fetch
 from tests.mlflow_stores import Server, postgresql
 from tests.patience import patient
 from tests.remote.services import BUCKET, RayNodes, job_list, ray_nodes, s3_server, wait_until
@@ -148,7 +152,7 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     store = Store(f"s3://{BUCKET}/team/drained")
     wait_until(lambda: _reports(store) >= 2, 300, "a report of each trial")
     site.nodes.drain(SECOND, site.token, seconds=120)
-    wait_until(lambda: any("-failed-" in name for name in store.entries("journal")), 120, "a trial to hand back")
+    wait_until(lambda: any(record.kind == "failed" for record in _records(store)), 120, "a trial to hand back")
     assert "to stop" in site.sweeper("stop", "drained", "--address", address)
     log = site.sweeper("logs", "drained", "--follow", "--address", address, status=1)
     assert re.search("stopped: [12] of 2 trials are unfinished", log), log
@@ -199,11 +203,14 @@ def test_what_is_wrong_is_one_sentence_with_a_remedy(site: Site) -> None:
 
 
 def _records(store: Store) -> list[Record]:
-    return [Record.from_bytes(store.get(name) or b"") for name in sorted(store.entries("journal"))]
+    """What a reader finds of the journal by now."""
+    with tempfile.TemporaryDirectory() as folder:
+        fetch(store, Path(folder), tables=False)
+        return list(read_journal(Path(folder) / "journal"))
 
 
 def _reports(store: Store) -> int:
-    return sum("-report-" in name for name in store.entries("journal"))
+    return sum(record.kind == "report" for record in _records(store))
 
 
 def _assert_results(site: Site, output: str, address: str) -> None:
@@ -240,11 +247,11 @@ def _assert_tracked(site: Site, store: Store, output: str) -> None:
     assert {run.info.status for run in runs} == {"FINISHED"}
     children = {run.data.tags["trial"]: run for run in runs if "trial" in run.data.tags}
     assert len(children) == TRIALS and len(runs) == TRIALS + 1
-    for name in store.entries("journal"):
-        found = re.search(r"-report-(c\d+)-e(\d+)", name)
-        if found:
-            steps = {point.step for point in client.get_metric_history(children[found[1]].info.run_id, "val_nll")}
-            assert int(found[2]) in steps
+    for record in _records(store):
+        if isinstance(record.body, Reported):
+            run = children[trial_name(record.body.configuration)]
+            steps = {point.step for point in client.get_metric_history(run.info.run_id, "val_nll")}
+            assert record.body.epoch in steps
 
 
 def _assert_nothing_leaked(site: Site, store: Store, printed: str) -> None:

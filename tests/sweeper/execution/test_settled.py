@@ -31,7 +31,7 @@ def paths(finished: Path, tmp_path: Path) -> SweepPaths:
     """A copy with its mark."""
     shutil.copytree(finished, tmp_path / "results", symlinks=True)
     paths = find_sweep("small", tmp_path / "results")
-    mark_settled(paths, COUNTS, None)
+    mark_settled(paths, COUNTS, None, retriable=1)
     return paths
 
 

@@ -6,12 +6,14 @@ import io
 import re
 from collections import defaultdict
 from pathlib import Path
+from typing import Any, cast
 
+import duckdb
 import numpy as np
 import pytest
 from rich.console import Console
 
-from sweeper.reporting.summary import failure_lines, summary
+from sweeper.reporting.summary import failure_lines, packing_lines, summary
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, varying_columns
 from sweeper.text.labels import describe
@@ -102,5 +104,18 @@ def test_the_summary_names_the_reason_of_each_failure_once(quickstart_folder: Pa
 
 
 def test_the_summary_says_how_replicates_shared_processes(quickstart_folder: Path) -> None:
-    trials = {row["trial"] for row in rows_of(quickstart_folder, "trials") if row["packing"] is not None}
-    assert f"replicates ran sequentially in {len(trials)} trials" in printed(quickstart_folder, 160)
+    assert packing_lines(Results(quickstart_folder)) == [], "one after another, as usual"
+    with duckdb.connect() as tables:
+        tables.execute("CREATE TABLE trials (trial VARCHAR, replicate INTEGER, packing VARCHAR)")
+        for number, packing in enumerate(["fused"] * 3 + ["sequential"] * 2 + [None]):
+            rows = [(f"c{number:05d}", replicate, packing) for replicate in range(2)]
+            tables.executemany("INSERT INTO trials VALUES (?, ?, ?)", rows)
+
+        class Counted:
+            def rows(self, sql: str) -> list[dict[str, Any]]:
+                found = tables.execute(sql)
+                names = [column[0] for column in found.description]
+                return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+        said = packing_lines(cast(Results, Counted()))
+    assert said == ["replicates ran fused in 3 trials, sequentially in 2 trials"]

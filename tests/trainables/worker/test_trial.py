@@ -313,7 +313,7 @@ def test_settings_travel_as_plain_values(tmp_path):
     settings = TrialSettings.from_mapping(json.loads(json.dumps(plain)))
     assert settings.rungs == (3, 9, 27) and settings.tables == tmp_path and settings.checkpoints is None
     assert settings.evaluation.bins == 10 and settings.evaluation.curvature.samples == 128
-    assert settings.evaluation.posthoc == (("temperature", {}),)
+    assert settings.evaluation.posthoc == ({"name": "temperature"},)
     assert settings.load_dataset().name == "digits"
 
 
