@@ -145,6 +145,7 @@ def as_text(timeline: Sequence[Mapping[str, float]], ended: float) -> str:
     return "\n".join([*lines, f"the sweep ended at {ended:.1f} s"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_second_autoscaler_follows_a_sweep(tmp_path: Path) -> None:
     check_a_sweep_scales(2, tmp_path)

@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.results import load
@@ -37,6 +39,7 @@ def ended_once(paths: SweepPaths, configurations: int) -> None:
     metrics_by_key(reports(paths))
 
 
+@pytest.mark.slow
 def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
     seed = drawn_seed()
@@ -76,6 +79,7 @@ def test_interrupt_leaves_a_resumable_sweep(tmp_path: Path) -> None:
     ended_once(paths, 6)
 
 
+@pytest.mark.slow
 def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
     """Both are started at the same moment; the one that comes second, and one that would resume, are told."""
     # So many samples that the third comes while the first still drives.

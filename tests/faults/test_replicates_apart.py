@@ -23,6 +23,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_space(tmp_path_factory.mktemp("space"), SMALL % {"samples": 6})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_killed_between_two_replicates_of_a_configuration_they_end_as_together(space: Path, tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "s")

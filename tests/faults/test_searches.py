@@ -24,7 +24,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_space(tmp_path_factory.mktemp("space"), text, "searched")
 
 
-@pytest.mark.parametrize(("cpus", "kills"), [("1", 1), *(pytest.param(cpus, 20, marks=FULL) for cpus in "12")])
+@pytest.mark.parametrize(("cpus", "kills"), [pytest.param(cpus, 20, marks=FULL) for cpus in "12"])
 def test_a_killed_driver_of_a_search(space: Path, tmp_path: Path, cpus: str, kills: int) -> None:
     seed = drawn_seed()
     print(f"kill moments drawn with seed {seed}")

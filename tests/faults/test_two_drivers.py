@@ -33,7 +33,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         yield environment
 
 
-@pytest.mark.parametrize("pauses", [1, pytest.param(20, marks=SLOW)])
+@pytest.mark.parametrize("pauses", [pytest.param(20, marks=SLOW)])
 def test_a_driver_that_was_stopped_for_longer_than_its_lease(
     service: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: int
 ) -> None:

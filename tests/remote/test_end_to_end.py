@@ -175,6 +175,7 @@ def test_trials_leave_a_node_that_is_to_be_taken_away(site: Site) -> None:
     site.nodes.kill(SECOND)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_is_wrong_is_one_sentence_with_a_remedy(site: Site) -> None:
     space = write_space(site.folder, name="refused")

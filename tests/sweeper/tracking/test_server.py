@@ -22,6 +22,7 @@ from tests.running import started
 from tests.seeds import drawn_seed
 
 
+@pytest.mark.slow
 def test_no_process_of_the_server_outlives_the_command(tmp_path: Path) -> None:
     number = random.Random(drawn_seed()).choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     print(f"ended by {number.name}")

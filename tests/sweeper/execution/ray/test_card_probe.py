@@ -29,6 +29,7 @@ def one_card():
     os.environ.update(before)
 
 
+@pytest.mark.slow
 def test_a_trial_that_runs_out_gets_more_of_the_card_and_its_neighbours_end_well(tmp_path):
     import torch
 
