@@ -1,0 +1,29 @@
+"""The commands that take results home: `export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweeper.cli.common import RESULTS, Name, Output, Trust
+
+commands = typer.Typer()
+
+
+@commands.command()
+def export(
+    name: Name,
+    to: Annotated[Path, typer.Option(help="Folder to make.")],
+    trial: Annotated[str, typer.Option(help="Trial, e.g. c00039.")] = "best",
+    replicate: Annotated[str, typer.Option(help="Number of a replicate, or all for their ensemble.")] = "0",
+    posthoc: Annotated[str, typer.Option(help="Post-hoc method that the sweep measured, or none.")] = "temperature",
+    trust: Trust = False,
+    output: Output = RESULTS,
+) -> None:
+    """Export a trained network as a calibrated program: weights, torch.export program, model card."""
+    from sweeper.api.exports import export as export_network
+
+    done = export_network(name, to, trial=trial, replicate=replicate, posthoc=posthoc, trust=trust, output=output)
+    typer.echo(done.sentence())
