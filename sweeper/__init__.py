@@ -33,7 +33,7 @@ COMMANDS = (
 )
 """The commands that are functions of this package."""
 
-EXPORTS = ("export", "load_model")
+EXPORTS = ("export", "load_model", "figure", "table")
 """What takes results home: functions of `sweeper.api.exports`."""
 
 __all__ = [*COMMANDS, *EXPORTS, "SweeperError", "results"]

@@ -1,4 +1,4 @@
-"""Taking results home, as functions: `sweeper.export`, `sweeper.load_model`."""
+"""Taking results home, as functions: `sweeper.export`, `load_model`, `figure` and `table`."""
 
 from __future__ import annotations
 
@@ -63,6 +63,42 @@ def load_model(path: str | Path) -> ExportedModel:
     from sweeper.exporting.model import load_model as load
 
     return load(path)
+
+
+def figure(name: str, figure: str, to: str | Path, *, output: str | Path | None = None) -> Path:
+    """Draw a figure of the report into a file, and return its path; like `sweeper figure`.
+
+    Args:
+        name: of the sweep.
+        figure: e.g. `learning_curves`.
+        to: the file; `.pdf`, `.svg` or `.png`.
+        output: directory or store of the sweep.
+
+    Raises:
+        SweeperError: an unknown figure or format, or one that does not apply to the sweep.
+    """
+    from sweeper.exporting.picture import write_figure
+    from sweeper.results import load
+
+    write_figure(load(*here(name, _output(output))), figure, Path(to))
+    return Path(to)
+
+
+def table(name: str, *, form: str = "markdown", output: str | Path | None = None) -> str:
+    """Return the best of each loss on each network as a paper's table; like `sweeper table`.
+
+    Args:
+        name: of the sweep.
+        form: `latex`, `markdown` or `csv`.
+        output: directory or store of the sweep.
+
+    Raises:
+        SweeperError: another format, or nothing was evaluated.
+    """
+    from sweeper.exporting.table import paper_table
+    from sweeper.results import load
+
+    return paper_table(load(*here(name, _output(output))), form)
 
 
 def _output(output: str | Path | None) -> str:

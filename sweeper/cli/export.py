@@ -1,4 +1,4 @@
-"""The commands that take results home: `export`."""
+"""The commands that take results home: `export`, `figure`, `table`."""
 
 from __future__ import annotations
 
@@ -27,3 +27,28 @@ def export(
 
     done = export_network(name, to, trial=trial, replicate=replicate, posthoc=posthoc, trust=trust, output=output)
     typer.echo(done.sentence())
+
+
+@commands.command()
+def figure(
+    name: Name,
+    figure: Annotated[str, typer.Argument(help="Figure of the report, e.g. learning_curves.")],
+    to: Annotated[Path, typer.Option(help="File to write: .pdf, .svg or .png.")],
+    output: Output = RESULTS,
+) -> None:
+    """Draw a figure of the report for a paper: PDF, SVG or PNG."""
+    from sweeper.api.exports import figure as draw_figure
+
+    typer.echo(draw_figure(name, figure, to, output=output))
+
+
+@commands.command()
+def table(
+    name: Name,
+    form: Annotated[str, typer.Option("--format", help="latex, markdown or csv.")] = "markdown",
+    output: Output = RESULTS,
+) -> None:
+    """Print the best of each loss on each network for a paper: LaTeX, Markdown or CSV."""
+    from sweeper.api.exports import table as written_table
+
+    typer.echo(written_table(name, form=form, output=output))

@@ -160,7 +160,7 @@ def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> Floa
 
 @torch.no_grad()
 def _difference(program: torch.export.ExportedProgram, split: Split, reference: Floats) -> float:
-    """Return the largest difference between the program's probabilities of a split and `reference`, inf if their sizes differ."""
+    """Return the largest difference of the program's probabilities of a split from `reference`; inf where sizes differ."""
     run = program.module()
     found = torch.cat([run(inputs) for inputs, _ in evaluation_batches(split, 1024)]).double().numpy()
     return float(np.abs(found - reference).max()) if found.shape == reference.shape else float("inf")

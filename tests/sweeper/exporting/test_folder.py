@@ -67,11 +67,14 @@ def stored(paths: SweepPaths, trial: str, replicates: list[int]) -> dict[str, tu
     chosen = [each for each in found if each.replicate in replicates]
     assert len(chosen) == len(replicates)
     return {
-        part: (joint_logits([each.logits[part] for each in chosen]), chosen[0].targets[part]) for part in ("val", "test")
+        part: (joint_logits([each.logits[part] for each in chosen]), chosen[0].targets[part])
+        for part in ("val", "test")
     }
 
 
-@pytest.mark.parametrize(("replicate", "posthoc"), [("0", "temperature"), ("1", "focal_map"), ("all", "temperature"), ("1", NONE)])
+@pytest.mark.parametrize(
+    ("replicate", "posthoc"), [("0", "temperature"), ("1", "focal_map"), ("all", "temperature"), ("1", NONE)]
+)
 @pytest.mark.parametrize("which", ["digits", "own"])
 def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, request, tmp_path):
     paths = request.getfixturevalue(which)

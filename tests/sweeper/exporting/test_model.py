@@ -52,7 +52,14 @@ def test_images_files_pixels_and_tensors_give_the_same_probabilities(tmp_path):
     prepared = ImagePreprocessing(MEAN, STD, 12)(stored)
     with torch.no_grad():
         expected = module(prepared)
-    for given in (prepared, prepared.numpy(), prepared.double(), stored, pictures, [tmp_path / f"{n}.png" for n in range(3)]):
+    for given in (
+        prepared,
+        prepared.numpy(),
+        prepared.double(),
+        stored,
+        pictures,
+        [tmp_path / f"{n}.png" for n in range(3)],
+    ):
         assert torch.allclose(model.predict(given), expected, atol=1e-6)
     assert torch.allclose(model.predict(str(tmp_path / "1.png")), expected[1:2], atol=1e-6)
     assert torch.allclose(model.predict(stored[2]), expected[2:], atol=1e-6)
