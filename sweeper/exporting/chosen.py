@@ -110,7 +110,8 @@ def _trial(results: Results, trial: str) -> str:
 def _states(sweep: Sweep, trial: str, store: str | None) -> tuple[int, dict[int, Mapping[str, Tensor]]]:
     """Return the epoch of a trial's newest checkpoint and the weights that count in it, by replicate."""
     last = sweep.spec.scheduler.max_epochs
-    places = {None: Path(trial), **{n: replicate_folder(Path(trial), n) for n in range(sweep.spec.replicates.count)}}
+    places: dict[int | None, Path] = {None: Path(trial)}  # all replicates' in one, or each has its own
+    places |= {number: replicate_folder(Path(trial), number) for number in range(sweep.spec.replicates.count)}
     epochs: dict[int, int] = {}
     states: dict[int, Mapping[str, Tensor]] = {}
     for number, place in places.items():

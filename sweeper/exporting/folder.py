@@ -21,6 +21,7 @@ import torch
 from sweeper.core.errors import SweeperError, unwritable
 from sweeper.exporting.card import model_card
 from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, chosen_networks
+from sweeper.exporting.mlflow_files import write_mlflow_files
 from sweeper.exporting.program import CalibratedNetworks, exported_program, joint_logits
 from sweeper.storage.metadata import read_manifest
 from trainables.datasets.base import Split, evaluation_batches
@@ -160,7 +161,7 @@ def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> Floa
 
 @torch.no_grad()
 def _difference(program: torch.export.ExportedProgram, split: Split, reference: Floats) -> float:
-    """Return the largest difference of the program's probabilities of a split from `reference`; inf where sizes differ."""
+    """Return how far the program's probabilities of a split lie from `reference` at most; inf where sizes differ."""
     run = program.module()
     found = torch.cat([run(inputs) for inputs, _ in evaluation_batches(split, 1024)]).double().numpy()
     return float(np.abs(found - reference).max()) if found.shape == reference.shape else float("inf")
@@ -228,6 +229,7 @@ def _write(
                 (made / f"weights_r{each.replicate}.safetensors").write_bytes(save(weights))
             (made / DESCRIPTION).write_text(json.dumps(description, indent=2, default=str) + "\n", encoding="utf-8")
             (made / CARD).write_text(card, encoding="utf-8")
+            write_mlflow_files(made, description)
             made.rename(to)
     except OSError as error:
         raise unwritable(f"{to} cannot be written", "give --to another folder", error) from error

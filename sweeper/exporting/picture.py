@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sweeper.core.errors import SweeperError, unwritable
 from sweeper.reporting.figure_parts.figure import SERIES, Figure, Panel
 from sweeper.reporting.figures import FIGURES
@@ -23,6 +25,7 @@ from trainables.registry.nearest import nearest
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.lines import Line2D
 
 SUFFIXES = (".pdf", ".svg", ".png")
@@ -101,7 +104,7 @@ def _draw(figure: Figure, name: str, to: Path) -> None:
     with pyplot.rc_context(_STYLE):
         drawn, grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
         try:
-            drawn.get_layout_engine().set(rect=(0, below / size[1], 1, 1 - below / size[1]))  # type: ignore[call-arg]
+            drawn.get_layout_engine().set(rect=(0, below / size[1], 1, 1 - below / size[1]))
             for at, axes in enumerate(grid.flat):
                 if at < len(figure.panels):
                     _draw_panel(figure.panels[at], axes, name)
@@ -155,6 +158,9 @@ def _draw_panel(panel: Panel, axes: Axes, name: str) -> None:
             raise SweeperError(
                 f"{name} is drawn with {trace.type}, which has no form on paper", "print it from the report"
             )
+    valued = next(filter(_is_valued, panel.plot.data), None)
+    if valued is not None:
+        axes.figure.colorbar(_scale(valued.marker), ax=axes)
     layout = panel.plot.layout
     for shape in layout.shapes:
         if shape.type == "line" and shape.x0 == shape.x1:
@@ -173,11 +179,11 @@ def _scatter(trace: go.Scatter, axes: Axes) -> None:
         axes.fill(x, y, color=_colour(trace.fillcolor), alpha=opacity, linewidth=0, zorder=1)
         return
     mode = trace.mode or "lines"
-    for bars, place in ((trace.error_y, "yerr"), (trace.error_x, "xerr")):
+    for bars, across in ((trace.error_y, False), (trace.error_x, True)):
         if bars.array is not None:
             spans = [bars.arrayminus if bars.arrayminus is not None else bars.array, bars.array]
-            colour = _colour(bars.color or trace.marker.color)
-            axes.errorbar(x, y, **{place: spans}, fmt="none", ecolor=colour, elinewidth=0.6, capsize=1.5, zorder=2)
+            look: dict[str, Any] = {"fmt": "none", "elinewidth": 0.6, "capsize": 1.5, "zorder": 2}
+            axes.errorbar(x, y, ecolor=_colour(bars.color), **{**look, "xerr" if across else "yerr": spans})
     if "lines" in mode:
         width = {**_line(trace.line), "drawstyle": "steps-post" if trace.line.shape == "hv" else "default"}
         axes.plot(x, y, **width, alpha=opacity, zorder=2)
@@ -194,15 +200,15 @@ def _markers(trace: go.Scatter, axes: Axes, x: list[Any], y: list[Any], opacity:
     empty = shape.endswith("-open")
     marker = MARKERS.get(shape.removesuffix("-open"), "o")
     size = trace.marker.size if isinstance(trace.marker.size, (int, float)) else 6
-    if not (trace.marker.color is None or isinstance(trace.marker.color, str)):
-        colours = _by_value(trace.marker, axes)
+    if _is_valued(trace):
+        colours = _scale(trace.marker).to_rgba(np.asarray(trace.marker.color))
         face = "none" if empty else colours
         axes.scatter(x, y, s=(0.5 * size) ** 2, marker=marker, facecolors=face, edgecolors=colours, zorder=3)
         return
     colour = _colour(trace.marker.color)
     edge = _colour(trace.marker.line.color) if trace.marker.line.color else colour
     face = "none" if empty else colour
-    look = {"color": colour} if marker == "x" else {"markerfacecolor": face, "markeredgecolor": edge}
+    look: dict[str, Any] = {"color": colour} if marker == "x" else {"markerfacecolor": face, "markeredgecolor": edge}
     axes.plot(
         x,
         y,
@@ -216,16 +222,17 @@ def _markers(trace: go.Scatter, axes: Axes, x: list[Any], y: list[Any], opacity:
     )
 
 
-def _by_value(marker: Any, axes: Axes) -> Any:
-    """Return the colours of points whose values are coloured, and draw their scale once a panel; dark is better."""
+def _is_valued(trace: Any) -> bool:
+    """Return whether a trace's points are coloured by a value each."""
+    return trace.type in ("scatter", "scattergl") and not isinstance(trace.marker.color, (str, type(None)))
+
+
+def _scale(marker: Any) -> ScalarMappable:
+    """Return the colours of values; dark is better."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    scale = ScalarMappable(Normalize(marker.cmin, marker.cmax), "viridis_r" if marker.reversescale else "viridis")
-    if not getattr(axes, "sweeper_scale", False):
-        axes.figure.colorbar(scale, ax=axes)
-        axes.sweeper_scale = True  # type: ignore[attr-defined]
-    return scale.to_rgba(list(marker.color))
+    return ScalarMappable(Normalize(marker.cmin, marker.cmax), "viridis_r" if marker.reversescale else "viridis")
 
 
 def _bar(trace: go.Bar, axes: Axes) -> None:
@@ -270,7 +277,7 @@ def _set_axis(axes: Axes, which: str, style: go.layout.XAxis) -> None:
 def _no_ticks() -> Any:
     from matplotlib.ticker import NullLocator
 
-    return NullLocator()  # type: ignore[no-untyped-call]
+    return NullLocator()
 
 
 def _line(line: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from sweeper.analysis.recalibration.predictions import PredictionFiles
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.folder import NONE
 from sweeper.exporting.program import joint_logits
+from tests.running import in_process
 from trainables.datasets import load_dataset
 from trainables.metrics import softmax64
 from trainables.posthoc import fit
@@ -96,7 +97,8 @@ def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, r
     assert torch.allclose(model.predict(test.inputs[0]), found[:1], atol=1e-5)
     assert model.predict(test.inputs[:0]).shape == (0, found.shape[1])
     assert {path.name for path in done.folder.iterdir()} == {
-        "program.pt2", "model.json", "model_card.md", *(f"weights_r{r}.safetensors" for r in done.replicates)
+        "program.pt2", "model.json", "model_card.md", "MLmodel", "code", "python_env.yaml", "requirements.txt",
+        *(f"weights_r{r}.safetensors" for r in done.replicates)
     }  # fmt: skip
 
 
@@ -161,10 +163,13 @@ def test_what_cannot_be_exported_is_said_in_a_sentence_and_nothing_is_written(di
 
 
 def test_a_folder_that_exists_stays_as_it_is(digits, tmp_path):
-    (tmp_path / "model").mkdir()
-    with pytest.raises(sweeper.SweeperError, match="exists"):
-        sweeper.export(digits.name, tmp_path / "model", output=digits.root.parent)
-    assert not any((tmp_path / "model").iterdir())
+    arguments = ("export", digits.name, "--output", digits.root.parent, "--to", "model")
+    done = in_process(*arguments, cwd=tmp_path)
+    assert done.returncode == 0 and "probabilities of the 359 test samples are the sweep's to" in done.stdout
+    before = {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    again = in_process(*arguments, cwd=tmp_path)
+    assert again.returncode == 2 and again.stderr.startswith("error: model exists\n")
+    assert {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()} == before
 
 
 def test_weights_that_are_not_those_of_the_predictions_are_refused(digits, tmp_path):
