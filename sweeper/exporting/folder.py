@@ -93,7 +93,7 @@ def export_model(
         to: the folder to make.
         trial: its name, or `best`.
         replicate: its number, or `all` for an ensemble.
-        posthoc: a method that the sweep measured, by its label; `none` for the network's own probabilities.
+        posthoc: a method that the sweep measured, by its label or name; `none` for the network's own probabilities.
         store: the sweep's address in an object store, if it is there.
         trust: run the code that came with the sweep's folder.
 
@@ -129,13 +129,14 @@ def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, dict[str, 
     if posthoc == NONE:
         return None, {}
     measured = {entry_label(entry): entry for entry in chosen.sweep.spec.evaluation.posthoc}
-    if posthoc not in measured:
+    named = [entry for entry in measured.values() if entry["name"] == posthoc]
+    if posthoc not in measured and len(named) != 1:
         known = ", ".join(measured) or "none"
         raise SweeperError(
             f"the sweep {chosen.sweep.name!r} did not measure the post-hoc method {posthoc!r}",
             f"measured: {known}; choose one of them, or --posthoc {NONE}",
         )
-    entry = measured[posthoc]
+    entry = measured[posthoc] if posthoc in measured else named[0]
     options = {key: value for key, value in entry.items() if key not in ("name", LABEL, SPLIT_KEY)}
     options = with_training_gamma(entry["name"], options, chosen.configuration["loss"])
     part = entry.get(SPLIT_KEY, FITTED_ON)

@@ -1,4 +1,4 @@
-"""What MLflow loads an exported model with: copied into its folder, so that a server needs torch and not this project."""
+"""What MLflow loads an exported model with: copied into its folder, so that a server does without this project."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ space:
   architecture: {name: "%s"}
   optimizer: {name: sgd, lr: 0.1, momentum: 0.9, batch_size: 128, checkpoint: best_val_nll}
 evaluation:
-  posthoc: [temperature, focal_map, isotonic]
+  posthoc: [temperature, {name: focal_map, label: psi}, isotonic]
   curvature: {samples: 16, lanczos_steps: 2, trace_probes: 2}
 """
 SPIRALS = {"name": "own_data:spirals", "classes": 3, "noise": 0.3}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -56,6 +57,8 @@ def test_it_answers_over_http_with_the_same_probabilities(served, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    # MLflow starts the web server by its name.
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", str(folder), "--env-manager", "local"]
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen(
@@ -75,7 +78,8 @@ def test_it_answers_over_http_with_the_same_probabilities(served, tmp_path):
         with urllib.request.urlopen(request, timeout=60) as answer:
             found = np.asarray(json.loads(answer.read())["predictions"])
     finally:
-        os.killpg(server.pid, 15)
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
         server.wait(30)
     assert np.abs(found - expected).max() < 1e-5
 
