@@ -6,7 +6,8 @@ import pytest
 from matplotlib.figure import Figure as Drawn
 
 import sweeper
-from sweeper.exporting.picture import _plain, figure_names, write_figure
+from sweeper.exporting.panels import plain
+from sweeper.exporting.picture import figure_names, write_figure
 from sweeper.reporting.figures import learning_curves
 from sweeper.results import Results
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -52,7 +53,7 @@ def test_the_picture_holds_the_reports_numbers_and_its_caption(results, tmp_path
     assert wanted <= heights and len(wanted) > 100
     assert axes.get_yscale() == "log" and axes.get_ylabel() == "validation NLL"
     said = " ".join(text.get_text() for text in drawn.texts).replace("\n", " ")
-    assert _plain(expected.caption) in said
+    assert plain(expected.caption) in said
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == list(expected.legend)
 
 
