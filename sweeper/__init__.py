@@ -33,7 +33,10 @@ COMMANDS = (
 )
 """The commands that are functions of this package."""
 
-__all__ = [*COMMANDS, "SweeperError", "results"]
+EXPORTS = ("export", "load_model", "figure", "table")
+"""What takes results home: functions of `sweeper.api.exports`."""
+
+__all__ = [*COMMANDS, *EXPORTS, "SweeperError", "results"]
 
 
 def __dir__() -> list[str]:
@@ -48,4 +51,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("sweeper.core.errors").SweeperError
     if name in COMMANDS:
         return getattr(importlib.import_module("sweeper.api.commands"), name)
+    if name in EXPORTS:
+        return getattr(importlib.import_module("sweeper.api.exports"), name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

@@ -39,6 +39,7 @@ LONGEST = (
     "faults/test_hangs.py",
     "sweeper/tables/test_writer.py",
     "release/test_contributing.py",
+    "sweeper/exporting/test_folder.py",
     "sweeper/api/test_commands.py",
     "sweeper/monitoring/test_notebook.py",
     "faults/test_endings.py",

@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sweeper.cli import analysis, housekeeping, papers, predictive, reading, remote, status, surroundings, sweeps
+from sweeper.cli import (
+    analysis,
+    export,
+    housekeeping,
+    papers,
+    predictive,
+    reading,
+    remote,
+    status,
+    surroundings,
+    sweeps,
+)
 from sweeper.cli.common import DONE
 from sweeper.core.errors import SweeperError
 from trainables.worker.object_store import StoreError
@@ -31,7 +42,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 100},
 )
-for group in (sweeps, status, reading, analysis, papers, predictive, housekeeping, surroundings, remote):
+for group in (sweeps, status, reading, analysis, papers, predictive, export, housekeeping, surroundings, remote):
     for command in group.commands.registered_commands:
         # In full: a list of commands would cut it at 45 characters.
         command.short_help = first_sentence(command.callback.__doc__ or "")

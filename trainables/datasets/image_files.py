@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.cache import prepared_arrays
 from trainables.datasets.errors import DataSetUnavailableError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 EXTENSIONS = frozenset({".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
 DECODERS = 8  # Pillow decodes without the interpreter's lock
@@ -26,16 +30,23 @@ def decode_image(path: Path, size: int | None) -> NDArray[np.uint8]:
 
     try:
         with Image.open(path) as file:
-            image = file.convert("RGB")
+            return image_pixels(file, size)
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
         raise DataSetUnavailableError(
             path, f"cannot be decoded as an image ({error})", "replace it with a whole copy, or remove it"
         ) from error
+
+
+def image_pixels(opened: Image, size: int | None) -> NDArray[np.uint8]:
+    """Return an image of Pillow's as uint8 [3, H, W]; with `size`, its central square is resized to that side."""
+    from PIL.Image import Resampling
+
+    image = opened.convert("RGB")
     if size is not None:
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
         image = image.resize(
-            (size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side), reducing_gap=None
+            (size, size), Resampling.BILINEAR, box=(left, top, left + side, top + side), reducing_gap=None
         )
     return np.asarray(image, np.uint8).transpose(2, 0, 1)
 

@@ -45,17 +45,22 @@ Slope = tuple[float, Floats, Floats]
 
 
 class AffineCalibrator(Calibrator):
-    """softmax(W x + b), x what `features` makes of logits."""
+    """softmax(W x + b), x what `features` makes of logits.
+
+    Attributes:
+        weights: W [K, K], or its diagonal [K].
+        bias: b [K].
+    """
 
     def __init__(self, fitted: _Fitted, features: Features) -> None:
         """Keep what was fitted."""
         super().__init__(fitted.name, fitted.parameters, len(fitted.bias))
-        self._weights, self._bias, self._features = fitted.weights, fitted.bias, features
+        self.weights, self.bias, self._features = fitted.weights, fitted.bias, features
 
     def _probabilities(self, logits: Floats) -> Floats:
         features = self._features(logits)
-        scaled = features * self._weights if self._weights.ndim == 1 else features @ self._weights.T
-        return softmax64(scaled + self._bias)
+        scaled = features * self.weights if self.weights.ndim == 1 else features @ self.weights.T
+        return softmax64(scaled + self.bias)
 
 
 def raw(logits: Floats) -> Floats:

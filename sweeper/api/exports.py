@@ -1,0 +1,105 @@
+"""Taking results home, as functions: `sweeper.export`, `load_model`, `figure` and `table`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweeper.remote.reach import here
+from sweeper.storage.places import READING, place_of, split_name
+
+if TYPE_CHECKING:
+    from sweeper.exporting.folder import Exported
+    from sweeper.exporting.model import ExportedModel
+
+
+def export(
+    name: str,
+    to: str | Path,
+    *,
+    trial: str = "best",
+    replicate: str | int = "0",
+    posthoc: str = "temperature",
+    trust: bool = False,
+    output: str | Path | None = None,
+) -> Exported:
+    """Write a trained network as a calibrated program; like `sweeper export`.
+
+    Args:
+        name: of the sweep.
+        to: the folder to make.
+        trial: its name, or `best`.
+        replicate: its number, or `all` for an ensemble of them.
+        posthoc: a method that the sweep measured, or `none`.
+        trust: as of `resume`.
+        output: directory or store of the sweep.
+
+    Raises:
+        SweeperError: why it cannot be exported; nothing was written.
+    """
+    from sweeper.exporting.folder import export_model
+
+    place = _output(output)
+    sweep, parent = split_name(name, place)
+    store = place_of(parent, READING).store
+    return export_model(
+        *here(name, place),
+        Path(to),
+        trial=trial,
+        replicate=str(replicate),
+        posthoc=posthoc,
+        store=store.child(sweep).uri if store is not None else None,
+        trust=trust,
+    )
+
+
+def load_model(path: str | Path) -> ExportedModel:
+    """Return an exported model, whose `predict` gives calibrated probabilities.
+
+    Raises:
+        SweeperError: there is none, or it is damaged.
+    """
+    from sweeper.exporting.model import load_model as load
+
+    return load(path)
+
+
+def figure(name: str, figure: str, to: str | Path, *, output: str | Path | None = None) -> Path:
+    """Draw a figure of the report into a file, and return its path; like `sweeper figure`.
+
+    Args:
+        name: of the sweep.
+        figure: e.g. `learning_curves`.
+        to: the file; `.pdf`, `.svg` or `.png`.
+        output: directory or store of the sweep.
+
+    Raises:
+        SweeperError: an unknown figure or format, or one that does not apply to the sweep.
+    """
+    from sweeper.exporting.picture import write_figure
+    from sweeper.results import load
+
+    write_figure(load(*here(name, _output(output))), figure, Path(to))
+    return Path(to)
+
+
+def table(name: str, *, form: str = "markdown", output: str | Path | None = None) -> str:
+    """Return the best of each loss on each network as a paper's table; like `sweeper table`.
+
+    Args:
+        name: of the sweep.
+        form: `latex`, `markdown` or `csv`.
+        output: directory or store of the sweep.
+
+    Raises:
+        SweeperError: another format, or nothing was evaluated.
+    """
+    from sweeper.exporting.table import paper_table
+    from sweeper.results import load
+
+    return paper_table(load(*here(name, _output(output))), form)
+
+
+def _output(output: str | Path | None) -> str:
+    return str(output) if output is not None else os.environ.get("SWEEPER_OUTPUT", "results")

@@ -1,0 +1,174 @@
+"""Which networks are exported: the weights of a trial, from its checkpoint, with the predictions they made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sweeper.analysis.recalibration.predictions import PredictionFiles, StoredPredictions
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import configuration_index
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.space.user_code import take_up_kept
+from sweeper.storage.metadata import read_manifest
+from sweeper.storage.sweeps import Sweep, open_sweep
+from sweeper.text.cells import text_of
+from trainables.datasets import DataSetUnavailableError, load_dataset
+from trainables.datasets.base import DataSet
+from trainables.models import build_for
+from trainables.worker.checkpoints import load_newest_checkpoint, replicate_folder
+from trainables.worker.trial_files import TrialFiles
+
+BEST, ALL = "best", "all"
+FITTED_ON, MEASURED_ON = "val", "test"
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """One replicate: its network in evaluation mode on the CPU, and the logits that its sweep stored."""
+
+    replicate: int
+    network: nn.Module
+    stored: StoredPredictions
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The networks to export.
+
+    Attributes:
+        sweep, trial, epoch: where they come from.
+        configuration: of the trial: loss, architecture, optimizer.
+        dataset: what they were trained on.
+        networks: one or several replicates.
+    """
+
+    sweep: Sweep
+    trial: str
+    epoch: int
+    configuration: Mapping[str, Any]
+    dataset: DataSet
+    networks: list[TrainedNetwork]
+
+
+def chosen_networks(
+    name: str, output: Path, trial: str, replicate: str, *, store: str | None = None, trust: bool = False
+) -> Chosen:
+    """Load the networks of a trial.
+
+    Args:
+        name: of the sweep on this machine.
+        output: where it is.
+        trial: its name, or `best`.
+        replicate: its number, or `all`.
+        store: the sweep's address in an object store, from where its checkpoints are fetched.
+        trust: run the code that came with the sweep's folder, though this user has not run it before.
+
+    Raises:
+        SweeperError: no such trial or replicate, its weights or predictions are gone, or the data set is not here.
+    """
+    sweep = open_sweep(name, output)
+    take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
+    found = _trial(Results(sweep.paths.root), trial)
+    epoch, states = _states(sweep, found, store)
+    numbers = _numbers(found, replicate, states)
+    predictions = _predictions(sweep, found, epoch)
+    if lost := [number for number in numbers if number not in predictions]:
+        raise SweeperError(
+            f"{found}, replicate {lost[0]}, has no stored predictions of epoch {epoch}, its checkpoint's",
+            "resume the sweep until the trial reaches its next rung, or choose another --trial",
+        )
+    configuration = sweep.configurations[configuration_index(found)]
+    dataset = _dataset(sweep, configuration)
+    networks = [
+        TrainedNetwork(number, _network(dataset, configuration, states[number]), predictions[number])
+        for number in numbers
+    ]
+    return Chosen(sweep, found, epoch, configuration, dataset, networks)
+
+
+def _trial(results: Results, trial: str) -> str:
+    board = leaderboard(results)
+    if trial == BEST:
+        if board.best is None:
+            raise SweeperError(
+                f"the sweep {results.name!r} has no evaluated trial yet", "wait until one reaches its first rung"
+            )
+        return text_of(board.best, "trial")
+    names = [text_of(row, "trial") for row in board.rows]
+    if trial not in names:
+        example = f"{BEST}, or one that `sweeper results {results.name} --all` lists"
+        raise SweeperError(f"the sweep {results.name!r} has no evaluated trial {trial!r}", f"choose {example}")
+    return trial
+
+
+def _states(sweep: Sweep, trial: str, store: str | None) -> tuple[int, dict[int, Mapping[str, Tensor]]]:
+    """Return the epoch of a trial's newest checkpoint and the weights that count in it, by replicate."""
+    last = sweep.spec.scheduler.max_epochs
+    places: dict[int | None, Path] = {None: Path(trial)}  # all replicates' in one, or each has its own
+    places |= {number: replicate_folder(Path(trial), number) for number in range(sweep.spec.replicates.count)}
+    epochs: dict[int, int] = {}
+    states: dict[int, Mapping[str, Tensor]] = {}
+    for number, place in places.items():
+        files = TrialFiles(place, tables=None, checkpoints=sweep.paths.checkpoints, store=store)
+        files.fetch_checkpoints()
+        checkpoint = load_newest_checkpoint(files.checkpoints) if files.checkpoints is not None else None
+        if checkpoint is None:
+            continue
+        for at, saved in enumerate(checkpoint["replicates"], start=number or 0):
+            if saved is not None:
+                epochs[at] = saved["epoch"]
+                kept = saved["kept"] if saved["epoch"] >= last else None
+                states[at] = saved["model"] if kept is None else kept
+    if not states:
+        raise SweeperError(
+            f"the weights of {trial} are gone: a sweep keeps the checkpoint of its best finished trial alone",
+            f"export --trial {BEST}, or run its configuration again",
+        )
+    newest = max(epochs.values())
+    return newest, {at: state for at, state in states.items() if epochs[at] == newest}
+
+
+def _numbers(trial: str, replicate: str, states: Mapping[int, object]) -> list[int]:
+    if replicate == ALL:
+        return sorted(states)
+    known = ", ".join(map(str, sorted(states)))
+    if not replicate.isdecimal() or int(replicate) not in states:
+        raise SweeperError(f"{trial} has no weights of replicate {replicate!r}", f"choose one of {known}, or {ALL}")
+    return [int(replicate)]
+
+
+def _predictions(sweep: Sweep, trial: str, epoch: int) -> dict[int, StoredPredictions]:
+    both = {FITTED_ON, MEASURED_ON}
+    return {
+        each.replicate: each
+        for each in PredictionFiles(sweep.paths).evaluations()
+        if (each.trial, each.epoch) == (trial, epoch) and both <= set(each.logits)
+    }
+
+
+def _dataset(sweep: Sweep, configuration: Mapping[str, Any]) -> DataSet:
+    options = dict(configuration.get("dataset") or sweep.spec.dataset)
+    try:
+        return load_dataset(options.pop("name"), **options)
+    except DataSetUnavailableError as error:
+        raise SweeperError(f"an export checks the network on its test data: {error}") from error
+
+
+def _network(dataset: DataSet, configuration: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
+    without = ("pretrained", "weights_file")  # their weights would be replaced
+    described = {key: value for key, value in configuration["architecture"].items() if key not in without}
+    network = build_for(dataset, described)
+    try:
+        network.load_state_dict(dict(state))
+    except RuntimeError as error:
+        raise SweeperError(
+            f"the checkpoint does not fit {described['name']}: {str(error).splitlines()[0]}",
+            "export with the version of the program that ran the sweep",
+        ) from error
+    return network.eval()

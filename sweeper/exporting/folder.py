@@ -1,0 +1,236 @@
+"""An exported model's folder: the program, the weights, what they take and give, and the model card.
+
+program.pt2                 torch.export: network inputs → calibrated probabilities
+weights_r0.safetensors      a replicate's weights, by the names that its architecture gives them
+model.json                  input and output, preprocessing, class names, where it comes from
+model_card.md               for people
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sweeper.core.errors import SweeperError, unwritable
+from sweeper.exporting.card import model_card
+from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, chosen_networks
+from sweeper.exporting.mlflow_files import write_mlflow_files
+from sweeper.exporting.program import CalibratedNetworks, exported_program, joint_logits
+from sweeper.storage.metadata import read_manifest
+from trainables.datasets.base import Split, evaluation_batches
+from trainables.files.atomic import temporary_folder
+from trainables.metrics import softmax64
+from trainables.metrics.probabilities import Floats
+from trainables.posthoc import Calibrator, PosthocUnavailable, fit
+from trainables.posthoc.training_gamma import with_training_gamma
+from trainables.registry import FITTED_ON as SPLIT_KEY
+from trainables.registry import LABEL, entry_label
+
+NONE = "none"
+PROGRAM, DESCRIPTION, CARD = "program.pt2", "model.json", "model_card.md"
+FORMAT = 1
+
+EXAMPLES = 4
+"""Samples that a program is traced with: more than one, because torch takes a size of 1 for a constant."""
+
+LARGEST_DIFFERENCE = 0.01
+"""Between the program's probabilities and the sweep's, above which the weights are not those of the predictions; a GPU
+that rounds products to TF32 differs by about a third of it. Our choice."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        folder: where.
+        trial, replicates: whose weights.
+        posthoc: the method's label, or `none`.
+        difference: the largest between the program's test probabilities and those of the sweep's stored logits.
+        samples: of the test split, all of which were compared.
+        description: the contents of `model.json`.
+    """
+
+    folder: Path
+    trial: str
+    replicates: list[int]
+    posthoc: str
+    difference: float
+    samples: int
+    description: Mapping[str, Any] = field(repr=False)
+
+    def sentence(self) -> str:
+        """Return what was written, and how near the program comes to the sweep."""
+        return (
+            f"{self.folder}: {self.trial}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
+            f"probabilities of the {self.samples:,} test samples are the sweep's to {self.difference:.1g}"
+        )
+
+
+def export_model(
+    name: str,
+    output: Path,
+    to: Path,
+    *,
+    trial: str = "best",
+    replicate: str = "0",
+    posthoc: str = "temperature",
+    store: str | None = None,
+    trust: bool = False,
+) -> Exported:
+    """Write a trained network, or all replicates of a trial, with a post-hoc method into a new folder.
+
+    Args:
+        name: of the sweep on this machine.
+        output: where it is.
+        to: the folder to make.
+        trial: its name, or `best`.
+        replicate: its number, or `all` for an ensemble.
+        posthoc: a method that the sweep measured, by its label or name; `none` for the network's own probabilities.
+        store: the sweep's address in an object store, if it is there.
+        trust: run the code that came with the sweep's folder.
+
+    Raises:
+        SweeperError: why it cannot be exported; nothing was written.
+    """
+    if os.path.lexists(to):
+        raise SweeperError(f"{to} exists", "give --to a folder that does not exist yet")
+    chosen = chosen_networks(name, output, trial, replicate, store=store, trust=trust)
+    calibrator, stated = _fitted(chosen, posthoc)
+    module = CalibratedNetworks([each.network for each in chosen.networks], calibrator).eval()
+    split = chosen.dataset.splits[MEASURED_ON]
+    example = split.prepare(split.inputs[:EXAMPLES])
+    program = exported_program(module, example)
+    reference = {part: _reference(chosen, calibrator, part) for part in (FITTED_ON, MEASURED_ON)}
+    difference = _difference(program, split, reference[MEASURED_ON])
+    if not difference <= LARGEST_DIFFERENCE:
+        raise SweeperError(
+            f"the program's test probabilities differ from the sweep's by {difference:.2g}: the checkpoint or the data "
+            f"set is not what {chosen.trial} was measured with",
+            "restore both as they were; nothing was written",
+        )
+    description = _description(chosen, example, posthoc, calibrator, stated, difference)
+    targets = {part: chosen.networks[0].stored.targets[part] for part in reference}
+    card = model_card(chosen, description, reference, targets)
+    _write(to, chosen, program, description, card)
+    numbers = [each.replicate for each in chosen.networks]
+    return Exported(to, chosen.trial, numbers, posthoc, difference, len(split), description)
+
+
+def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, dict[str, Any]]:
+    """Return the method fitted as the sweep's evaluations fit it, and its options."""
+    if posthoc == NONE:
+        return None, {}
+    measured = {entry_label(entry): entry for entry in chosen.sweep.spec.evaluation.posthoc}
+    named = [entry for entry in measured.values() if entry["name"] == posthoc]
+    if posthoc not in measured and len(named) != 1:
+        known = ", ".join(measured) or "none"
+        raise SweeperError(
+            f"the sweep {chosen.sweep.name!r} did not measure the post-hoc method {posthoc!r}",
+            f"measured: {known}; choose one of them, or --posthoc {NONE}",
+        )
+    entry = measured[posthoc] if posthoc in measured else named[0]
+    options = {key: value for key, value in entry.items() if key not in ("name", LABEL, SPLIT_KEY)}
+    options = with_training_gamma(entry["name"], options, chosen.configuration["loss"])
+    part = entry.get(SPLIT_KEY, FITTED_ON)
+    stored = [each.stored for each in chosen.networks]
+    if part not in stored[0].logits:
+        raise SweeperError(
+            f"the sweep stored no predictions of {part}, which {posthoc} is fitted on", f"choose --posthoc {NONE}"
+        )
+    try:
+        calibrator = fit(
+            entry["name"], joint_logits([each.logits[part] for each in stored]), stored[0].targets[part], **options
+        )
+    except PosthocUnavailable as error:
+        raise SweeperError(f"{posthoc} cannot be fitted on {chosen.trial}: {error}") from error
+    return calibrator, options
+
+
+def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> Floats:
+    """Return the probabilities that the sweep's stored logits give, computed without torch."""
+    logits = joint_logits([each.stored.logits[part] for each in chosen.networks])
+    return softmax64(logits) if calibrator is None else calibrator(logits)
+
+
+@torch.no_grad()
+def _difference(program: torch.export.ExportedProgram, split: Split, reference: Floats) -> float:
+    """Return how far the program's probabilities of a split lie from `reference` at most; inf where sizes differ."""
+    run = program.module()
+    found = torch.cat([run(inputs) for inputs, _ in evaluation_batches(split, 1024)]).double().numpy()
+    return float(np.abs(found - reference).max()) if found.shape == reference.shape else float("inf")
+
+
+def _description(
+    chosen: Chosen,
+    example: torch.Tensor,
+    posthoc: str,
+    calibrator: Calibrator | None,
+    options: Mapping[str, Any],
+    difference: float,
+) -> dict[str, Any]:
+    split, dataset = chosen.dataset.test, chosen.dataset
+    images = split.preprocessing
+    manifest = read_manifest(chosen.sweep.paths.manifest)
+    return {
+        "format": FORMAT,
+        "input": {"shape": list(example.shape[1:]), "dtype": str(example.dtype).removeprefix("torch.")},
+        "output": {"classes": dataset.classes, "dtype": "float32", "meaning": "calibrated probabilities"},
+        "class_names": list(dataset.class_names) or [str(each) for each in range(dataset.classes)],
+        "preprocessing": None
+        if images is None
+        else {
+            "stored_shape": list(split.inputs.shape[1:]),
+            "mean": list(images.mean),
+            "std": list(images.std),
+            "size": images.size,
+        },
+        "posthoc": {
+            "method": posthoc,
+            "options": dict(options),
+            "parameters": {} if calibrator is None else calibrator.parameters,
+        },
+        "source": {
+            "sweep": chosen.sweep.name,
+            "trial": chosen.trial,
+            "replicates": [each.replicate for each in chosen.networks],
+            "epoch": chosen.epoch,
+            "configuration": dict(chosen.configuration),
+            "dataset": dict(chosen.configuration.get("dataset") or chosen.sweep.spec.dataset),
+            "split_hash": dataset.split_hash,
+            "git": manifest.get("git"),
+            "versions": manifest.get("versions", {}),
+            "rehearsed": list(chosen.sweep.spec.rehearsed or ()),
+        },
+        "largest_test_difference": difference,
+        "torch": torch.__version__,
+    }
+
+
+def _write(
+    to: Path, chosen: Chosen, program: torch.export.ExportedProgram, description: Mapping[str, Any], card: str
+) -> None:
+    """Write all files into a temporary folder next to `to` and give it its name in one step."""
+    from safetensors.torch import save
+
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(to.parent) as made:
+            torch.export.save(program, made / PROGRAM)
+            for each in chosen.networks:
+                # copies: safetensors refuses tensors that share memory
+                weights = {name: value.detach().clone() for name, value in each.network.state_dict().items()}
+                (made / f"weights_r{each.replicate}.safetensors").write_bytes(save(weights))
+            (made / DESCRIPTION).write_text(json.dumps(description, indent=2, default=str) + "\n", encoding="utf-8")
+            (made / CARD).write_text(card, encoding="utf-8")
+            write_mlflow_files(made, description)
+            made.rename(to)
+    except OSError as error:
+        raise unwritable(f"{to} cannot be written", "give --to another folder", error) from error

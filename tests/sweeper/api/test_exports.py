@@ -1,0 +1,38 @@
+"""Taking results home from the command line and from Python: the same options, files and sentences."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import typer
+
+import sweeper
+from sweeper.api import exports
+from sweeper.cli.main import app
+from tests.running import in_process
+from tests.sweeper.synthetic_sweep import write_sweep
+
+
+@pytest.mark.parametrize("name", ["export", "figure", "table"])
+def test_a_function_takes_what_its_command_takes(name):
+    listed = typer.main.get_command(app).commands[name].params  # type: ignore[attr-defined]
+    assert set(inspect.signature(getattr(sweeper, name)).parameters) == {parameter.name for parameter in listed}
+
+
+def test_everything_is_found_in_the_package():
+    assert all(getattr(sweeper, name) is getattr(exports, name) for name in sweeper.EXPORTS)
+    assert set(sweeper.EXPORTS) <= set(dir(sweeper))
+
+
+def test_commands_write_what_functions_write(tmp_path):
+    write_sweep(tmp_path / "results" / "made")
+    drawn = in_process("figure", "made", "importance", "--to", "a.svg", cwd=tmp_path)
+    assert (drawn.returncode, drawn.stdout) == (0, "a.svg\n"), drawn.stderr
+    sweeper.figure("made", "importance", tmp_path / "b.svg", output=tmp_path / "results")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    printed = in_process("table", "made", "--format", "latex", cwd=tmp_path)
+    assert printed.stdout == sweeper.table("made", form="latex", output=tmp_path / "results") + "\n"
+    refused = in_process("export", "nothing", "--to", "model", cwd=tmp_path)
+    assert refused.returncode == 2 and refused.stderr.startswith("error: ") and "nothing" in refused.stderr
+    assert not (tmp_path / "model").exists()

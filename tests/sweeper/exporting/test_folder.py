@@ -1,0 +1,186 @@
+"""A trained network goes home: its program gives the sweep's probabilities, here and where torch is all there is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import sweeper
+from search_spaces import FOLDER
+from sweeper.analysis.recalibration.predictions import PredictionFiles
+from sweeper.core.ids import SweepPaths
+from sweeper.exporting.folder import NONE
+from sweeper.exporting.program import joint_logits
+from tests.running import in_process
+from trainables.datasets import load_dataset
+from trainables.metrics import softmax64
+from trainables.posthoc import fit
+
+SPACE = """
+dataset: {name: %s}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: none, max_epochs: 2}
+samples: 2
+replicates: {count: 2, packing: %s}
+space:
+  loss: {name: focal, gamma: {uniform: [1, 3]}}
+  architecture: {name: "%s"}
+  optimizer: {name: sgd, lr: 0.1, momentum: 0.9, batch_size: 128, checkpoint: best_val_nll}
+evaluation:
+  posthoc: [temperature, {name: focal_map, label: psi}, isotonic]
+  curvature: {samples: 16, lanczos_steps: 2, trace_probes: 2}
+"""
+SPIRALS = {"name": "own_data:spirals", "classes": 3, "noise": 0.3}
+
+
+def swept(folder: Path, name: str, *what: str) -> SweepPaths:
+    """Run a small sweep below `folder`."""
+    (folder / f"{name}.yaml").write_text(SPACE % what)
+    for own in (FOLDER / "examples").glob("own_*.py"):
+        shutil.copy(own, folder)
+    done = sweeper.run(folder / f"{name}.yaml", output=folder / "results", mlflow=False, executor="local")
+    assert done.complete
+    return SweepPaths(done.folder)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> SweepPaths:
+    return swept(tmp_path_factory.mktemp("digits"), "digits", "digits", "fused", "resnet8")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory) -> SweepPaths:
+    data = '"own_data:spirals", classes: 3, noise: 0.3'
+    return swept(tmp_path_factory.mktemp("own"), "own", data, "trials", "own_network:GatedMlp")
+
+
+def stored(paths: SweepPaths, trial: str, replicates: list[int]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return joint logits and targets of a trial's last evaluation, by split."""
+    found = [e for e in PredictionFiles(paths).evaluations() if e.trial == trial and e.epoch == 2]
+    chosen = [each for each in found if each.replicate in replicates]
+    assert len(chosen) == len(replicates)
+    return {
+        part: (joint_logits([each.logits[part] for each in chosen]), chosen[0].targets[part])
+        for part in ("val", "test")
+    }
+
+
+@pytest.mark.parametrize(
+    ("replicate", "posthoc"), [("0", "temperature"), ("1", "focal_map"), ("all", "temperature"), ("1", NONE)]
+)
+@pytest.mark.parametrize("which", ["digits", "own"])
+def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, request, tmp_path):
+    paths = request.getfixturevalue(which)
+    done = sweeper.export(
+        paths.name, tmp_path / "model", replicate=replicate, posthoc=posthoc, output=paths.root.parent
+    )
+    options = {} if which == "digits" else SPIRALS
+    test = load_dataset(**(options or {"name": "digits"})).test
+    parts = stored(paths, done.trial, [0, 1] if replicate == "all" else [int(replicate)])
+    if posthoc == NONE:
+        expected = softmax64(parts["test"][0])
+    else:
+        gamma = done.description["source"]["configuration"]["loss"]["gamma"]
+        expected = fit(posthoc, *parts["val"], **({"gamma": gamma} if posthoc == "focal_map" else {}))(parts["test"][0])
+    model = sweeper.load_model(done.folder)
+    found = model.predict(test.inputs)
+    assert found.shape == expected.shape and np.abs(found.double().numpy() - expected).max() < 1e-5
+    assert done.difference < 1e-5 and done.samples == len(test)
+    assert torch.allclose(model.predict(test.inputs[0]), found[:1], atol=1e-5)
+    assert model.predict(test.inputs[:0]).shape == (0, found.shape[1])
+    assert {path.name for path in done.folder.iterdir()} == {
+        "program.pt2", "model.json", "model_card.md", "MLmodel", "code", "python_env.yaml", "requirements.txt",
+        *(f"weights_r{r}.safetensors" for r in done.replicates)
+    }  # fmt: skip
+
+
+def test_the_program_runs_where_torch_is_all_there_is(own, tmp_path):
+    done = sweeper.export(own.name, tmp_path / "model", replicate="all", output=own.root.parent)
+    inputs = load_dataset(**SPIRALS).test.inputs
+    torch.save(inputs, tmp_path / "inputs.pt")
+    program = (
+        "import sys, torch\n"
+        f"run = torch.export.load({str(done.folder / 'program.pt2')!r}).module()\n"
+        f"torch.save(run(torch.load({str(tmp_path / 'inputs.pt')!r})), {str(tmp_path / 'outputs.pt')!r})\n"
+        "print(sorted({'sweeper', 'trainables', 'own_network'} & {name.split('.')[0] for name in sys.modules}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert ran.stdout == "[]\n", ran.stdout + ran.stderr
+    here = sweeper.load_model(done.folder).predict(inputs)
+    assert torch.allclose(torch.load(tmp_path / "outputs.pt"), here, atol=1e-7)
+
+
+def test_the_weights_fit_the_network_and_the_card_tells_what_it_is(digits, tmp_path):
+    from trainables.models import build_model
+
+    done = sweeper.export(digits.name, tmp_path / "model", output=digits.root.parent)
+    network = build_model("resnet8", (1, 8, 8), 10)
+    network.load_state_dict(load_file(done.folder / "weights_r0.safetensors"))
+    test = load_dataset("digits").test
+    with torch.no_grad():
+        logits = network.eval()(test.inputs).numpy()
+    assert np.abs(logits - stored(digits, done.trial, [0])["test"][0]).max() < 1e-4
+    card = (done.folder / "model_card.md").read_text("utf-8")
+    row = sweeper.results.load(digits.name, digits.root.parent).rows(
+        f"SELECT posthoc_temperature_nll AS nll FROM final WHERE trial = '{done.trial}' AND replicate = 0 "
+        "AND split = 'test'"
+    )[0]
+    said = next(line for line in card.splitlines() if line.startswith("| NLL"))
+    assert f"| {row['nll']:.4f} (" in said.split("|", 3)[3].join("|  ")
+    for words in ("1,079 training", "focal (gamma", f"trial `{done.trial}`", "Reliability", "Limits"):
+        assert words in card
+    description = json.loads((done.folder / "model.json").read_text("utf-8"))
+    assert description["input"] == {"shape": [1, 8, 8], "dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"posthoc": "vector"}, "did not measure the post-hoc method 'vector'"),
+        ({"posthoc": "isotonic"}, "isotonic cannot be part of a torch program"),
+        ({"trial": "c99999"}, "has no evaluated trial 'c99999'"),
+        ({"replicate": "7"}, "has no weights of replicate '7'"),
+        ({"trial": "worst"}, "are gone"),
+    ],
+)
+def test_what_cannot_be_exported_is_said_in_a_sentence_and_nothing_is_written(digits, tmp_path, asked, said):
+    if asked.get("trial") == "worst":
+        kept = {path.name for path in digits.checkpoints.iterdir()}
+        asked = {"trial": ({"c00000", "c00001"} - kept).pop()}
+    with pytest.raises(sweeper.SweeperError, match=said):
+        sweeper.export(digits.name, tmp_path / "model", output=digits.root.parent, **asked)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_that_exists_stays_as_it_is(digits, tmp_path):
+    arguments = ("export", digits.name, "--output", digits.root.parent, "--to", "model")
+    done = in_process(*arguments, cwd=tmp_path)
+    assert done.returncode == 0 and "probabilities of the 359 test samples are the sweep's to" in done.stdout
+    before = {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    again = in_process(*arguments, cwd=tmp_path)
+    assert again.returncode == 2 and again.stderr.startswith("error: model exists\n")
+    assert {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()} == before
+
+
+def test_weights_that_are_not_those_of_the_predictions_are_refused(digits, tmp_path):
+    shutil.copytree(digits.root, tmp_path / "changed", symlinks=True)
+    (checkpoint,) = (tmp_path / "changed" / "checkpoints").rglob("e*.pt")
+    state = torch.load(checkpoint, weights_only=True)
+    for saved in state["replicates"]:
+        for weights in (saved["model"], saved["kept"]):
+            for value in weights.values():
+                value.mul_(0)
+    torch.save(state, checkpoint)
+    with pytest.raises(sweeper.SweeperError, match="differ from the sweep's"):
+        sweeper.export("changed", tmp_path / "model", output=tmp_path)
+    assert not (tmp_path / "model").exists()

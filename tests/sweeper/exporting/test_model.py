@@ -1,0 +1,95 @@
+"""An exported model takes tensors, pixels, images and files, and says which it cannot take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import sweeper
+from sweeper.exporting.folder import DESCRIPTION, FORMAT, PROGRAM
+from sweeper.exporting.program import CalibratedNetworks, exported_program
+from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.models import build_model
+from trainables.posthoc import fit
+
+SHAPE = (3, 12, 12)
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+
+
+def exported(folder: Path, *, images: bool) -> torch.nn.Module:
+    """Write an untrained network as an export does, and return it."""
+    torch.manual_seed(0)
+    network = build_model("mlp", SHAPE, 4).eval()
+    rng = np.random.default_rng(0)
+    calibrator = fit("temperature", rng.normal(size=(50, 4)), rng.integers(0, 4, 50))
+    module = CalibratedNetworks([network], calibrator).eval()
+    torch.export.save(exported_program(module, torch.zeros(3, *SHAPE)), folder / PROGRAM)
+    known = {"stored_shape": [3, 10, 10], "mean": MEAN, "std": STD, "size": 12}
+    description = {
+        "format": FORMAT,
+        "input": {"shape": SHAPE, "dtype": "float32"},
+        "class_names": list("abcd"),
+        "preprocessing": known if images else None,
+        "source": {"sweep": "made", "trial": "c00000"},
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+    return module
+
+
+def test_images_files_pixels_and_tensors_give_the_same_probabilities(tmp_path):
+    module = exported(tmp_path, images=True)
+    model = sweeper.load_model(tmp_path)
+    pixels = np.random.default_rng(1).integers(0, 256, (3, 10, 10, 3), dtype=np.uint8)
+    pictures = [Image.fromarray(each) for each in pixels]
+    for at, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{at}.png")
+    stored = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
+    prepared = ImagePreprocessing(MEAN, STD, 12)(stored)
+    with torch.no_grad():
+        expected = module(prepared)
+    for given in (
+        prepared,
+        prepared.numpy(),
+        prepared.double(),
+        stored,
+        pictures,
+        [tmp_path / f"{n}.png" for n in range(3)],
+    ):
+        assert torch.allclose(model.predict(given), expected, atol=1e-6)
+    assert torch.allclose(model.predict(str(tmp_path / "1.png")), expected[1:2], atol=1e-6)
+    assert torch.allclose(model.predict(stored[2]), expected[2:], atol=1e-6)
+    assert torch.allclose(expected.sum(dim=1), torch.ones(3))
+
+
+def test_what_a_model_cannot_take_is_said_in_a_sentence(tmp_path):
+    exported(tmp_path, images=False)
+    model = sweeper.load_model(tmp_path)
+    with pytest.raises(sweeper.SweeperError, match=r"cannot take float32 \[2, 3, 10, 10\]"):
+        model.predict(torch.zeros(2, 3, 10, 10))
+    with pytest.raises(sweeper.SweeperError, match="cannot take uint8"):
+        model.predict(torch.zeros(2, *SHAPE, dtype=torch.uint8))
+    with pytest.raises(sweeper.SweeperError, match="cannot take images"):
+        model.predict(Image.new("RGB", (10, 10)))
+
+
+def test_a_folder_without_a_sound_model_is_refused(tmp_path):
+    with pytest.raises(sweeper.SweeperError, match=r"has no model\.json"):
+        sweeper.load_model(tmp_path)
+    exported(tmp_path, images=True)
+    (tmp_path / PROGRAM).write_bytes(b"no program")
+    with pytest.raises(sweeper.SweeperError, match="is damaged"):
+        sweeper.load_model(tmp_path)
+
+
+def test_a_network_that_cannot_be_translated_is_named():
+    class Follows(torch.nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs if inputs.sum() > 0 else -inputs
+
+    with pytest.raises(sweeper.SweeperError, match=r"torch\.export cannot translate the network"):
+        exported_program(CalibratedNetworks([Follows()], None), torch.ones(3, 4))

@@ -1,0 +1,67 @@
+"""The paper's table: the leaderboard's numbers, one best a column, daggers beyond chance alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+import sweeper
+from sweeper.exporting.table import paper_table
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.synthetic_sweep import write_sweep
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Results:
+    return Results(write_sweep(tmp_path_factory.mktemp("table") / "made"))
+
+
+def cells(results: Results) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(paper_table(results, "csv"))))
+
+
+def test_rows_are_the_best_of_each_loss_and_network_with_the_leaderboards_numbers(results):
+    board, rows = leaderboard(results), cells(results)
+    best = {
+        (row["loss"], row["architecture"]): row for row in reversed([r for r in board.rows if r["status"] != "failed"])
+    }
+    assert {(row["loss"], row["network"]) for row in rows} == set(best)
+    for row in rows:
+        expected = best[row["loss"], row["network"]]
+        assert row["trial"].partition(" ")[0] == expected["trial"]
+        assert ("epoch" in row["trial"]) == (expected["status"] != "completed")
+        assert row["accuracy (%)"] == board.value(expected, "test_accuracy", 100)
+        assert row["NLL"] == board.value(expected, "test_nll")
+
+
+def test_every_column_has_one_best_which_no_other_beats(results):
+    rows = cells(results)
+    for column, sign in (("accuracy (%)", -1), ("NLL", 1), ("ECE (%)", 1)):
+        values = [sign * float(row[column].partition(" ")[0]) for row in rows]
+        verdicts = [row[f"{column}: verdict"] for row in rows]
+        assert verdicts.count("best") == 1 and values[verdicts.index("best")] == min(values)
+        assert {"best", "worse", "alike"} == set(verdicts) or column == "ECE (%)"
+
+
+def test_forms_mark_the_same_cells(results):
+    verdicts = [row[key] for row in cells(results) for key in row if key.endswith("verdict")]
+    latex, markdown = paper_table(results), paper_table(results, "markdown")
+    assert latex.count(r"\mathbf{") == markdown.count("**") // 2 == verdicts.count("best")
+    assert latex.count(r"^{\dagger}") == verdicts.count("worse")
+    assert markdown.partition("\n\n")[0].count("†") == verdicts.count("worse")
+    body = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert len({line.count(" & ") for line in body}) == 1
+    assert r"cross\_entropy" in latex and "cross_entropy" not in latex
+
+
+def test_single_replicates_have_no_daggers(tmp_path):
+    alone = Results(write_sweep(tmp_path / "alone", replicates=1))
+    assert "^{" not in paper_table(alone) and "±" not in paper_table(alone, "csv")
+
+
+def test_another_format_is_refused(results):
+    with pytest.raises(sweeper.SweeperError, match="unknown format 'html'"):
+        paper_table(results, "html")
