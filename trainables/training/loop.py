@@ -146,14 +146,16 @@ class Replicate:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`'s result: what follows is what would have followed then."""
+        """Continue from `state_dict()`'s result on any device: what follows is what would have followed then."""
         self.epoch = state["epoch"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.loss.load_state_dict(state["loss"])
+        self.loss.load_state_dict(_placed(state["loss"], self.device))
         self._order.set_state(state["order"].cpu())
         self._global_state = {key: value.cpu() for key, value in state["random"].items()}
-        self._kept, self._kept_value = state["kept"], state["kept_value"]
+        kept = state["kept"]
+        self._kept = None if kept is None else _placed(kept, self.device)
+        self._kept_value = state["kept_value"]
 
     def _keep_if_best(self, metrics: Mapping[str, float]) -> None:
         """Keep these weights for the last evaluation when the recipe's checkpoint rule prefers them."""
@@ -204,6 +206,10 @@ def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float
 
 def _copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _placed(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
 
 
 def _seeded_global_state(seed: int) -> dict[str, Tensor]:
