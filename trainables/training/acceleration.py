@@ -70,7 +70,11 @@ def training_forward(
         device: where.
     """
     if settings.compile:
-        forward = partial(_compiled, torch.compile(forward))
+        from torch._dynamo import config
+
+        # Past its limit of variants the compiler would run plain Python, and say so in a log alone.
+        config.fail_on_recompile_limit_hit = True
+        forward = _Compiled(torch.compile(forward))
     if settings.precision == BFLOAT16:
         forward = partial(_rounded, forward, device.type)
     return forward
@@ -137,14 +141,52 @@ def _rounded(forward: Callable[..., Tensor], device: str, *inputs: Any) -> Tenso
     return logits.float()
 
 
-def _compiled(forward: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    from torch._dynamo.exc import TorchDynamoException
+class _Compiled:
+    """A translated pass that never falls back to plain Python unnoticed."""
 
-    try:
-        return forward(*inputs)
-    except TorchDynamoException as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise CannotCompileError(
-            f"torch.compile could not translate the network ({type(error).__name__}: {reason}); set training.compile: "
-            "false, or make sure that each node has a C++ compiler (g++)"
-        ) from error
+    def __init__(self, forward: Callable[..., Tensor]) -> None:
+        self._forward = forward
+        self._renewed = False
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """Run `forward`; raise CannotCompileError where it cannot be translated, or not once and for all."""
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
+        try:
+            return self._forward(*inputs)
+        except FailOnRecompileLimitHit as error:
+            # Others of this process may have used up the limit; this pass alone may not.
+            if self._renewed:
+                raise CannotCompileError(_too_many_variants()) from error
+            self._renewed = True
+        except TorchDynamoException as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise CannotCompileError(
+                f"torch.compile could not translate the network ({type(error).__name__}: {reason}); set "
+                "training.compile: false, or make sure that each node has a C++ compiler (g++)"
+            ) from error
+        torch._dynamo.reset()
+        return self(*inputs)
+
+
+def _too_many_variants() -> str:
+    limit = torch._dynamo.config.recompile_limit
+    return (
+        f"torch.compile needs more than {limit} variants of the network, whose computation follows its data, and would "
+        "run the rest as plain Python; set training.compile: false"
+    )
+
+
+_translated: list[str] = []  # the network that this process has translated last
+
+
+def begin_network(described: object) -> None:
+    """Forget what was translated for another network than the one `described`, before the next is built.
+
+    Variants count by code, which networks of other sizes share, and a size that was seen to change is translated
+    less sharply: without this, what a network computes would depend on those that the process trained before it.
+    """
+    name = repr(described)
+    if _translated != [name]:
+        torch._dynamo.reset()
+        _translated[:] = [name]

@@ -17,7 +17,7 @@ from trainables.losses import build_loss
 from trainables.metrics.binning import calibration_error
 from trainables.metrics.probabilities import log_softmax64
 from trainables.models import build_for
-from trainables.training.acceleration import PLAIN, TrainingSettings, laid_out, lay_out, training_forward
+from trainables.training.acceleration import PLAIN, TrainingSettings, begin_network, laid_out, lay_out, training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings, evaluate, predict
 from trainables.training.recipe import (
     build_optimizer,
@@ -76,6 +76,10 @@ class Replicate:
         if hasattr(self.loss, "reseed"):
             self.loss.reseed(seed)
         self.optimizer = build_optimizer(self.model, self.recipe)
+        if training.compile:
+            begin_network(
+                (configuration["architecture"], self.recipe["batch_size"], dataset.input_shape, dataset.classes)
+            )
         self._forward = training_forward(self.model, training, self.device)
         self._kept: dict[str, Tensor] | None = None
         self._kept_value: float | None = None

@@ -134,6 +134,52 @@ def test_a_compiled_network_trains_as_the_plain_one_alone_and_in_lanes(data):
     assert alone == pytest.approx(exact, rel=1e-4) and lanes == pytest.approx(exact, rel=1e-4)
 
 
+@pytest.fixture
+def translated(monkeypatch):
+    """The graphs that are translated; each runs as it is, so that no compiler is needed."""
+    graphs, compile = [], torch.compile
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda forward: compile(forward, backend=backend))
+    return graphs
+
+
+def test_a_process_that_trains_many_networks_translates_each(data, translated):
+    for width in range(4, 4 + torch._dynamo.config.recompile_limit + 2):
+        before = len(translated)
+        for replicate in _replicates(data, COMPILED, {"name": "mlp", "width": width}):
+            replicate.train_epoch()
+        assert len(translated) > before, f"width {width} ran as plain Python"
+
+
+def test_one_network_with_too_many_variants_fails_in_a_sentence(data, translated):
+    with torch._dynamo.config.patch(recompile_limit=1):
+        (replicate,) = _replicates(data, COMPILED, {"name": "mlp", "width": 21}, seeds=(1,))
+        with pytest.raises(CannotCompileError, match=r"more than 1 variants .*; set training.compile: false"):
+            for dtype in (torch.float32, torch.float64) * 2:
+                replicate.model.to(dtype)
+                replicate._forward(torch.zeros(2, *data.input_shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("architecture", [{"name": "mlp", "width": 19}, RESNET], ids=str)
+def test_many_replicates_share_what_was_translated(data, translated, architecture):
+    replicates = _replicates(data, COMPILED, architecture, seeds=range(torch._dynamo.config.recompile_limit + 2))
+    for _ in range(2):
+        for replicate in replicates:
+            replicate.train_epoch()
+    assert 0 < len(translated) <= torch._dynamo.config.recompile_limit
+
+
+def test_one_network_in_lanes_is_translated_as_often_as_it_is_trained(data, translated):
+    for turn in range(torch._dynamo.config.recompile_limit + 2):
+        before = len(translated)
+        Lanes(_replicates(data, COMPILED, {"name": "mlp", "width": 20})).train_epoch()
+        assert len(translated) > before or turn > 0
+
+
 def test_a_missing_compiler_is_said_before_the_run_and_in_a_trial(data, monkeypatch):
     from torch._inductor import config
 
