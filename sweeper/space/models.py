@@ -245,10 +245,11 @@ class Training(_Part):
     times), measured on a busy machine, n = 3; `make bench-training` measures them on yours.
     """
 
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     compile: bool = False
     data: Literal["auto", "device", "host"] = "auto"
+    deterministic: bool = False
 
 
 class Evaluation(_Part):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 
-FLOAT32, BFLOAT16 = "float32", "bfloat16"
+FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
 AUTO, DEVICE, HOST = "auto", "device", "host"
 
@@ -35,28 +36,70 @@ class TrainingSettings:
     """The `training` part of a search space.
 
     Attributes:
-        precision: `float32`, or `bfloat16` for matrix products and convolutions of training steps (autocast; weights,
-            losses and optimiser stay float32). bfloat16 has float32's range, so that gradients need no scaling
-            (Kalamkar et al. 2019, arXiv:1905.12322, section 3).
+        precision: `float32` (IEEE 754 throughout), or `bfloat16` for matrix products and convolutions of training steps
+            (autocast; weights, losses and optimiser stay float32). bfloat16 has float32's range, so that gradients need
+            no scaling (Kalamkar et al. 2019, arXiv:1905.12322, section 3). `tf32` rounds the factors of the same
+            products to ten bits of mantissa on a card that has TF32; elsewhere it is float32.
         memory_format: layout of images and convolution weights; `channels_last` is what tensor cores read.
         compile: whether `torch.compile` translates the network's training pass; it takes tens of seconds a network.
         data: `device` keeps the whole data set next to the network, `host` sends each batch there while the one before
             trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
+        deterministic: the same bits in each run on the same card: algorithms that add in a varying order are replaced,
+            or refused where there is no other. A CPU gives the same bits without it.
     """
 
     precision: str = FLOAT32
     memory_format: str = CONTIGUOUS
     compile: bool = False
     data: str = AUTO
+    deterministic: bool = False
 
     @property
     def described(self) -> str:
         """The arithmetic in words, as the trials table has it, e.g. `bfloat16, channels_last, compiled`."""
         layout = [self.memory_format] if self.memory_format != CONTIGUOUS else []
-        return ", ".join([self.precision, *layout, *(["compiled"] if self.compile else [])])
+        flags = {"compiled": self.compile, "deterministic": self.deterministic}
+        return ", ".join([self.precision, *layout, *(name for name, on in flags.items() if on)])
 
 
 PLAIN = TrainingSettings()
+
+
+def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
+    """Set how this process computes on `device` outside of training steps; what another sweep's trial set is undone.
+
+    torch's own choice on a card is TF32 for convolutions and float32 for matrix products. Here neither takes it,
+    unless a training step asks for it.
+    """
+    torch.use_deterministic_algorithms(settings.deterministic)
+    if device == "cpu":
+        return
+    if settings.deterministic:
+        # cuBLAS reads it when the process first uses it; its default workspace lets streams race for buffers.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.deterministic = settings.deterministic
+    torch.backends.cudnn.benchmark = False  # which algorithm wins a race would differ from run to run
+    _allow_tf32(False)
+
+
+@contextmanager
+def training_arithmetic(settings: TrainingSettings, device: torch.device) -> Iterator[None]:
+    """Within this context a card computes products in TF32 where `settings` ask for it, and nowhere else."""
+    if device.type == "cpu":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    _allow_tf32(settings.precision == TF32)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _allow_tf32(allowed: bool) -> None:
+    # These two, not `fp32_precision`: torch's compiler reads them, and torch refuses to have both kinds set.
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def training_forward(
@@ -96,7 +139,7 @@ def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
 
 def acceleration_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -> str | None:
     """Return why a configuration cannot be trained as `settings` say, or `None`; for use before a run."""
-    plain = settings.precision == FLOAT32 and not settings.compile
+    plain = settings.precision != BFLOAT16 and not settings.compile
     loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
     if LOSSES.has_tag(loss, "third_order") and not plain:
         asked = "compile = true" if settings.compile else f"precision = {settings.precision}"

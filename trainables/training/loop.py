@@ -17,7 +17,15 @@ from trainables.losses import build_loss
 from trainables.metrics.binning import calibration_error
 from trainables.metrics.probabilities import log_softmax64
 from trainables.models import build_for
-from trainables.training.acceleration import PLAIN, TrainingSettings, begin_network, laid_out, lay_out, training_forward
+from trainables.training.acceleration import (
+    PLAIN,
+    TrainingSettings,
+    begin_network,
+    laid_out,
+    lay_out,
+    training_arithmetic,
+    training_forward,
+)
 from trainables.training.evaluation import Evaluation, EvaluationSettings, evaluate, predict
 from trainables.training.recipe import (
     build_optimizer,
@@ -89,7 +97,7 @@ class Replicate:
         started = time.perf_counter()
         lr = self.begin_epoch()
         total = torch.zeros((), device=self.device)
-        with self.own_randomness():
+        with self.own_randomness(), training_arithmetic(self.training, self.device):
             for inputs, targets in self.training_batches():
                 value = self._loss_of(inputs, targets)
                 self.optimizer.zero_grad(set_to_none=True)

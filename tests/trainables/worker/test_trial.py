@@ -336,5 +336,7 @@ def test_settings_travel_as_plain_values(tmp_path):
 def test_a_reused_process_is_set_up_again():
     torch.set_num_threads(2)
     torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
     prepare_process(SETTINGS)
+    assert not torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == 1 and torch.get_default_dtype() == torch.float32
