@@ -78,7 +78,6 @@ def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
         # cuBLAS reads it when the process first uses it; its default workspace lets streams race for buffers.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = settings.deterministic
-    torch.backends.cudnn.benchmark = False  # which algorithm wins a race would differ from run to run
     _allow_tf32(False)
 
 
