@@ -23,7 +23,8 @@ test: $(DEVELOPMENT)
 test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-# What only a card can show: four trials sharing it, one of them made to run out of memory; measured shares.
+# What only a card can show: four trials sharing it, one of them made to run out of memory; measured shares; curvature on a
+# share, float32 against TF32, determinism, resumed optimisers, probes and compiled networks.
 check-gpu: $(DEVELOPMENT)
 	@$(BIN)/python -c "import torch, sys; torch.cuda.is_available() or sys.exit('no CUDA device, or the torch of $(VENV) is a build without CUDA: install one that fits the driver (https://pytorch.org/get-started)')"
 	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 1800

@@ -236,8 +236,11 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
     """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
 
     Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured.
-    Raises SweeperError when not even one trial fits and no autoscaler could change that.
+    Raises SweeperError when a trial asks for several cards, as an older sweep that is resumed may, and when not even
+    one trial fits and no autoscaler could change that.
     """
+    if asked.cards_fault is not None:
+        raise SweeperError(asked.cards_fault.rule, f"{asked.cards_fault.remedy}: --set resources.gpu=1")
     if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
         raise SweeperError(
             "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",

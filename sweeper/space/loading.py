@@ -80,6 +80,9 @@ def load_spec(
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
     spec = _checked(document, str(path), registries)
+    cards = spec.resources.cards_fault  # a sweep that was begun so can still be read, and resumed with another setting
+    if cards is not None:
+        raise InvalidSearchSpace([dataclasses.replace(cards, line=document.line_of(cards.path))], str(path))
     if rehearse:
         return rehearsal_of(spec, registries)
     faults = size_faults(spec)

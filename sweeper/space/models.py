@@ -181,6 +181,14 @@ class Resources(_Part):
     cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
     gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
 
+    @property
+    def cards_fault(self) -> Fault | None:
+        """What is wrong with asking for more than one card, or `None`: a trial would reserve all and train on one."""
+        if self.gpu == "auto" or self.gpu <= 1:
+            return None
+        rule = f"gpu = {self.gpu:g} would reserve {self.gpu:g} cards for each trial, which trains on one of them"
+        return Fault("resources.gpu", rule, "set gpu: 1, and the other cards train other trials")
+
 
 class Trajectory(_Part):
     """What is measured after each epoch besides the usual, as further columns of the table `epochs`.
@@ -237,10 +245,11 @@ class Training(_Part):
     times), measured on a busy machine, n = 3; `make bench-training` measures them on yours.
     """
 
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     compile: bool = False
     data: Literal["auto", "device", "host"] = "auto"
+    deterministic: bool = False
 
 
 class Evaluation(_Part):

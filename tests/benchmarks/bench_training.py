@@ -21,6 +21,7 @@ from trainables.training.loop import Replicate
 
 WAYS = {
     "float32": TrainingSettings(),
+    "tf32": TrainingSettings(precision="tf32"),
     "bfloat16": TrainingSettings(precision="bfloat16"),
     "channels_last": TrainingSettings(memory_format="channels_last"),
     "bfloat16+channels_last": TrainingSettings("bfloat16", "channels_last"),

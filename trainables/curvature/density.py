@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.failures import CurvatureUnavailable, unavailable
+from trainables.curvature.failures import CurvatureUnavailable, memory_failures, unavailable
 from trainables.curvature.hessian import HessianOperator, LossFunction
 from trainables.curvature.lanczos import Product, lanczos
 from trainables.curvature.measure import prepare_surface, same_loss
@@ -90,7 +90,7 @@ def spectral_density(
     """
     found: dict[str, list[dict[str, float]]] = {}
     done: list[tuple[LossFunction, str]] = []
-    with second_order(next(model.parameters()).device):
+    with memory_failures("the spectral density"), second_order(next(model.parameters()).device):
         surface = prepare_surface(model, inputs, targets, settings, settings.spectrum_steps)
         for label, loss in losses.items():
             same = next((earlier for other, earlier in done if same_loss(loss, other)), None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 
@@ -13,10 +16,39 @@ class CurvatureUnavailable(RuntimeError):  # noqa: N818 -- a state of a measurem
 
 
 def unavailable(stage: str, error: BaseException) -> CurvatureUnavailable:
-    """Return `error`, raised while doing `stage`, as a `CurvatureUnavailable` of one sentence."""
+    """Return `error`, raised while doing `stage`, as a `CurvatureUnavailable` of one sentence.
+
+    Raises `error` itself where a share of a card was too little: the trial is tried again on twice its share, where a
+    sentence would leave it without the curvature that its neighbours have.
+    """
     words = " ".join(str(error).split("\n\n")[0].split())
-    if isinstance(error, torch.OutOfMemoryError):
+    if ran_out_of_memory(error):
+        if isinstance(error, torch.OutOfMemoryError) and on_a_share():
+            raise error
         return CurvatureUnavailable(f"{stage} ran out of memory: lower evaluation.curvature.samples or batch_size")
     if "not implemented" in words or "double backward" in words:
         return CurvatureUnavailable(f"{stage} needs an operator without a second derivative: {words}")
     return CurvatureUnavailable(f"{stage} failed with {type(error).__name__}: {words}")
+
+
+@contextlib.contextmanager
+def memory_failures(stage: str) -> Iterator[None]:
+    """Within this context running out of memory, wherever it happens, is told like any other reason."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise unavailable(stage, error) from error
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that a device's or the machine's memory was too little."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's own on a CPU
+
+
+def on_a_share() -> bool:
+    """Whether this process may take a part of its card alone, so that there is more to be had."""
+    return torch.cuda.is_available() and torch.cuda.get_per_process_memory_fraction() < 1

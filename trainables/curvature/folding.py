@@ -7,6 +7,7 @@ network loses an elementwise pass over every activation, forward and in all deri
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -46,7 +47,8 @@ def fold_batch_norm(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
     with torch.no_grad():
         before = network(example)
         for convolution, norm in pairs:
-            convolution.__dict__["forward"] = partial(_folded, convolution, norm)
+            # A method that held its own module would be a cycle, which keeps a card's memory until Python looks for it.
+            convolution.__dict__["forward"] = partial(_folded, weakref.ref(convolution), norm)
             norm.__dict__["forward"] = _identity
         after = network(example)
     if before.shape == after.shape and torch.allclose(before, after, rtol=1e-3, atol=1e-4 * float(before.abs().max())):
@@ -56,7 +58,9 @@ def fold_batch_norm(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d
     return []
 
 
-def _folded(convolution: nn.Conv2d, norm: BatchNorm, inputs: Tensor) -> Tensor:
+def _folded(module: weakref.ref[nn.Conv2d], norm: BatchNorm, inputs: Tensor) -> Tensor:
+    convolution = module()
+    assert convolution is not None, "it is being called"
     scale, shift = normalisation_scale(norm)
     bias = shift if convolution.bias is None else shift + convolution.bias * scale
     forward: Callable[..., Tensor] = convolution._conv_forward

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from trainables.curvature.failures import memory_failures
 from trainables.curvature.hessian import HessianOperator, LossFunction
 from trainables.curvature.lanczos import Lanczos, gradient_start, lanczos
 from trainables.curvature.per_sample_trace import per_sample_trace
@@ -53,7 +54,7 @@ def measure_curvature(
     """
     measured: dict[str, dict[str, float]] = {}
     done: list[tuple[LossFunction, str]] = []
-    with second_order(next(model.parameters()).device):
+    with memory_failures("the curvature"), second_order(next(model.parameters()).device):
         surface = prepare_surface(model, inputs, targets, settings, settings.lanczos_steps)
         for label, loss in losses.items():
             same = next((earlier for other, earlier in done if same_loss(loss, other)), None)

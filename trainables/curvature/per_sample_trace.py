@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trainables.curvature.hessian import HessianOperator
-from trainables.curvature.trace import TraceEstimate
+from trainables.curvature.trace import TraceEstimate, random_signs
 
 EXACT_CLASSES = 32  # as many backward passes take as long as about 16 Hessian-vector products, once for all losses
 SKETCHED_CLASSES = 256  # beyond, the blocks H_z,i and their roots cost more than probes
@@ -78,8 +78,7 @@ def _draw(
     total = torch.zeros(len(chunk.targets), _ROUND, dtype=torch.float64, device=chunk.targets.device)
     for sign, root in roots:
         shape = (len(root), root.shape[2], _ROUND)
-        signs = (2 * torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) - 1).to(root)
-        total += sign * operator.surface.squared_norms(chunk, root @ signs)
+        total += sign * operator.surface.squared_norms(chunk, root @ random_signs(shape, root, generator))
     return total
 
 

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import os
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +22,9 @@ from trainables.curvature.gauss_newton import Folded, logit_gram
 _GRAPH_GROWTH = 3.0
 _DOUBLE_DIMENSION = 1_000_000  # beyond it, Lanczos vectors in double precision would be gigabytes
 _LARGEST_CHUNK = 1024  # beyond it larger passes are no faster on a CPU
+_PLANNED_BYTES = 4 * 2**30  # the memory that chunks are cut for, wherever they run: their size decides the last digits
 _CPU_SHARE, _CPU_LIMIT = 0.25, 4 * 2**30  # of what is free: other trials run on the same machine
-_CUDA_SHARE = 0.6
+_CUDA_SHARE = 0.6  # of what is left of the process's share of the card
 
 
 @contextlib.contextmanager
@@ -41,7 +43,12 @@ def second_order(device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     ):
-        yield
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def private_copy(model: nn.Module) -> nn.Module:
@@ -59,28 +66,52 @@ def private_copy(model: nn.Module) -> nn.Module:
     return network
 
 
+_frugal = ContextVar("frugal", default=False)
+
+
+@contextlib.contextmanager
+def no_graphs_kept() -> Iterator[None]:
+    """Within this context a measurement keeps no graph: it takes the least memory and gives the same numbers."""
+    before = _frugal.set(True)
+    try:
+        yield
+    finally:
+        _frugal.reset(before)
+
+
 def graph_budget(device: torch.device) -> int:
-    """Return how many bytes of graphs a measurement may hold on `device`."""
+    """Return how many bytes of graphs a measurement may hold on `device`; on a card, of this process's share of it."""
+    if _frugal.get():
+        return 0
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(_CUDA_SHARE * (free + unused))
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device)
+        left = min(free, int(torch.cuda.get_per_process_memory_fraction(device) * total) - reserved)
+        unused = reserved - torch.cuda.memory_allocated(device)
+        return int(_CUDA_SHARE * (max(0, left) + unused))
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(int(_CPU_SHARE * free), _CPU_LIMIT)
 
 
-def chunk_plan(samples: int, bytes_per_sample: float, budget: int, batch_size: int) -> tuple[int, int]:
-    """Return how many samples pass together, in whole batches, and how many such chunks keep their graph.
+def chunk_size(samples: int, bytes_per_sample: float, beside: int, batch_size: int) -> int:
+    """Return how many samples pass together, in whole batches, at least one.
 
-    All chunks keep theirs where that fits in `budget`; otherwise half of the budget is for kept graphs and the
-    other half for the one that is rebuilt at each product. A chunk is never smaller than one batch.
+    The size decides how sums are rounded, so it follows from the arguments alone, never from the memory that is free:
+    chunks are cut as if 4 GiB were to be had, `beside` bytes of which are taken. Where not all samples fit, a chunk
+    takes half of it.
     """
-    fits = budget / max(bytes_per_sample, 1.0)
-    everything = samples <= fits
-    size = int(min(_LARGEST_CHUNK, samples, fits if everything else fits / 2))
-    size = max(1, size // batch_size) * batch_size
-    chunks = -(-samples // size)
-    return size, chunks if everything else min(chunks, int(fits / 2 / size))
+    fits = max(0, _PLANNED_BYTES - beside) / max(bytes_per_sample, 1.0)
+    size = int(min(_LARGEST_CHUNK, samples, fits if samples <= fits else fits / 2))
+    return max(1, size // batch_size) * batch_size
+
+
+def kept_chunks(samples: int, size: int, bytes_per_sample: float, budget: int) -> int:
+    """Return how many chunks of `size` keep their graph: all that fit in `budget` beside one that is rebuilt.
+
+    A graph that is rebuilt gives the same numbers; it only takes longer.
+    """
+    chunks, fits = -(-samples // size), budget / max(bytes_per_sample, 1.0)
+    return chunks if samples <= fits else min(chunks, max(0, int(fits / size) - 1))
 
 
 @dataclass
@@ -109,7 +140,7 @@ class Surface:
     def __init__(
         self, model: nn.Module, inputs: Tensor, targets: Tensor, *, batch_size: int, basis_rows: int = 0
     ) -> None:
-        """Copy `model`, look at its structure on a few samples, and cut the data into chunks that fit in memory.
+        """Copy `model`, look at its structure on a few samples, and cut the data into chunks.
 
         Memory for `basis_rows` vectors of all parameters is left beside the graphs. Raises CurvatureUnavailable when
         the model cannot be copied or run, or has no trainable parameter.
@@ -129,8 +160,9 @@ class Surface:
         self.dimension = sum(p.numel() for p in self.parameters)
         self.basis_type = torch.float64 if self.dimension <= _DOUBLE_DIMENSION else self.parameters[0].dtype
         reserved = basis_rows * self.dimension * self.basis_type.itemsize
+        size = chunk_size(self.samples, per_sample, reserved, batch_size)
         budget = max(0, graph_budget(self.device) - reserved)
-        size, kept = chunk_plan(self.samples, per_sample, budget, batch_size)
+        kept = kept_chunks(self.samples, size, per_sample, budget)
         pairs = zip(inputs.split(size), targets.split(size), strict=True)
         self._grams: dict[int, Tensor] = {}
         self.chunks = [Chunk(x, y, index < kept) for index, (x, y) in enumerate(pairs)]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.curvature.hessian import hessian_vector_product
+from trainables.curvature.trace import generator_on, random_signs
 from trainables.losses.base import LOSSES, Loss, State, build_loss
 from trainables.losses.composed_normalisation import ComposedNormalisation
 from trainables.losses.numerics import Number, as_type, is_zero
@@ -23,7 +24,8 @@ class HessianTrace(Loss):
     """base + τ·Tr(H), with H the Hessian of the mini-batch base loss in all trainable parameters (curvature Eq. 33).
 
     Tr(H) is estimated without bias by M Rademacher probes, (1/M) Σ_m v_mᵀ H v_m (Hutchinson), and differentiated
-    again. Probes come from a generator of their own, so they change no other random number.
+    again. Probes come from a generator of their own, so they change no other random number. On a card they are drawn
+    there, from seeds of that generator: a seed means the same on every card of a kind, but not what it does on a CPU.
 
     Raises:
         ValueError: the base loss couples samples or takes the model itself.
@@ -58,7 +60,7 @@ class HessianTrace(Loss):
         gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
         trace = torch.zeros_like(value)
         for _ in range(self.probes):
-            probe = [self._signs(p) for p in parameters]
+            probe = self._signs(parameters)
             trace = trace + inner(hessian_vector_product(gradients, parameters, probe, training=True), probe)
         return value + as_type(self.weight, value) * trace / self.probes
 
@@ -91,7 +93,8 @@ class HessianTrace(Loss):
 
     def draw(self, parameters: Tree) -> list[Tree]:
         """Return M probes of ±1 shaped like `parameters`, the next ones of the generator."""
-        return [{name: self._signs(p) for name, p in parameters.items()} for _ in range(self.probes)]
+        names, held = list(parameters), list(parameters.values())
+        return [dict(zip(names, self._signs(held), strict=True)) for _ in range(self.probes)]
 
     def reseed(self, seed: int) -> None:
         """Reset the probes' generator to `seed`."""
@@ -119,10 +122,10 @@ class HessianTrace(Loss):
         self.generator.set_state(torch.as_tensor(state["generator"]).cpu())
         self.base.load_state_dict({k.removeprefix("base."): v for k, v in state.items() if k != "generator"})
 
-    def _signs(self, like: Tensor) -> Tensor:
-        """Return ±1 in the shape of `like`; drawn on the CPU, so that a seed means the same on every device."""
-        bits = torch.randint(0, 2, like.shape, generator=self.generator)
-        return (2 * bits - 1).to(like)
+    def _signs(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return ±1 in the shape of each parameter, drawn where they are: a card must not wait for a core."""
+        generator = generator_on(parameters[0].device, self.generator)
+        return [random_signs(p.shape, p, generator) for p in parameters]
 
 
 def inner(left: Iterable[Tensor | None], right: Iterable[Tensor]) -> Tensor:

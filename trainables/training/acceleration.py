@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 
-FLOAT32, BFLOAT16 = "float32", "bfloat16"
+FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels_last"
 AUTO, DEVICE, HOST = "auto", "device", "host"
 
@@ -35,28 +36,69 @@ class TrainingSettings:
     """The `training` part of a search space.
 
     Attributes:
-        precision: `float32`, or `bfloat16` for matrix products and convolutions of training steps (autocast; weights,
-            losses and optimiser stay float32). bfloat16 has float32's range, so that gradients need no scaling
-            (Kalamkar et al. 2019, arXiv:1905.12322, section 3).
+        precision: `float32` (IEEE 754 throughout), or `bfloat16` for matrix products and convolutions of training steps
+            (autocast; weights, losses and optimiser stay float32). bfloat16 has float32's range, so that gradients need
+            no scaling (Kalamkar et al. 2019, arXiv:1905.12322, section 3). `tf32` rounds the factors of the same
+            products to ten bits of mantissa on a card that has TF32; elsewhere it is float32.
         memory_format: layout of images and convolution weights; `channels_last` is what tensor cores read.
         compile: whether `torch.compile` translates the network's training pass; it takes tens of seconds a network.
         data: `device` keeps the whole data set next to the network, `host` sends each batch there while the one before
             trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
+        deterministic: the same bits in each run on the same card: algorithms that add in a varying order are replaced,
+            or refused where there is no other. A CPU gives the same bits without it.
     """
 
     precision: str = FLOAT32
     memory_format: str = CONTIGUOUS
     compile: bool = False
     data: str = AUTO
+    deterministic: bool = False
 
     @property
     def described(self) -> str:
         """The arithmetic in words, as the trials table has it, e.g. `bfloat16, channels_last, compiled`."""
         layout = [self.memory_format] if self.memory_format != CONTIGUOUS else []
-        return ", ".join([self.precision, *layout, *(["compiled"] if self.compile else [])])
+        flags = {"compiled": self.compile, "deterministic": self.deterministic}
+        return ", ".join([self.precision, *layout, *(name for name, on in flags.items() if on)])
 
 
 PLAIN = TrainingSettings()
+
+
+def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
+    """Set how this process computes on `device` outside of training steps; what another sweep's trial set is undone.
+
+    torch's own choice on a card is TF32 for convolutions and float32 for matrix products. Here neither takes it,
+    unless a training step asks for it.
+    """
+    torch.use_deterministic_algorithms(settings.deterministic)
+    if device == "cpu":
+        return
+    if settings.deterministic:
+        # cuBLAS reads it when the process first uses it; its default workspace lets streams race for buffers.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.deterministic = settings.deterministic
+    _allow_tf32(False)
+
+
+@contextmanager
+def training_arithmetic(settings: TrainingSettings, device: torch.device) -> Iterator[None]:
+    """Within this context a card computes products in TF32 where `settings` ask for it, and nowhere else."""
+    if device.type == "cpu":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    _allow_tf32(settings.precision == TF32)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _allow_tf32(allowed: bool) -> None:
+    # These two, not `fp32_precision`: torch's compiler reads them, and torch refuses to have both kinds set.
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def training_forward(
@@ -70,7 +112,11 @@ def training_forward(
         device: where.
     """
     if settings.compile:
-        forward = partial(_compiled, torch.compile(forward))
+        from torch._dynamo import config
+
+        # Past its limit of variants the compiler would run plain Python, and say so in a log alone.
+        config.fail_on_recompile_limit_hit = True
+        forward = _Compiled(torch.compile(forward))
     if settings.precision == BFLOAT16:
         forward = partial(_rounded, forward, device.type)
     return forward
@@ -92,7 +138,7 @@ def lay_out(model: nn.Module, settings: TrainingSettings) -> nn.Module:
 
 def acceleration_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -> str | None:
     """Return why a configuration cannot be trained as `settings` say, or `None`; for use before a run."""
-    plain = settings.precision == FLOAT32 and not settings.compile
+    plain = settings.precision != BFLOAT16 and not settings.compile
     loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
     if LOSSES.has_tag(loss, "third_order") and not plain:
         asked = "compile = true" if settings.compile else f"precision = {settings.precision}"
@@ -137,14 +183,52 @@ def _rounded(forward: Callable[..., Tensor], device: str, *inputs: Any) -> Tenso
     return logits.float()
 
 
-def _compiled(forward: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    from torch._dynamo.exc import TorchDynamoException
+class _Compiled:
+    """A translated pass that never falls back to plain Python unnoticed."""
 
-    try:
-        return forward(*inputs)
-    except TorchDynamoException as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise CannotCompileError(
-            f"torch.compile could not translate the network ({type(error).__name__}: {reason}); set training.compile: "
-            "false, or make sure that each node has a C++ compiler (g++)"
-        ) from error
+    def __init__(self, forward: Callable[..., Tensor]) -> None:
+        self._forward = forward
+        self._renewed = False
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """Run `forward`; raise CannotCompileError where it cannot be translated, or not once and for all."""
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
+        try:
+            return self._forward(*inputs)
+        except FailOnRecompileLimitHit as error:
+            # Others of this process may have used up the limit; this pass alone may not.
+            if self._renewed:
+                raise CannotCompileError(_too_many_variants()) from error
+            self._renewed = True
+        except TorchDynamoException as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise CannotCompileError(
+                f"torch.compile could not translate the network ({type(error).__name__}: {reason}); set "
+                "training.compile: false, or make sure that each node has a C++ compiler (g++)"
+            ) from error
+        torch._dynamo.reset()
+        return self(*inputs)
+
+
+def _too_many_variants() -> str:
+    limit = torch._dynamo.config.recompile_limit
+    return (
+        f"torch.compile needs more than {limit} variants of the network, whose computation follows its data, and would "
+        "run the rest as plain Python; set training.compile: false"
+    )
+
+
+_translated: list[str] = []  # the network that this process has translated last
+
+
+def begin_network(described: object) -> None:
+    """Forget what was translated for another network than the one `described`, before the next is built.
+
+    Variants count by code, which networks of other sizes share, and a size that was seen to change is translated
+    less sharply: without this, what a network computes would depend on those that the process trained before it.
+    """
+    name = repr(described)
+    if _translated != [name]:
+        torch._dynamo.reset()
+        _translated[:] = [name]

@@ -17,7 +17,15 @@ from trainables.losses import build_loss
 from trainables.metrics.binning import calibration_error
 from trainables.metrics.probabilities import log_softmax64
 from trainables.models import build_for
-from trainables.training.acceleration import PLAIN, TrainingSettings, laid_out, lay_out, training_forward
+from trainables.training.acceleration import (
+    PLAIN,
+    TrainingSettings,
+    begin_network,
+    laid_out,
+    lay_out,
+    training_arithmetic,
+    training_forward,
+)
 from trainables.training.evaluation import Evaluation, EvaluationSettings, evaluate, predict
 from trainables.training.recipe import (
     build_optimizer,
@@ -76,6 +84,10 @@ class Replicate:
         if hasattr(self.loss, "reseed"):
             self.loss.reseed(seed)
         self.optimizer = build_optimizer(self.model, self.recipe)
+        if training.compile:
+            begin_network(
+                (configuration["architecture"], self.recipe["batch_size"], dataset.input_shape, dataset.classes)
+            )
         self._forward = training_forward(self.model, training, self.device)
         self._kept: dict[str, Tensor] | None = None
         self._kept_value: float | None = None
@@ -85,7 +97,7 @@ class Replicate:
         started = time.perf_counter()
         lr = self.begin_epoch()
         total = torch.zeros((), device=self.device)
-        with self.own_randomness():
+        with self.own_randomness(), training_arithmetic(self.training, self.device):
             for inputs, targets in self.training_batches():
                 value = self._loss_of(inputs, targets)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -146,14 +158,16 @@ class Replicate:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`'s result: what follows is what would have followed then."""
+        """Continue from `state_dict()`'s result on any device: what follows is what would have followed then."""
         self.epoch = state["epoch"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.loss.load_state_dict(state["loss"])
+        self.loss.load_state_dict(_placed(state["loss"], self.device))
         self._order.set_state(state["order"].cpu())
         self._global_state = {key: value.cpu() for key, value in state["random"].items()}
-        self._kept, self._kept_value = state["kept"], state["kept_value"]
+        kept = state["kept"]
+        self._kept = None if kept is None else _placed(kept, self.device)
+        self._kept_value = state["kept_value"]
 
     def _keep_if_best(self, metrics: Mapping[str, float]) -> None:
         """Keep these weights for the last evaluation when the recipe's checkpoint rule prefers them."""
@@ -204,6 +218,10 @@ def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float
 
 def _copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _placed(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
 
 
 def _seeded_global_state(seed: int) -> dict[str, Tensor]:

@@ -42,9 +42,11 @@ def write_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path
     return path
 
 
-def load_newest_checkpoint(folder: Path, map_location: str = "cpu") -> dict[str, Any] | None:
+def load_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
     """Return the newest checkpoint that is sound, or `None`. A damaged one is quarantined as `.damaged`.
 
+    Tensors are loaded on the CPU, and whoever takes them up places them: an optimiser keeps its count of steps there,
+    where reading it does not wait for a card.
     Nothing but tensors and plain values is ever loaded (`weights_only=True`). Running out of memory is no damage:
     it is raised, and the checkpoint stays.
     """
@@ -52,7 +54,7 @@ def load_newest_checkpoint(folder: Path, map_location: str = "cpu") -> dict[str,
         path = checkpoint_file(folder, epoch)
         try:
             _check(path)
-            state = torch.load(path, map_location=map_location, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception:

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 import torch
 
+from trainables.curvature.surface import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
@@ -58,7 +59,8 @@ class CardProbe:
 def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> TrialReport:
     """Train a few steps, evaluate all of the validation and test data as a sweep does, keep nothing; return the report.
 
-    On a GPU torch's allocator holds on to the most that was needed at once.
+    On a GPU torch's allocator holds on to the most that was needed at once. Curvature would keep graphs in whatever
+    memory there is, here a whole GPU; what counts is what it cannot do without.
     """
     batch_size = assignment.values["optimizer"]["batch_size"]
     train = dataset.train
@@ -73,4 +75,5 @@ def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) 
         timeout_seconds=None,
         report_seconds=math.inf,
     )
-    return Trial(assignment, short, replace(dataset, train=few)).advance()
+    with no_graphs_kept():
+        return Trial(assignment, short, replace(dataset, train=few)).advance()

@@ -193,7 +193,7 @@ class Trial:
 
     def _restore(self) -> None:
         self._files.fetch_checkpoints()
-        state = load_newest_checkpoint(self._folder, map_location=self.settings.device) if self._folder else None
+        state = load_newest_checkpoint(self._folder) if self._folder else None
         if state is None or state["seeds"] != list(self.assignment.seeds):
             return
         for number, saved in zip(self.assignment.numbers, state["replicates"], strict=True):

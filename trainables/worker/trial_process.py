@@ -1,10 +1,11 @@
-"""Setup of a process before training: threads, the user's own code, and how much of a GPU it may take."""
+"""Setup of a process before training: threads, the user's own code, arithmetic, and how much of a GPU it may take."""
 
 from __future__ import annotations
 
 import torch
 
 from trainables.extensions.code import take_up
+from trainables.training.acceleration import prepare_arithmetic
 from trainables.worker.trial_settings import TrialSettings
 
 CONTEXT_BYTES = 512 * 2**20
@@ -22,6 +23,7 @@ def prepare_process(settings: TrialSettings) -> None:
         take_up(settings.extensions)
     torch.set_num_threads(settings.threads)
     torch.set_default_dtype(torch.float32)
+    prepare_arithmetic(settings.training, settings.device)
     if settings.device == "cuda":
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory

@@ -321,6 +321,22 @@ def test_overrides_are_checked_like_the_file(tmp_path):
         load_spec(file, ["space.loss.gama=1"], REGISTRIES)
 
 
+def test_several_cards_a_trial_are_refused_but_a_sweep_begun_so_can_be_read(tmp_path):
+    file = tmp_path / "space.yaml"
+    file.write_text(yaml.safe_dump(_with(resources={"gpu": 1})))
+    assert load_spec(file, registries=REGISTRIES).resources.gpu == 1
+    for rehearse in (False, True):
+        with pytest.raises(InvalidSearchSpace) as caught:
+            load_spec(file, ["resources.gpu=8"], REGISTRIES, rehearse=rehearse)
+        (fault,) = caught.value.faults
+        assert (fault.path, fault.rule) == (
+            "resources.gpu",
+            "gpu = 8 would reserve 8 cards for each trial, which trains on one of them",
+        )
+        assert "set gpu: 1" in fault.remedy
+    assert build_spec(_with(resources={"gpu": 8}), REGISTRIES).resources.gpu == 8
+
+
 def test_a_missing_file_is_a_fault():
     with pytest.raises(InvalidSearchSpace, match=r"cannot read 'nowhere\.yaml'"):
         load_spec("nowhere.yaml", registries=REGISTRIES)

@@ -114,11 +114,13 @@ def test_large_networks_keep_single_precision_vectors(reference, monkeypatch):
 
 
 @pytest.mark.parametrize("budget", [10**12, 30_000, 1])
+@pytest.mark.parametrize("planned", [10**12, 30_000, 1])
 @pytest.mark.parametrize("batch_size", [3, 7, 64])
-def test_is_a_mean_over_samples_whatever_the_batches(reference, monkeypatch, budget, batch_size):
+def test_is_a_mean_over_samples_whatever_the_batches(reference, monkeypatch, budget, planned, batch_size):
     model, (inputs, targets) = reference.build("conv"), reference.batch(23)
     expected = measure(model, inputs, targets, cross_entropy)
     monkeypatch.setattr(surface_module, "graph_budget", lambda device: budget)
+    monkeypatch.setattr(surface_module, "_PLANNED_BYTES", planned)
     found = measure(model, inputs, targets, cross_entropy, CurvatureSettings(
         lanczos_steps=80, residual_tolerance=1e-5, batch_size=batch_size))  # fmt: skip
     for field in ("lambda_max", "lambda_min", "trace", "gradient_norm"):
@@ -128,6 +130,7 @@ def test_is_a_mean_over_samples_whatever_the_batches(reference, monkeypatch, bud
 @pytest.mark.parametrize("budget", [10**12, 1])
 def test_takes_a_coupled_loss_over_a_fixed_partition(reference, monkeypatch, budget):
     monkeypatch.setattr(surface_module, "graph_budget", lambda device: budget)
+    monkeypatch.setattr(surface_module, "_PLANNED_BYTES", budget)
     model, (inputs, targets) = reference.build("mlp"), reference.batch(20)
     parts = [slice(0, 8), slice(8, 16), slice(16, 20)]
     with torch.no_grad():

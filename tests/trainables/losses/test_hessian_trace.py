@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from trainables.curvature.trace import generator_on, random_signs
 from trainables.losses import build_loss
 from trainables.losses.hessian_trace import HessianTrace
 
@@ -178,3 +179,35 @@ def test_batch_norm_and_untrainable_models():
         parameter.requires_grad_(False)
     with pytest.raises(ValueError, match="trainable parameters"):
         loss(network, inputs, targets)
+
+
+def test_probes_are_drawn_as_bytes_and_are_the_signs_of_earlier_releases():
+    network = small_network()
+    loss = build_loss("hessian_trace", seed=7, probes=2)
+    reference = torch.Generator().manual_seed(7)
+    for probe in loss.draw(dict(network.named_parameters())):
+        for name, parameter in network.named_parameters():
+            bits = torch.randint(0, 2, parameter.shape, generator=reference)
+            assert torch.equal(probe[name], (2 * bits - 1).to(parameter))
+    assert torch.equal(loss.state_dict()["generator"], reference.get_state())
+
+
+def test_on_a_card_probes_are_drawn_there_from_the_state_that_checkpoints_keep(monkeypatch):
+    made = []
+
+    def generator(device="cpu"):
+        made.append(torch.device(device).type)
+        return Generator()
+
+    Generator = torch.Generator
+    source = Generator().manual_seed(3)
+    monkeypatch.setattr(torch, "Generator", generator)
+    state = source.get_state()
+    first, second = (generator_on(torch.device("cuda"), source) for _ in range(2))
+    assert made == ["cuda", "cuda"]
+    drawn = [random_signs((1000,), torch.zeros(1), each) for each in (first, second)]
+    assert not torch.equal(*drawn) and all(abs(float(signs.mean())) < 0.2 for signs in drawn)
+    source.set_state(state)
+    again = [random_signs((1000,), torch.zeros(1), generator_on(torch.device("cuda"), source)) for _ in range(2)]
+    assert all(map(torch.equal, drawn, again))
+    assert generator_on(torch.device("cpu"), source) is source

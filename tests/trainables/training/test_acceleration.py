@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.trainables.training.lanes.comparison import configuration, digits, timeless
+from trainables.curvature.surface import second_order
 from trainables.training.acceleration import (
     PLAIN,
     CannotCompileError,
@@ -17,6 +19,8 @@ from trainables.training.acceleration import (
     compiler_fault,
     data_place,
     laid_out,
+    prepare_arithmetic,
+    training_arithmetic,
 )
 from trainables.training.evaluation import EvaluationSettings, predict
 from trainables.training.lanes import Lanes
@@ -28,6 +32,7 @@ from trainables.worker.trial_settings import Assignment, TrialSettings
 
 BFLOAT16 = TrainingSettings(precision="bfloat16")
 CHANNELS_LAST = TrainingSettings(memory_format="channels_last")
+TF32 = TrainingSettings(precision="tf32")
 COMPILED = TrainingSettings(compile=True)
 RESNET = {"name": "resnet8", "width": 0.25}
 SETTINGS = TrialSettings(
@@ -134,6 +139,52 @@ def test_a_compiled_network_trains_as_the_plain_one_alone_and_in_lanes(data):
     assert alone == pytest.approx(exact, rel=1e-4) and lanes == pytest.approx(exact, rel=1e-4)
 
 
+@pytest.fixture
+def translated(monkeypatch):
+    """The graphs that are translated; each runs as it is, so that no compiler is needed."""
+    graphs, compile = [], torch.compile
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda forward: compile(forward, backend=backend))
+    return graphs
+
+
+def test_a_process_that_trains_many_networks_translates_each(data, translated):
+    for width in range(4, 4 + torch._dynamo.config.recompile_limit + 2):
+        before = len(translated)
+        for replicate in _replicates(data, COMPILED, {"name": "mlp", "width": width}):
+            replicate.train_epoch()
+        assert len(translated) > before, f"width {width} ran as plain Python"
+
+
+def test_one_network_with_too_many_variants_fails_in_a_sentence(data, translated):
+    with torch._dynamo.config.patch(recompile_limit=1):
+        (replicate,) = _replicates(data, COMPILED, {"name": "mlp", "width": 21}, seeds=(1,))
+        with pytest.raises(CannotCompileError, match=r"more than 1 variants .*; set training.compile: false"):
+            for dtype in (torch.float32, torch.float64) * 2:
+                replicate.model.to(dtype)
+                replicate._forward(torch.zeros(2, *data.input_shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("architecture", [{"name": "mlp", "width": 19}, RESNET], ids=str)
+def test_many_replicates_share_what_was_translated(data, translated, architecture):
+    replicates = _replicates(data, COMPILED, architecture, seeds=range(torch._dynamo.config.recompile_limit + 2))
+    for _ in range(2):
+        for replicate in replicates:
+            replicate.train_epoch()
+    assert 0 < len(translated) <= torch._dynamo.config.recompile_limit
+
+
+def test_one_network_in_lanes_is_translated_as_often_as_it_is_trained(data, translated):
+    for turn in range(torch._dynamo.config.recompile_limit + 2):
+        before = len(translated)
+        Lanes(_replicates(data, COMPILED, {"name": "mlp", "width": 20})).train_epoch()
+        assert len(translated) > before or turn > 0
+
+
 def test_a_missing_compiler_is_said_before_the_run_and_in_a_trial(data, monkeypatch):
     from torch._inductor import config
 
@@ -152,6 +203,7 @@ def test_what_cannot_be_combined_is_refused_in_a_sentence(data):
     trace = configuration({"name": "hessian_trace", "weight": 0.01})
     assert "precision = bfloat16 cannot train hessian_trace" in acceleration_fault(trace, BFLOAT16)
     assert "compile = true cannot train hessian_trace" in acceleration_fault(trace, COMPILED)
+    assert acceleration_fault(trace, TF32) is None
     assert acceleration_fault(trace, CHANNELS_LAST) is None and acceleration_fault(configuration(), BFLOAT16) is None
     assert "cannot train tree_lstm" in acceleration_fault(configuration(architecture="tree_lstm"), COMPILED)
     assert "layout cannot be channels_last" in packing_fault(
@@ -169,8 +221,59 @@ def test_auto_falls_back_where_lanes_cannot_have_the_layout(data):
     assert taken == SEQUENTIAL
 
 
+def _switches():
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+@pytest.fixture
+def as_before():
+    matmul, convolutions = _switches()
+    deterministic = torch.backends.cudnn.deterministic
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolutions
+    torch.backends.cudnn.deterministic = deterministic
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("left", [True, False])
+def test_only_a_step_that_asks_for_tf32_has_it_in_products_and_convolutions_alike(left):
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = left
+    card = torch.device("cuda")
+    for settings, within in ((PLAIN, (False, False)), (TF32, (True, True)), (BFLOAT16, (False, False))):
+        with training_arithmetic(settings, card):
+            assert _switches() == within
+            with second_order(torch.device("cpu")):
+                assert _switches() == (False, False), "second derivatives are in float32 whatever surrounds them"
+            assert _switches() == within
+        assert _switches() == (left, left)
+    prepare_arithmetic(TF32, "cuda")
+    assert _switches() == (False, False), "what is measured is measured in float32"
+
+
+@pytest.mark.usefixtures("as_before")
+def test_determinism_is_asked_of_torch_and_taken_back_in_a_reused_process(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for settings in (replace(PLAIN, deterministic=True), PLAIN):
+        prepare_arithmetic(settings, "cuda")
+        assert torch.are_deterministic_algorithms_enabled() is settings.deterministic
+        assert torch.backends.cudnn.deterministic is settings.deterministic
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_on_a_cpu_tf32_is_float32_and_deterministic_changes_no_bit(data):
+    rows = []
+    for training in (PLAIN, TF32, replace(PLAIN, deterministic=True)):
+        prepare_arithmetic(training, "cpu")
+        rows.append([timeless([r.train_epoch()]) for r in _replicates(data, training, RESNET)])
+        rows.append([timeless(Lanes(_replicates(data, training)).train_epoch())])
+    prepare_arithmetic(PLAIN, "cpu")
+    assert rows[0:2] == rows[2:4] == rows[4:6]
+
+
 def test_the_arithmetic_is_said_in_words():
     assert PLAIN.described == "float32"
+    assert replace(TF32, deterministic=True).described == "tf32, deterministic"
     assert TrainingSettings("bfloat16", "channels_last", True).described == "bfloat16, channels_last, compiled"
 
 

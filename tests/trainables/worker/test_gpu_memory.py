@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from tests.trainables.small_data import small_digits
+from trainables.curvature import surface
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker import gpu_memory
 from trainables.worker.gpu_memory import STEPS, rehearse
@@ -42,3 +43,26 @@ def test_a_rehearsal_takes_a_few_steps_and_a_whole_evaluation_and_leaves_nothing
     assert len(report.epochs) == len(seeds)
     assert sizes == [(STEPS * 16, len(dataset.val), len(dataset.test))]
     assert not any(tmp_path.iterdir())
+
+
+def test_a_rehearsal_s_curvature_keeps_no_graph_and_has_the_numbers_of_a_sweep(monkeypatch):
+    kept, count = [], surface.kept_chunks
+
+    def noted(*arguments):
+        kept.append(count(*arguments))
+        return kept[-1]
+
+    monkeypatch.setattr(surface, "kept_chunks", noted)
+    measured = EvaluationSettings.from_mapping({"posthoc": [], "bootstrap": 0, "curvature": {"lanczos_steps": 2}})
+    settings = dataclasses.replace(SETTINGS, evaluation=measured)
+    dataset, assignment = small_digits(), Assignment(0, "c00000", VALUES, [1])
+    rehearsed = rehearse(assignment, settings, dataset)
+    assert kept and set(kept) == {0}
+    kept.clear()
+    few = dataclasses.replace(dataset.train, inputs=dataset.train.inputs[:48], targets=dataset.train.targets[:48])
+    own = dataclasses.replace(settings, max_epochs=1, rungs=(1,), timeout_seconds=None)
+    trained = Trial(assignment, own, dataclasses.replace(dataset, train=few)).advance()
+    assert min(kept) > 0
+    names = ("hessian_cross_entropy_lambda_max", "hessian_cross_entropy_trace")
+    rows = [[[row.get(name) for name in names] for row in report.evaluations] for report in (rehearsed, trained)]
+    assert rows[0] == rows[1] and rows[0][0][0] is not None

@@ -219,6 +219,22 @@ def test_a_checkpoint_of_other_seeds_is_not_continued(tmp_path, dataset):
         assert Trial(_assignment(seeds=seeds), settings, dataset).epoch == 0
 
 
+def test_a_state_is_loaded_on_the_cpu_so_that_an_optimiser_counts_its_steps_there(tmp_path, dataset, monkeypatch):
+    asked, load = [], torch.load
+
+    def noted(path, **options):
+        asked.append(options["map_location"])
+        return load(path, **{**options, "map_location": "cpu"})
+
+    monkeypatch.setattr(torch, "load", noted)
+    settings = replace(SETTINGS, checkpoints=tmp_path)
+    Trial(_assignment(), settings, dataset).advance()
+    trial = Trial(_assignment(), settings, dataset)
+    trial.settings = replace(settings, device="cuda")  # as on a card, which this test does not need
+    trial._restore()
+    assert asked and set(asked) == {"cpu"}
+
+
 def test_a_checkpoint_holds_tensors_and_plain_values(tmp_path, dataset):
     Trial(_assignment(), replace(SETTINGS, checkpoints=tmp_path), dataset).advance()
     state = load_newest_checkpoint(tmp_path / "c00007")
@@ -320,5 +336,7 @@ def test_settings_travel_as_plain_values(tmp_path):
 def test_a_reused_process_is_set_up_again():
     torch.set_num_threads(2)
     torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
     prepare_process(SETTINGS)
+    assert not torch.are_deterministic_algorithms_enabled()
     assert torch.get_num_threads() == 1 and torch.get_default_dtype() == torch.float32

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.losses.composed_normalisation import ComposedNormalisation
-from trainables.training.acceleration import CannotCompileError, training_forward
+from trainables.training.acceleration import CannotCompileError, training_arithmetic, training_forward
 from trainables.training.lanes.forward import lane_forward
 from trainables.training.lanes.functions import needs_lane_functions
 from trainables.training.lanes.losses import LaneLosses
@@ -80,7 +80,8 @@ class Lanes:
         for own in zip(*(r.training_batches() for r in self._replicates), strict=True):
             inputs = torch.stack([pair[0] for pair in own])
             targets = torch.stack([pair[1] for pair in own])
-            total += self._step(inputs, targets) * targets.shape[1]
+            with training_arithmetic(first.training, first.device):
+                total += self._step(inputs, targets) * targets.shape[1]
         logits = self.predict(dataset.val)
         losses = (total / len(dataset.train)).tolist()
         rows = [

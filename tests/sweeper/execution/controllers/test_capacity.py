@@ -70,6 +70,11 @@ def test_a_trial_does_not_span_nodes() -> None:
         share_out(Resources(cpu=2, gpu=0), two)
 
 
+def test_an_older_sweep_that_asks_for_several_cards_a_trial_is_not_continued_so() -> None:
+    with pytest.raises(SweeperError, match=r"gpu = 2 would reserve 2 cards[\s\S]*--set resources.gpu=1"):
+        share_out(Resources(gpu=2), ClusterView(({"CPU": 8.0, "GPU": 8.0},)))
+
+
 def test_a_growing_cluster_may_have_room_for_none() -> None:
     assert share_out(Resources(gpu=0.5), ClusterView((HEAD,), autoscales=True)) == ({"cpu": 1.0, "gpu": 0.5}, 0)
 
