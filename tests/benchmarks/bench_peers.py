@@ -47,6 +47,8 @@ from tests.benchmarks.peers.plan import WORKERS, Kept, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = "quickstart"
+ONE_POOL = "{name: asha, max_epochs: 27, grace_epochs: 3, reduction_factor: 3}"
+"""All trials compete, as in the other tools; the file's own scheduler compares within strata."""
 LIMIT = 3600.0
 """Seconds after which a contender is given up."""
 CONFIGURING = ("RAY_", "TUNE_", "SWEEPER_", "MLFLOW_", "SYNETUNE_")
@@ -217,7 +219,7 @@ def make_environment(contender: Contender, environments: Path) -> None:
 
 def plan_of(samples: int) -> Plan:
     """Draw the configurations."""
-    settings = [f"samples={samples}", "replicates=1", "evaluation.curvature=false"]
+    settings = [f"samples={samples}", "replicates=1", "evaluation.curvature=false", f"scheduler={ONE_POOL}"]
     spec = load_spec(SPACE, settings)
     chosen = [
         {"values": values, "seed": spec.replicate_seeds.of(index)[0]}

@@ -22,7 +22,8 @@ from pathlib import Path
 from sweeper.storage.manifest import hardware
 
 ROOT = Path(__file__).resolve().parents[2]
-LIGHT = ("--set", "replicates=1", "--set", "evaluation.curvature=false")
+ONE_POOL = "scheduler={name: asha, max_epochs: 27, grace_epochs: 3, reduction_factor: 3}"
+LIGHT = ("--set", "replicates=1", "--set", "evaluation.curvature=false", "--set", ONE_POOL)
 LINE = re.compile(r"^ (?P<phase>\S.*?)\s+(?P<took>[\d.]+)\s+(?P<at>[\d.]+)\s*$")
 PHASES = ("first report", "last report")
 
