@@ -28,6 +28,7 @@ from sweeper.space.notify import Target
 from sweeper.storage.sweeps import Sweep
 from sweeper.text.durations import duration
 from sweeper.text.redaction import redact
+from trainables.worker.object_store import is_store_address
 
 END, FAILURE, BUDGET = "end", "failure", "budget"
 
@@ -66,6 +67,7 @@ class Notifier:
             clock: seconds.
         """
         self._sweep, self._state, self._address, self._clock = sweep, state, address, clock
+        self._named = address if is_store_address(address) else sweep.paths.in_commands
         self._mail = [_Courier(target, send) for target in targets]
         self._began = clock()
         self._failed: dict[int, dict[str, str]] = {}
@@ -109,7 +111,7 @@ class Notifier:
         self._ended = True
         text = f"{self._sweep.name} {outcome} after {duration(self._clock() - self._began)}: {self._sentence()}"
         left = bool(self._state.unfinished())
-        more = {"resume": f"sweeper resume {self._address}"} if left else {}
+        more = {"resume": f"sweeper resume {self._named}"} if left else {}
         self._tell((END,), text, outcome=outcome, reason=reason, **more)
 
     def wait(self, seconds: float = CLOSING_SECONDS) -> list[str]:
