@@ -278,7 +278,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,
         "hang_seconds": spec.hang_timeout,
-        "extensions": kept_archive(paths, read_manifest(paths.manifest)),
+        "extensions": kept_archive(paths, spec, read_manifest(paths.manifest)),
     }
 
 

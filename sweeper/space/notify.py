@@ -81,8 +81,8 @@ def notification_faults(entries: object, place: str = "notify") -> list[Fault]:
 
 
 def asked_by_file(notifications: Sequence[Notification], settings: Sequence[str]) -> list[Notification]:
-    """Return the notifications that a file asks for; none where `settings`, `key=value`, replaced the list."""
-    typed = any(setting.partition("=")[0].strip().partition("[")[0] == "notify" for setting in settings)
+    """Return the notifications that a file asks for; none where `settings`, `key=value`, replaced the whole list."""
+    typed = any(setting.partition("=")[0].strip() == "notify" for setting in settings)
     return [] if typed else [*notifications]
 
 

@@ -70,13 +70,15 @@ def keep(own: ExtensionCode | None, paths: SweepPaths) -> None:
         allow(CODE, _identified(own.archive, own.components))
 
 
-def kept_archive(paths: SweepPaths, manifest: Mapping[str, Any]) -> bytes | None:
-    """Return the code of a sweep's own components as its folder has it; `None` where its manifest names none.
+def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]) -> bytes | None:
+    """Return the code of a sweep's own components as its folder has it; `None` where space or manifest name none.
+
+    Only code that the space names is asked about (`take_up_kept`), so nothing else may reach a process.
 
     Raises SweeperError when the copy is not the code that the manifest names.
     """
     facts = manifest.get(MANIFEST_KEY)
-    if not facts or not paths.extensions.is_file():
+    if not facts or not paths.extensions.is_file() or next(own_names(spec), None) is None:
         return None
     archive = paths.extensions.read_bytes()
     try:
@@ -101,7 +103,7 @@ def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
     names = [name for _, name in own_names(spec)]
     if not names:
         return
-    archive = kept_archive(paths, manifest)
+    archive = kept_archive(paths, spec, manifest)
     identified = _identified(archive or b"", names)
     if not trust and not is_allowed(CODE, identified):
         raise SweeperError(

@@ -271,8 +271,6 @@ def test_a_strangers_object_is_not_written_outside(store: Store, tmp_path: Path,
                           aws_secret_access_key="t", region_name="us-east-1")  # fmt: skip
     prefix = store.uri.removeprefix(f"s3://{BUCKET}/")
     client.put_object(Bucket=BUCKET, Key=f"{prefix}/../../../../victim/.bashrc", Body=b"echo caught")
-    for name in ("victim", "caught"):
-        assert not (tmp_path.parent / name).exists()
     with pytest.raises(SweeperError, match=r"would leave the sweep's folder: '.*victim/\.bashrc'"):
         fetch(store, tmp_path / "reader")
     assert not [*tmp_path.parent.rglob(".bashrc")]

@@ -29,6 +29,7 @@ from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import create_sweep, open_sweep
 from sweeper.tracking.projection import _describe
 from tests.sweeper.records import made_body
+from trainables.extensions.code import archive_digest
 from trainables.extensions.installed import look_again
 from trainables.training.lanes.packing import chosen_packing
 from trainables.training.loop import Replicate
@@ -325,8 +326,20 @@ def test_an_archive_that_no_manifest_names_is_not_looked_into(folder):
     with zipfile.ZipFile(sweep.paths.extensions, "w") as archive:
         archive.writestr("torch.py", CAUGHT)
     take_up_kept(sweep.paths, spec, read_manifest(sweep.paths.manifest), trust=True)
-    assert kept_archive(sweep.paths, read_manifest(sweep.paths.manifest)) is None
+    assert kept_archive(sweep.paths, spec, read_manifest(sweep.paths.manifest)) is None
     assert not any("sweeper-extensions" in entry for entry in sys.path[:2])
+
+
+def test_code_that_a_manifest_names_and_no_space_reaches_no_process(folder):
+    """A stranger writes the manifest as well, and `torch.py` in the archive would come first on the path."""
+    spec = load_spec(_space(folder, samples=1))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("torch.py", CAUGHT)
+    facts = {"extensions": {"digest": archive_digest(buffer.getvalue()), "components": {"mine:loss": {}}}}
+    sweep = create_sweep(spec, "plain", "plain", folder / "results", facts)
+    sweep.paths.extensions.write_bytes(buffer.getvalue())
+    assert kept_archive(sweep.paths, spec, read_manifest(sweep.paths.manifest)) is None
 
 
 def test_a_name_that_the_code_was_not_allowed_for_is_not_called(folder, monkeypatch):
