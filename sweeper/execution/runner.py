@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from search_spaces import locate
 from sweeper.core.errors import NO_SPACE, SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
@@ -144,7 +145,7 @@ def _run_with(
 ) -> Outcome:
     spec = load_spec(space, overrides, rehearse=options.rehearse)
     asked = [] if isinstance(space, Mapping) else asked_by_file(spec.notify, overrides)
-    require_allowed(asked, folder_of(space), allowed=options.allow_notify)
+    require_allowed(asked, folder_of(locate(str(space))) if asked else "", allowed=options.allow_notify)
     server = server if runs_here(options, spec.resources) else None
     check_can_start(options, spec.resources, here=server is not None)
     targets = notification_targets(spec, options)

@@ -13,6 +13,7 @@ from sweeper.core.ids import SweepPaths, is_sweep_name
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import find_sweep, sweep_names
 from sweeper.storage.metadata import read_manifest, read_specification
+from trainables.files.atomic import temporary_name
 from trainables.worker.object_store import is_store_address
 
 
@@ -62,7 +63,7 @@ def delete(name: str, output: str | Path) -> int:
     paths = at_rest(name, output)
     size = size_of(paths.root)
     # Under another name first: a folder half deleted is no sweep.
-    doomed = paths.root.with_name(f".deleted-{paths.name}")
+    doomed = paths.root.with_name(temporary_name())
     paths.root.rename(doomed)
     shutil.rmtree(doomed)
     return size

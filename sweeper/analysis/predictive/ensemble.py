@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +26,7 @@ from sweeper.text.labels import label, plural
 from trainables.metrics import SMALLEST_PROBABILITY, evaluate_probabilities
 from trainables.metrics.probabilities import Floats, Integers, softmax64
 from trainables.posthoc import fit
-from trainables.posthoc.base import PosthocUnavailable
+from trainables.posthoc.base import Calibrator, PosthocUnavailable
 
 NONE, BEFORE, AFTER = "none", "before", "after"
 TEMPERATURES = (NONE, BEFORE, AFTER)
@@ -85,7 +86,7 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
         candidates: configurations to choose from; of more, the best by the sweep's objective.
 
     Raises:
-        SweeperError: as `finished_members`.
+        SweeperError: as `finished_members`, or a network's logits take no temperature.
     """
     members = finished_members(results, candidates)
     targets = members[0].targets
@@ -109,14 +110,23 @@ def ensembles(results: Results, *, size: int = 10, candidates: int = 50) -> list
 
 
 def _probabilities(member: Member, scaled: bool) -> dict[str, Floats]:
-    """Return a member's probabilities by split, with its own temperature where `scaled` and one can be fitted."""
+    """Return a member's probabilities by split, with its own temperature where `scaled`.
+
+    Raises SweeperError where none can be fitted: an ensemble that is called calibrated must not hold others in silence.
+    """
+    if not scaled:
+        return {split: softmax64(logits) for split, logits in member.logits.items()}
+    calibrator = _temperature(member.logits[FITTED_ON], member.targets[FITTED_ON], member.trial)
+    return {split: calibrator(logits) for split, logits in member.logits.items()}
+
+
+def _temperature(logits: Floats | NDArray[np.float32], targets: Integers, whose: str) -> Calibrator:
     try:
-        if scaled:
-            calibrator = fit("temperature", member.logits[FITTED_ON], member.targets[FITTED_ON])
-            return {split: calibrator(logits) for split, logits in member.logits.items()}
-    except PosthocUnavailable:
-        pass
-    return {split: softmax64(logits) for split, logits in member.logits.items()}
+        return fit("temperature", logits, targets)
+    except PosthocUnavailable as error:
+        raise SweeperError(
+            f"no temperature can be fitted to {whose}: {error}", "choose from fewer with --candidates"
+        ) from error
 
 
 def _measured(
@@ -133,7 +143,7 @@ def _measured(
         mean = {split: np.mean([parts[at][split] for at in chosen], axis=0) for split in (FITTED_ON, MEASURED_ON)}
         if where == AFTER:
             logits = {split: np.log(np.maximum(each, SMALLEST_PROBABILITY)) for split, each in mean.items()}
-            calibrator = fit("temperature", logits[FITTED_ON], targets[FITTED_ON])
+            calibrator = _temperature(logits[FITTED_ON], targets[FITTED_ON], f"the ensemble {name!r}")
             mean = {split: calibrator(each) for split, each in logits.items()}
         bins = min(15, len(targets[MEASURED_ON]))
         measured = evaluate_probabilities(mean[MEASURED_ON], targets[MEASURED_ON], bins)

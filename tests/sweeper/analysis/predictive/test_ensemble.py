@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +107,11 @@ def test_it_is_shown_and_drawn(sweep: Results, tmp_path: Path) -> None:
     assert "greedy, temperature after" in (tmp_path / "p.html").read_text()
     with pytest.raises(SweeperError, match="another path"):
         write_picture(rows, tmp_path / "absent" / "p.html")
+
+
+def test_a_network_that_takes_no_temperature_is_named(sweep: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    (first, *others) = finished_members(sweep, 4)
+    spoiled = replace(first, logits={**first.logits, "val": np.full_like(first.logits["val"], np.nan)})
+    monkeypatch.setattr("sweeper.analysis.predictive.ensemble.finished_members", lambda *_: [spoiled, *others])
+    with pytest.raises(SweeperError, match=f"no temperature can be fitted to {first.trial}: .*\n.*--candidates"):
+        ensembles(sweep, size=2, candidates=4)
