@@ -116,6 +116,8 @@ class ExportedModel:
 def load_model(path: str | Path) -> ExportedModel:
     """Return the model that `sweeper export` wrote into the folder `path`.
 
+    Its program is run, and reading it may run more: load only folders whose writer you trust.
+
     Raises:
         SweeperError: there is none, or it is damaged or of a later release.
     """
