@@ -82,16 +82,29 @@ def results(
 @commands.command("show")
 def show_trial(
     name: Name,
-    trial: Annotated[str, typer.Argument(help="Trial, e.g. c00039, or its number.", show_default=False)],
+    trial: Annotated[
+        str | None, typer.Argument(help="Trial, e.g. c00039, or its number.", show_default="the best")
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="HTML file to write instead, with learning curves and diagrams.", show_default="none"),
+    ] = None,
     output: Output = RESULTS,
     address: ClusterAddress = None,
 ) -> None:
     """Show one trial: configuration, rungs and decisions, metrics with intervals, files."""
     from sweeper.results import load
-    from sweeper.results.trial_view import trial_view
 
     names, folder = all_here([name], output, address)
-    show(trial_view(load(names[0], folder), trial), PLAIN_WIDTH)
+    found = load(names[0], folder)
+    if page is not None:
+        from sweeper.reporting.trial_page import write_trial_page
+
+        typer.echo(write_trial_page(found, trial, page))
+        return
+    from sweeper.results.trial_view import trial_view
+
+    show(trial_view(found, trial), PLAIN_WIDTH)
 
 
 @commands.command()
