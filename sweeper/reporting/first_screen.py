@@ -119,5 +119,5 @@ def legend(found: Matrix, *, starred: bool = True) -> str:
     )
     known = any(noise is not None for noise in found.decides.noise.values())
     parts = [f"≈ no worse than the best. {CAUTION}" if known else "One replicate each: differences cannot be judged."]
-    parts += ["* stopped early."] if stopped and starred else []
+    parts += ["* not trained to the end."] if stopped and starred else []
     return " ".join(parts)
