@@ -95,8 +95,12 @@ def test_a_majority_class_predictor_is_warned_of() -> None:
         "val_balanced_accuracy": 0.5,
     }  # fmt: skip
     board = Leaderboard([row], (), "", Goal("val_ece", "min"))
+    better = {**row, "trial": "c00001", "judged": 0.02, "val_balanced_accuracy": 0.8}
+    (guard,) = majority_warning(Leaderboard([row, better], (), "", Goal("val_ece", "min")))
+    assert "constraints: [{metric: val_balanced_accuracy" in guard.sentence
     (warning,) = majority_warning(board)
     assert "validation accuracy 66.7%, largest class 66.7%, balanced accuracy 50.0%" in warning.sentence
+    assert "no finished configuration has a higher one: train longer" in warning.sentence
     assert majority_warning(Leaderboard([{**row, "val_accuracy": 0.9}], (), "", Goal("val_ece", "min"))) == []
     assert majority_warning(Leaderboard([{**row, "val_majority_share": None}], (), "", Goal("val_ece", "min"))) == []
     assert majority_warning(Leaderboard([], (), "", Goal("val_ece", "min"))) == []
