@@ -32,7 +32,7 @@ def draw(results: Results) -> Figure | None:
         before = results.rows(before_sql)
         if not sum(int_of(line, "n") for line in before):
             continue
-        stored = stored_predictions(results, stored_sql)
+        stored = stored_predictions(results, stored_sql, text_of(row, "trial"))
         queries += [before_sql] + ([] if stored is None else [stored_sql])
         replicates = plural(int_of(row, "replicates"), "replicate")
         remarks = [
@@ -114,9 +114,9 @@ class Stored:
         return not bool(np.isnan(self.temperature).any())
 
 
-def stored_predictions(results: Results, sql: str) -> Stored | None:
+def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
     """Return a configuration's predictions; None where none are stored."""
-    table = results.sql(sql)
+    table = results.sql(sql, trials=[trial])
     if not table.num_rows:
         return None
     targets, replicate, sample, temperature = (
