@@ -18,7 +18,8 @@ from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import Journal, record_names
+from sweeper.journal.journal import Journal
+from sweeper.journal.segments import last_sequence
 from sweeper.storage.kept_tables import KEPT, KeptTables
 from sweeper.storage.object_names import is_table_file
 from sweeper.storage.places import Place, fetch, objects
@@ -26,7 +27,7 @@ from sweeper.storage.store_journal import StoredJournal
 from sweeper.storage.store_lease import LeaseLostError, StoreLease
 from sweeper.storage.terms import JOURNAL
 from sweeper.tables.large_tables import Arrivals
-from trainables.worker.object_store import Store, StoreError
+from trainables.worker.object_store import Store, StoreError, patiently
 from trainables.worker.trial_files import CHECKPOINTS, INCOMING
 
 TURN_SECONDS = 1.0
@@ -63,9 +64,9 @@ class SharedFolder:
     held = True
     """Whether this driver has the sweep."""
 
-    def journal(self) -> Journal:
-        """Open the sweep's journal for appending."""
-        return Journal(self._paths.journal)
+    def journal(self, *, alone: bool = True) -> Journal:
+        """Open the sweep's journal for appending; see there for `alone`."""
+        return Journal(self._paths.journal, alone=alone)
 
     def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
         """Remove the checkpoints of a trial (`c00007`) or of one of its replicates (`c00007/r1`)."""
@@ -119,10 +120,7 @@ class Mirror:
         self._lease.take()
         self._lease.start()
         try:
-            if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
-                self.store.put_all(dict(objects(self._paths)))
-            self.store.delete([STOP])
-            self._kept.begin(fetch(self.store, self._paths.root))
+            patiently(self._open)
         except BaseException:
             self._lease.release()
             raise
@@ -140,13 +138,20 @@ class Mirror:
         except (StoreError, LeaseLostError) as reason:
             _log.warning("%s", reason)
 
+    def _open(self) -> None:
+        """Make store and folder equal. Raises SweeperError, or StoreError."""
+        if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
+            self.store.put_all(dict(objects(self._paths)))
+        self.store.delete([STOP])
+        self._kept.begin(fetch(self.store, self._paths.root))
+
     @property
     def held(self) -> bool:
         """Whether this driver took the sweep, and no other has taken it since."""
         return self._lease.held and not self._lease.lost
 
-    def journal(self) -> Journal:
-        """Open the sweep's journal for appending."""
+    def journal(self, *, alone: bool = True) -> Journal:
+        """Open the sweep's journal for appending; its records are this driver's own by its term."""
         self._journal = StoredJournal(self._paths.journal, self.store, self._lease)
         return self._journal
 
@@ -203,13 +208,13 @@ class Mirror:
         if names:
             kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
             self.store.put_all(dict(kept))
-            self._lease.begin_again(len(record_names(self._paths.journal)))
+            self._lease.begin_again(last_sequence(self._paths.journal) + 1)
 
     def collect(self) -> None:
         """Download or publish all requested tables now. Raises SweeperError when the store cannot be reached."""
         try:
-            self._fetch_requested()
-            self._publish_kept()
+            patiently(self._fetch_requested)
+            patiently(self._publish_kept)
         except StoreError as error:
             raise self._failed(error) from error
 
@@ -219,12 +224,10 @@ class Mirror:
         Once all trials have ended, what they left behind without its ever being journaled is removed.
         """
         try:
-            self._remove_checkpoints()
-            self._publish_kept()
-            self._push()
-            self._put_what_differs()
+            for work in (self._remove_checkpoints, self._publish_kept, self._push, self._put_what_differs):
+                patiently(work)
             if ended:
-                self.store.delete(self.store.entries(INCOMING))
+                patiently(lambda: self.store.delete(self.store.entries(INCOMING)))
         except StoreError as error:
             raise self._failed(error) from error
 

@@ -26,9 +26,9 @@ import pyarrow.dataset as ds
 
 from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.segments import SEALED
 from sweeper.journal.state import SweepState
 from sweeper.scheduling.asha import Halving
-from sweeper.storage.store_journal import SEALED
 from sweeper.text.durations import duration
 from tests.sweeper.records import fields
 from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate

@@ -115,7 +115,7 @@ def _obstore(scheme: str, bucket: str, options: Mapping[str, str]) -> Any:
     from obstore.store import GCSStore, S3Store
 
     # Whoever asks does not wait for an instance's credentials that do not exist, and has a way without.
-    patience: Any = {"max_retries": TRIES, "retry_timeout": timedelta(seconds=10)}
+    patience: Any = {"max_retries": 2 * TRIES, "retry_timeout": timedelta(seconds=10)}
     if scheme == "gs":
         return GCSStore(bucket, retry_config=patience)
     endpoint = _endpoint(options)
