@@ -73,8 +73,11 @@ from sweeper.tracking.follower import MlflowFollower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.training.acceleration import TrainingSettings
-from trainables.worker.object_store import StoreError
+from trainables.worker.object_store import StoreError, patiently
 from trainables.worker.trial_reports import NON_FINITE
+
+START_SECONDS = 5.0
+"""A store that cannot be used at the start is asked again for so long: it may be busy, or its address wrong."""
 
 __all__ = ["Outcome", "RunOptions", "resume_sweep", "run_sweep"]
 
@@ -154,7 +157,7 @@ def _run_with(
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
-        place.store.check()
+        patiently(place.store.check, seconds=START_SECONDS)
     dataset = prepare_dataset(spec)
     stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
     if spec.is_rehearsal:
@@ -268,7 +271,7 @@ def _drive(
         tables = _open_tables(sweep, dataset.classes, mirror)
         if last_sequence(paths.journal) >= 0 or notes or mirror.store is not None:
             folds: list[Fold] = [state, rungs, worked, spending]
-            tables.rebuild(_folded(paths, folds, lambda: check_trials(state, tables.config_hashes)))
+            tables.rebuild(folded(paths, folds, lambda: check_trials(state, tables.config_hashes)))
             for sentence in tables.missing():
                 terminal.print(sentence, markup=False)
         if notes:
@@ -300,7 +303,7 @@ def _drive(
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
 
 
-def _folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) -> Iterator[Record]:
+def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) -> Iterator[Record]:
     """Yield the journal's records, each folded into `folds` first, and `check` at the end: each is parsed once."""
     for record in read_journal(paths.journal):
         for fold in folds:

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sweeper.storage.object_names import is_table_file
+from sweeper.tables.generations import INCOMING
 from sweeper.tables.large_tables import MERGED_KEY
 from trainables.worker.object_store import Entry, Store
-from trainables.worker.trial_files import INCOMING
 
 KEPT = ("predictions",)
 

@@ -56,7 +56,7 @@ class Nights:
         self._space = write_space(folder, SMALL % {"samples": 8})
         self._expected = undisturbed(self._space)
         self._address = f"s3://{BUCKET}/{folder.name}"
-        self.fallen = 0
+        self.fallen = self.given_up = 0
 
     def run(self, blows: int, strike: Strike, environment: Mapping[str, str] | None = None) -> Iterator[SweepPaths]:
         """Strike until `blows` have fallen, resuming where a driver has ended; yield each sweep, which is sound."""
@@ -79,15 +79,19 @@ class Nights:
         self._patch.setenv("SWEEPER_CACHE", str(folder / "cache"))
         paths = SweepPaths(place_of(self._address, DRIVING).folder / name)
         begin = ["run", self._space, "--name", name, "--output", self._address]
-        command = [*(begin if machine == 0 else ["resume", f"{self._address}/{name}"]), "--no-mlflow", *self._options]
+        begun = place_of(self._address, DRIVING).has(name)
+        command = [*(["resume", f"{self._address}/{name}"] if begun else begin), "--no-mlflow", *self._options]
         with started(*command, cwd=folder, environment={**os.environ, **environment}) as process:
             while self.fallen < blows and self._moment_has_come(paths, process):
                 strike(process)
                 self.fallen += 1
                 if process.poll() is not None:
                     return False
-            assert process.wait(patient(400)) == 0, _said(folder)
-        return True
+            if process.wait(patient(400)) == 0:
+                return True
+        assert "cannot be used" in _said(folder) and "Traceback" not in _said(folder), _said(folder)
+        self.given_up += 1
+        return False
 
     def _moment_has_come(self, paths: SweepPaths, process: subprocess.Popen[str]) -> bool:
         """Wait until some records more are journaled; return whether the driver is still there."""
@@ -150,6 +154,7 @@ def test_a_store_that_is_away_for_a_minute(
         through = {"AWS_ENDPOINT_URL": store.address}
         for paths in nights.run(outages, lambda _: store.leave(AWAY_SECONDS), through):
             assert all(not body["counts"] for body in _failures(paths))
+        assert nights.given_up == 0, "a driver waits for longer than that"
         assert store.cut_off >= outages
 
 
@@ -164,4 +169,5 @@ def test_a_store_that_refuses_one_request_in_three(
         for paths in itertools.islice(nights.run(10**9, lambda _: None, through), sweeps):
             assert not _failures(paths)
         assert store.refused > store.answered / 3
-        print(f"{store.answered} requests answered, {store.refused} refused")
+        told = f"{nights.given_up} drivers gave up, said so, and their sweeps were resumed"
+        print(f"{store.answered} requests answered, {store.refused} refused; {told}")

@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
+REPLACED = ("transfer-encoding", "content-length", "expect", "connection")
+"""Headers that are between two neighbours alone."""
+
 
 class UnreliableStore:
     """Passes requests on, unless it is away or busy."""
@@ -62,7 +65,7 @@ class UnreliableStore:
             self.cut_off += 1
             request.close_connection = True
             return
-        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        body = _body(request)
         with self._lock:
             busy = self._random.random() < self._share
         if busy:
@@ -84,9 +87,23 @@ class UnreliableStore:
     def _passed_on(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection(self._host, timeout=60)
         with contextlib.closing(connection):
-            connection.request(request.command, request.path, body, dict(request.headers.items()))
+            kept = {key: value for key, value in request.headers.items() if key.lower() not in REPLACED}
+            connection.request(request.command, request.path, body, {**kept, "Content-Length": str(len(body))})
             answer = connection.getresponse()
             return answer.status, answer.getheaders(), answer.read()
+
+
+def _body(request: BaseHTTPRequestHandler) -> bytes:
+    """Return a request's body, which comes in one piece or in chunks."""
+    if "chunked" not in request.headers.get("Transfer-Encoding", ""):
+        return request.rfile.read(int(request.headers.get("Content-Length", 0)))
+    chunks = []
+    while size := int(request.rfile.readline().split(b";")[0], 16):
+        chunks.append(request.rfile.read(size))
+        request.rfile.readline()
+    while request.rfile.readline().strip():
+        pass  # what follows the last chunk
+    return b"".join(chunks)
 
 
 @contextlib.contextmanager

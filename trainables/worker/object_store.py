@@ -348,6 +348,11 @@ _CAUSES = (
         "to ones that may list, read, write and delete there",
     ),
     (
+        ("SLOW_DOWN", "SlowDown", "HTTP status code 503"),
+        "it refuses requests, because there are too many",
+        "try again later",
+    ),
+    (
         ("NETWORK_CONNECTION", "Could not connect", "Couldn't connect", "resolve host", "REQUEST_TIMEOUT", "curlCode",
          "UNAVAILABLE", "EOF", "Timeout was reached"),
         "it cannot be reached",
