@@ -9,7 +9,7 @@ RELEASE := $(VENV)/.release-installed
 SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead losses posthoc calibration curvature scheduler trials replicates lanes-gpu lane-memory lane-evaluation training \
-	report searchers peers timings
+	report searchers peers timings resume
 
 .PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph install \
 	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean
@@ -33,7 +33,8 @@ check-gpu: $(DEVELOPMENT)
 rehearse: $(DEVELOPMENT)
 	$(BIN)/python -m tests.rehearsals $(NAMES)
 
-# The full fault suite: twenty random kills each of driver, trial processes, nodes and head; half an hour on two cores.
+# The full fault suite: twenty random kills each of driver, trial processes, nodes and head, in folders and in a store, and
+# twenty outages of a store: two hours on two cores.
 test-faults: $(DEVELOPMENT)
 	TEST_SEED=random $(BIN)/python -m pytest tests/faults -s -m "slow or not slow" --timeout 3600
 

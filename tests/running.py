@@ -20,8 +20,9 @@ from sweeper.cli.main import main
 from sweeper.core.executors import Executor
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.local.processes import ForkServer
-from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
+from sweeper.journal.segments import last_sequence
 from tests.patience import patient
 from tests.sweeper.records import fields
 
@@ -120,7 +121,7 @@ def started(
 def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[str], timeout: float = 200) -> None:
     """Wait until the journal has `count` records; fails when the process ends before."""
     deadline = time.monotonic() + patient(timeout)
-    while len(record_names(paths.journal)) < count:
+    while last_sequence(paths.journal) + 1 < count:
         if process.poll() is not None:
             raise AssertionError(f"the sweep ended with {process.returncode} before record {count}")
         if time.monotonic() > deadline:

@@ -128,8 +128,9 @@ def test_trainables_import_nothing_slow_at_the_top():
          SLOW),
         ("sweeper.journal.journal, sweeper.journal.state, sweeper.scheduling.asha, sweeper.core.ids, "
          "sweeper.storage.lease", {"torch", "ray"}),
+        ("sweeper.execution.settled, sweeper.storage.places, sweeper.api.finished", {"torch", "ray"}),
     ],
-    ids=["a worker that is about to train", "a reader of journals"],
+    ids=["a worker that is about to train", "a reader of journals", "a resume with nothing to do"],
 )  # fmt: skip
 def test_what_must_start_fast_loads_nothing_slow(modules, absent):
     program = f"import sys, {modules}\nprint(sorted({absent!r} & {{name.partition('.')[0] for name in sys.modules}}))"

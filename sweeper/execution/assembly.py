@@ -199,7 +199,7 @@ class Parts:
             seed=spec.seed,
             replicates=spec.replicates.count,
             schedule=spec.schedule,
-            journal=self.mirror.journal(),
+            journal=self.mirror.journal(alone=self.lease.locked),
             keeper=self.mirror,
             shares=shares,
             gpu=gpu,
@@ -278,6 +278,8 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,
         "hang_seconds": spec.hang_timeout,
+        "checkpoint_seconds": spec.checkpoint.every_seconds,
+        "checkpoints_kept": spec.checkpoint.keep,
         "extensions": kept_archive(paths, spec, read_manifest(paths.manifest)),
     }
 

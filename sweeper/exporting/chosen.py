@@ -147,7 +147,7 @@ def _predictions(sweep: Sweep, trial: str, epoch: int) -> dict[int, StoredPredic
     both = {FITTED_ON, MEASURED_ON}
     return {
         each.replicate: each
-        for each in PredictionFiles(sweep.paths).evaluations()
+        for each in PredictionFiles(sweep.paths, [trial]).evaluations()
         if (each.trial, each.epoch) == (trial, epoch) and both <= set(each.logits)
     }
 

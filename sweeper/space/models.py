@@ -204,6 +204,19 @@ class Trajectory(_Part):
     gradient_norms: list[Annotated[int, Field(ge=1)]] = []
 
 
+class Checkpoint(_Part):
+    """How often a running trial's checkpoint is written; see `trainables.worker.checkpoint_writer`.
+
+    Attributes:
+        every_seconds: between two checkpoints: at most so much training is lost with a process, and what it did since
+            its last report. At 0 each report has one, every 10 s or epoch. Rungs have one in any case.
+        keep: how many of a running trial stay; a second one is there should the newest be damaged.
+    """
+
+    every_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    keep: int = Field(default=1, ge=1, le=1000)
+
+
 class Budget(_Part):
     """What a sweep may spend; see `sweeper.execution.controllers.budget` for what happens when it is spent.
 
@@ -307,6 +320,7 @@ class SweepSpec(_Part):
             With `packing: trials` it holds for each replicate, from one rung to the next.
         hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
             data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
+        checkpoint: how often a running trial's checkpoint is written between rungs, and how many are kept.
         budget: what may be spent; `null` for no limit.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
         notify: who is notified of the end, of failures and of an exhausted budget.
@@ -332,6 +346,7 @@ class SweepSpec(_Part):
     retries: int = Field(default=2, ge=0, le=100)
     trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
+    checkpoint: Checkpoint = Checkpoint()
     budget: Budget | None = None
     max_concurrent: int | None = Field(default=None, ge=1)
     priority: int = Field(default=0, ge=-1000, le=1000)
@@ -385,6 +400,8 @@ class SweepSpec(_Part):
             del values["replicates"]["seeds"]  # so that the same file resolves to what it always did
         if self.evaluation.splits == Evaluation().splits:
             del values["evaluation"]["splits"]  # likewise
+        if self.checkpoint == Checkpoint():
+            del values["checkpoint"]
         if self.searcher == SearcherSettings():
             del values["searcher"]
         elif not self.searcher.warm_start:

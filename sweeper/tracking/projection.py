@@ -19,8 +19,9 @@ from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
-from sweeper.journal.journal import generation, record_names
+from sweeper.journal.journal import generation
 from sweeper.journal.records import Ended
+from sweeper.journal.segments import contents, last_sequence
 from sweeper.journal.tail import JournalTail
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.models import SweepSpec
@@ -91,7 +92,7 @@ class Projection:
 
     def begin(self) -> bool:
         """Start at the journal's beginning; `False` while the journal has no record yet."""
-        if not record_names(self.paths.journal):
+        if last_sequence(self.paths.journal) < 0:
             return False
         spec = SweepSpec.model_validate(read_specification(self.paths.sweep_file, required=True))
         self._judging = spec.schedule
@@ -216,7 +217,7 @@ def _questions(paths: SweepPaths) -> str:
 
 
 def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
-    first = paths.journal / record_names(paths.journal)[0]
+    first = next(contents(paths.journal))
     facts: dict[str, object] = {
         "dataset": spec.dataset.get("name"),
         "objective": f"{spec.objective.mode} {spec.objective.metric}",
@@ -233,7 +234,7 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
     return SweepDescription(
         name=paths.name,
         # The first record names host, process and time, so sweeps of one name on one server stay apart.
-        identity=hashlib.sha256(first.read_bytes()).hexdigest()[:16],
+        identity=hashlib.sha256(first.data).hexdigest()[:16],
         generation=generation(paths.journal),
         configurations=configurations(spec),
         varying=varying_columns(spec.space),

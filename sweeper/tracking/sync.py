@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import record_names
+from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
 from sweeper.text.redaction import redact
 from sweeper.tracking.projection import Projection, sentence, store_errors
@@ -93,8 +93,7 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
         driver: tells whether it is still there.
     """
     projection = Projection(root, uri, Watchdog(over=lambda: not driver.wait(0.0)))
-    names = record_names(projection.paths.journal)
-    newest_before = int(names[-1][:10]) if names else -1
+    newest_before = last_sequence(projection.paths.journal)
     with projection.alone(patience=60.0):
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
         while True:

@@ -1,9 +1,9 @@
 """One trial: a configuration's replicates, trained side by side from one report to the next.
 
 `Trial.advance` trains up to the next rung, or until enough time has passed since the last report; it writes
-predictions and a checkpoint, and returns a report of plain values that the driver journals. A checkpoint holds
-the report that was sent with it, so a trial resumed from its newest checkpoint repeats a report that may have
-been lost on the way, and the driver ignores one that it has.
+predictions and, when one is due, a checkpoint, and returns a report of plain values that the driver journals. A
+checkpoint holds the report that was sent with it, so a trial resumed from its newest checkpoint repeats a report that
+may have been lost on the way, and the driver ignores one that it has, and rows that it has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from trainables.datasets.base import DataSet
 from trainables.training.evaluation import Evaluation
 from trainables.training.lanes.packing import Packed, chosen_packing, pack
 from trainables.training.loop import Replicate
-from trainables.worker.checkpoints import load_newest_checkpoint, write_checkpoint
+from trainables.worker.checkpoint_writer import CheckpointWriter
+from trainables.worker.checkpoints import load_newest_checkpoint
 from trainables.worker.trial_files import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -39,6 +40,8 @@ class Trial:
             store=settings.store,
         )
         self._folder = self._files.checkpoints
+        self._writer = CheckpointWriter(self._files, settings.checkpoint_seconds, settings.checkpoints_kept)
+        self._last_report: TrialReport | None = None
         self._wall_seconds = 0.0
         self._seconds_before = 0.0
         self._repeat: TrialReport | None = None
@@ -81,8 +84,8 @@ class Trial:
         if self._repeat is not None:
             report, self._repeat = self._repeat, None
             return report
-        # The last report was journaled, or this call would not have come: its checkpoint is the one to keep.
-        self._files.remove_checkpoints_before(self.epoch)
+        # The last report was journaled, or this call would not have come: its checkpoint is one to keep.
+        self._writer.prune()
         started, epoch_rows = clock(), list[Row]()
         failure: tuple[str, str] | None = None
         while failure is None:
@@ -91,7 +94,8 @@ class Trial:
             failure = self._all_diverged(rows) or self._timed_out(clock() - started)
             if self.epoch in self.settings.rungs or clock() - started >= self.settings.report_seconds or leaving():
                 break
-        evaluations = self._evaluate() if failure is None and self.epoch in self.settings.rungs else []
+        at_rung = self.epoch in self.settings.rungs
+        evaluations = self._evaluate() if failure is None and at_rung else []
         self._wall_seconds += clock() - started
         report = TrialReport(
             configuration=self.assignment.configuration,
@@ -106,10 +110,25 @@ class Trial:
             evaluations=evaluations,
             replicate_errors=dict(self._errors),
         )
-        if self._folder is not None and failure is None:
-            written = write_checkpoint(self._folder, self.epoch, self._state(report))
-            self._files.checkpoint_written(written, self.epoch)
+        self._last_report = report
+        if failure is None:
+            self._checkpoint(report, at_once=at_rung or leaving())
         return report
+
+    def leave(self) -> None:
+        """Write a checkpoint of what was reported and has none yet; another process may continue from there."""
+        report = self._last_report
+        if report is not None and not report.failure and self._writer.epoch < report.epoch:
+            self._checkpoint(report, at_once=True)
+        self._writer.settle()
+
+    def _checkpoint(self, report: TrialReport, *, at_once: bool) -> None:
+        """Write a checkpoint with its report if one is due; with `at_once`, it is written before this returns."""
+        if self._folder is None or not (at_once or self._writer.due):
+            return
+        self._writer.write(self.epoch, self._state(report))
+        if at_once:
+            self._writer.settle()
 
     def _build(self, seed: int, dataset: DataSet) -> Replicate:
         return Replicate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,8 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results import Results
 from sweeper.results.queries import current_generation
+from sweeper.storage.copies import bring_predictions
+from sweeper.storage.kept_tables import trial_of
 from sweeper.tables.generations import INCOMING
 from trainables.worker.trial_tables import part_name
 
@@ -55,12 +57,21 @@ class PredictionFiles:
     A running sweep may publish a new generation at any time; names that were visible once stay visible in it.
     """
 
-    def __init__(self, paths: SweepPaths) -> None:
-        """List the files. Raises SweeperError when no sample's logits are stored in them."""
+    def __init__(self, paths: SweepPaths, trials: Collection[str] | None = None) -> None:
+        """List the files; from a sweep in a store they are fetched first.
+
+        Args:
+            paths: of the sweep.
+            trials: leave out files in which none of these is; all trials by default.
+
+        Raises SweeperError when no sample's logits are stored in them, StoreError when they cannot be fetched.
+        """
         self._paths = paths
         self._seen: set[Key] = set()
+        bring_predictions(paths, trials)
         folder = current_generation(paths.root) / "predictions"
-        self._names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
+        self._names = [name for name in names if trials is None or trial_of(name) in (None, *trials)]
         self.rows = sum(self._open(name).metadata.num_rows for name in self._names)
         if not self.rows:
             raise SweeperError(

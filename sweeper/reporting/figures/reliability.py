@@ -49,7 +49,7 @@ def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[s
     before = results.rows(before_sql)
     if not sum(int_of(line, "n") for line in before):
         return [], []
-    board, stored = leaderboard(results), stored_predictions(results, stored_sql)
+    board, stored = leaderboard(results), stored_predictions(results, stored_sql, text_of(row, "trial"))
     replicates = plural(int_of(row, "replicates"), "replicate")
     remarks = [
         f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",
@@ -117,9 +117,9 @@ class Stored:
         return not bool(np.isnan(self.temperature).any())
 
 
-def stored_predictions(results: Results, sql: str) -> Stored | None:
+def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
     """Return a configuration's predictions; None where none are stored."""
-    table = results.sql(sql)
+    table = results.sql(sql, trials=[trial])
     if not table.num_rows:
         return None
     targets, replicate, sample, temperature = (
