@@ -117,7 +117,11 @@ def legend(found: Matrix, *, starred: bool = True) -> str:
         for cell in line
         if cell
     )
-    known = any(noise is not None for noise in found.decides.noise.values())
-    parts = [f"≈ no worse than the best. {CAUTION}" if known else "One replicate each: differences cannot be judged."]
+    known = found.decides.judged
+    parts = [
+        f"≈ no worse than the best (multiple comparisons, 95 %). {CAUTION}"
+        if known
+        else "One replicate each: differences cannot be judged."
+    ]
     parts += ["* stopped early."] if stopped and starred else []
     return " ".join(parts)
