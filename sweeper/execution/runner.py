@@ -72,6 +72,7 @@ from sweeper.tables.writer import ParquetSink
 from sweeper.tracking.follower import MlflowFollower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
+from trainables.datasets.shifts import build_shift
 from trainables.training.acceleration import TrainingSettings
 from trainables.worker.object_store import StoreError, patiently
 from trainables.worker.trial_reports import NON_FINITE
@@ -374,7 +375,8 @@ def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> P
     spec = sweep.spec
     measured = spec.evaluation
     own = [metric["name"] for metric in measured.metrics]
-    columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, measured.splits)
+    detected = [name for shift in map(build_shift, measured.shifts) if shift.detected for name in shift.names]
+    columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, [*measured.own_splits, *detected])
     trajectory = spec.evaluation.trajectory
     more = epoch_columns(None if trajectory is None else trajectory.model_dump())
     return ParquetSink(

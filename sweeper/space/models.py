@@ -275,7 +275,8 @@ class Evaluation(_Part):
         bootstrap: resamples for the calibration errors' standard errors; 0 for none.
         trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
         metrics: what is measured besides, the project's further metrics or your own, each `{name: …, option: value}`.
-        splits: the data set's splits to measure on; `val`, which post-hoc methods are fitted on, is among them.
+        splits: the data set's splits to measure on by name, among them `val`, which post-hoc methods are fitted on; and
+            shifts, which finished networks are measured on, each `{name: …, option: value}`.
     """
 
     bins: int = Field(default=15, ge=1, le=1000)
@@ -284,7 +285,17 @@ class Evaluation(_Part):
     bootstrap: int = Field(default=100, ge=0, le=100_000)
     trajectory: Trajectory | None = None
     metrics: list[dict[str, Any]] = Field(default_factory=list)
-    splits: list[str] = ["val", "test"]
+    splits: list[str | dict[str, Any]] = ["val", "test"]
+
+    @property
+    def own_splits(self) -> list[str]:
+        """The data set's splits that every evaluation measures on."""
+        return [each for each in self.splits if isinstance(each, str)]
+
+    @property
+    def shifts(self) -> list[dict[str, Any]]:
+        """The splits beyond the data set's own, which the last evaluation measures on."""
+        return [each for each in self.splits if isinstance(each, dict)]
 
 
 def _tree(space: object) -> Fields:

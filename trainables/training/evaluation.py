@@ -8,7 +8,7 @@ its columns empty and its reason in a text column; it never ends the trial.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature, spectral_density
-from trainables.datasets.base import DataSet, Split, evaluation_batches
+from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
@@ -31,6 +31,7 @@ from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label
 from trainables.registry.measured import CROSS_FITTED
 from trainables.training.network_norms import network_norms
+from trainables.training.prediction import predict, shifted_data
 from trainables.training.trajectory import TrajectorySettings
 
 Row = dict[str, object]
@@ -62,6 +63,7 @@ class EvaluationSettings:
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
         splits: the data set's splits to measure on, in the order of the rows; `val` among them.
+        shifts: other splits, which finished networks are measured on besides, see `trainables.datasets.shifts`.
         cross_fitted: those of `posthoc`, by label, that are cross-fitted on `val` besides: objectives need them.
 
     Raises:
@@ -76,6 +78,7 @@ class EvaluationSettings:
     trajectory: TrajectorySettings | None = None
     splits: tuple[str, ...] = (FITTED_ON, "test")
     cross_fitted: tuple[str, ...] = ()
+    shifts: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the splits."""
@@ -89,6 +92,7 @@ class EvaluationSettings:
         """Read settings as a resolved search space holds them. Raises ValueError on unknown curvature settings."""
         curvature, trajectory = settings.get("curvature"), settings.get("trajectory")
         bins = settings.get("bins", 15)
+        splits = settings.get("splits", EvaluationSettings.splits)
         return EvaluationSettings(
             bins=bins,
             posthoc=_written_out(settings.get("posthoc", ())),
@@ -96,8 +100,9 @@ class EvaluationSettings:
             curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
             bootstrap=settings.get("bootstrap", 100),
             trajectory=TrajectorySettings.from_mapping(trajectory, bins) if trajectory else None,
-            splits=tuple(settings.get("splits", EvaluationSettings.splits)),
+            splits=tuple(each for each in splits if isinstance(each, str)),
             cross_fitted=tuple(settings.get("cross_fitted", ())),
+            shifts=tuple(each for each in splits if not isinstance(each, str)),
         )
 
 
@@ -108,8 +113,8 @@ class Evaluation:
     Attributes:
         rows: one flat record a split, the scalars of the `evaluations` table.
         reliability: rows of the `reliability` table.
-        logits: split → float32 logits `[N, K]`.
-        targets: split → classes, int64 `[N]`.
+        logits: split → float32 logits `[N, K]`, of those that keep them.
+        targets: the same splits → classes, int64 `[N]`.
         spectra: rows of the `spectra` table; `None` where no spectral density was asked for.
     """
 
@@ -120,11 +125,8 @@ class Evaluation:
     spectra: list[Row] | None = None
 
 
-@torch.no_grad()
-def predict(model: nn.Module, split: Split, batch_size: int = 1024) -> Tensor:
-    """Return the logits `[N, K]` of a whole split, in evaluation mode, on the model's device."""
-    model.eval()
-    return torch.cat([model(inputs) for inputs, _ in evaluation_batches(split, batch_size)])
+END = "end"
+"""The stage of the last evaluation."""
 
 
 def evaluate(
@@ -137,7 +139,7 @@ def evaluate(
         loss: the training loss, whose Hessian is measured beside plain cross-entropy's.
         dataset: gives the splits.
         settings: what to measure.
-        stage: `rung` or `end`, copied into the rows.
+        stage: `rung` or `end`, copied into the rows; shifts are measured at the end alone.
         seed: of the curvature's probes and the bootstrap.
     """
     was_training = model.training
@@ -152,7 +154,12 @@ def evaluate(
         rows[name].update(ood_columns(logits["test"], logits[name]))
     norms = {name: network_norms(model, split) for name, split in splits.items()}
     known = _fitting_data(model, logits, targets, settings, dataset)
-    recalibrated = _posthoc_columns(logits, targets, known, settings, loss, dataset)
+    shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
+    recalibrated = _posthoc_columns(
+        {**logits, **{name: each.logits for name, each in shifted.items() if each.same_classes}},
+        {**targets, **{name: each.targets for name, each in shifted.items()}},
+        known, settings, loss, dataset,
+    )  # fmt: skip
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
     rows[FITTED_ON].update(_cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss))
@@ -164,6 +171,13 @@ def evaluate(
         for name in splits
         for row in reliability_bins(softmax64(logits[name]), targets[name], settings.bins)
     ]
+    for name, each in shifted.items():
+        plain = replace(settings, bootstrap=0)
+        rows[name] = {"split": name, "stage": stage, **recalibrated.get(name, {})}
+        rows[name].update(_metrics_row(each.logits, each.targets, plain, seed) if each.same_classes else {})
+        rows[name].update(ood_columns(logits["test"], each.logits) if each.detected and "test" in logits else {})
+        if each.kept:
+            logits[name], targets[name] = each.logits, each.targets
     model.train(was_training)
     return Evaluation(list(rows.values()), reliability, logits, targets, spectra)
 

@@ -26,7 +26,8 @@ from trainables.training.acceleration import (
     training_arithmetic,
     training_forward,
 )
-from trainables.training.evaluation import Evaluation, EvaluationSettings, evaluate, predict
+from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
+from trainables.training.prediction import predict
 from trainables.training.recipe import (
     build_optimizer,
     checkpoint_metric,
@@ -132,7 +133,7 @@ class Replicate:
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
         """Return the full measurement; `stage` is `rung` (the current weights) or `end` (those the recipe keeps)."""
         current = None
-        if stage == "end" and self._kept is not None:
+        if stage == END and self._kept is not None:
             current = _copy_of(self.model)
             self.model.load_state_dict(self._kept)
         evaluation = evaluate(self.model, self.loss, self.dataset, settings, stage=stage, seed=self.seed)

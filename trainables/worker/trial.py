@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.datasets.base import DataSet
-from trainables.training.evaluation import Evaluation
+from trainables.training.evaluation import END, Evaluation
 from trainables.training.lanes.packing import Packed, chosen_packing, pack
 from trainables.training.loop import Replicate
 from trainables.worker.checkpoint_writer import CheckpointWriter
@@ -178,7 +178,7 @@ class Trial:
         return TIMED_OUT, f"trained for {taken:.1f} s, longer than trial_timeout = {limit:g} s, by epoch {self.epoch}"
 
     def _evaluate(self) -> list[Row]:
-        stage = "end" if self.epoch >= self.settings.max_epochs else "rung"
+        stage = END if self.epoch >= self.settings.max_epochs else "rung"
         rows: list[Row] = []
         for number, replicate in self.replicates.items():
             evaluation = replicate.evaluate(self.settings.evaluation, stage)

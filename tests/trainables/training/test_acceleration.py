@@ -22,10 +22,11 @@ from trainables.training.acceleration import (
     prepare_arithmetic,
     training_arithmetic,
 )
-from trainables.training.evaluation import EvaluationSettings, predict
+from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes import Lanes
 from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, chosen_packing, packing_fault
 from trainables.training.loop import Replicate
+from trainables.training.prediction import predict
 from trainables.worker.checkpoints import checkpoint_file
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
