@@ -68,7 +68,7 @@ $(RUNTIME): pyproject.toml constraints.txt
 	touch $@
 
 $(DEVELOPMENT): $(RUNTIME)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles]
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles,onnx,serve]
 	touch $@
 
 $(RELEASE): $(DEVELOPMENT)

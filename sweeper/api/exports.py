@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ def export(
     replicate: str | int = "0",
     posthoc: str = "temperature",
     trust: bool = False,
+    retrain: bool = False,
+    onnx: bool = False,
+    say: Callable[[str], None] = lambda line: None,
     output: str | Path | None = None,
 ) -> Exported:
     """Write a trained network as a calibrated program; like `sweeper export`.
@@ -33,6 +37,9 @@ def export(
         replicate: its number, or `all` for an ensemble of them.
         posthoc: a method that the sweep measured, or `none`.
         trust: as of `resume`.
+        retrain: train the trial again if its weights are gone.
+        onnx: write an ONNX file, too; needs the extra `onnx`.
+        say: takes lines on how far training again is.
         output: directory or store of the sweep.
 
     Raises:
@@ -51,6 +58,9 @@ def export(
         posthoc=posthoc,
         store=store.child(sweep).uri if store is not None else None,
         trust=trust,
+        retrain=retrain,
+        onnx=onnx,
+        say=say,
     )
 
 

@@ -19,13 +19,26 @@ def export(
     trial: Annotated[str, typer.Option(help="Trial, e.g. c00039.")] = "best",
     replicate: Annotated[str, typer.Option(help="Number of a replicate, or all for their ensemble.")] = "0",
     posthoc: Annotated[str, typer.Option(help="Post-hoc method that the sweep measured, or none.")] = "temperature",
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX file, too (needs the extra onnx).")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Train the trial again if its weights are gone.")] = False,
     trust: Trust = False,
     output: Output = RESULTS,
 ) -> None:
     """Export a trained network as a calibrated program: weights, torch.export program, model card."""
     from sweeper.api.exports import export as export_network
 
-    done = export_network(name, to, trial=trial, replicate=replicate, posthoc=posthoc, trust=trust, output=output)
+    done = export_network(
+        name,
+        to,
+        trial=trial,
+        replicate=replicate,
+        posthoc=posthoc,
+        trust=trust,
+        retrain=retrain,
+        onnx=onnx,
+        say=lambda line: typer.echo(line, err=True),
+        output=output,
+    )
     typer.echo(done.sentence())
 
 

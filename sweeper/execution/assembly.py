@@ -23,6 +23,7 @@ from sweeper.execution.controllers.priority import Peers
 from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.full_disks import OtherNodes
+from sweeper.execution.driver.kept_checkpoints import Keeping
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.execution.early_imports import FOR_THE_END, import_meanwhile
@@ -40,6 +41,7 @@ from sweeper.notifications.notifier import Notifier
 from sweeper.planning.preparation import data_keys, dataset_facts
 from sweeper.planning.prices import price_from
 from sweeper.scheduling.base import RungState
+from sweeper.scheduling.strata import stratum_name
 from sweeper.search.base import Searcher
 from sweeper.space.models import Budget, Resources
 from sweeper.space.user_code import kept_archive
@@ -201,6 +203,7 @@ class Parts:
             schedule=spec.schedule,
             journal=self.mirror.journal(alone=self.lease.locked),
             keeper=self.mirror,
+            keeping=self._keeping(),
             shares=shares,
             gpu=gpu,
             state=self.state,
@@ -217,6 +220,11 @@ class Parts:
             space=spec.resolved(),
             other_nodes=others,
         )
+
+    def _keeping(self) -> Keeping:
+        """Return whose checkpoints stay when trials have ended."""
+        keep, configurations = self.sweep.spec.keep, self.sweep.configurations
+        return Keeping(keep.best, lambda index: stratum_name(configurations[index], keep.per))
 
 
 class _Heartbeat:

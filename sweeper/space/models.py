@@ -138,6 +138,18 @@ class SearcherSettings(_PlugIn):
         return self.method.learns
 
 
+class Keep(_Part):
+    """Whose checkpoints are kept when trials have ended, for `sweeper export`.
+
+    Attributes:
+        best: how many trials; of each stratum where `per` names paths.
+        per: paths of the space that divide trials, as `scheduler.within`, e.g. `[loss]`.
+    """
+
+    best: int = Field(default=1, ge=1)
+    per: list[str] = Field(default_factory=list)
+
+
 class Replicates(_Part):
     """How many seeds each configuration is trained with, and how they share a processor.
 
@@ -333,6 +345,7 @@ class SweepSpec(_Part):
             data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
         checkpoint: how often a running trial's checkpoint is written between rungs, and how many are kept.
         budget: what may be spent; `null` for no limit.
+        keep: whose checkpoints are kept at the end.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
         notify: who is notified of the end, of failures and of an exhausted budget.
         priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
@@ -359,6 +372,7 @@ class SweepSpec(_Part):
     hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
     checkpoint: Checkpoint = Checkpoint()
     budget: Budget | None = None
+    keep: Keep = Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
     priority: int = Field(default=0, ge=-1000, le=1000)
     notify: list[Notification] = Field(default_factory=list)
@@ -413,6 +427,8 @@ class SweepSpec(_Part):
             del values["evaluation"]["splits"]  # likewise
         if self.checkpoint == Checkpoint():
             del values["checkpoint"]
+        if self.keep == Keep():
+            del values["keep"]  # likewise
         if self.searcher == SearcherSettings():
             del values["searcher"]
         elif not self.searcher.warm_start:

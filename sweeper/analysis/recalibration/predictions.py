@@ -143,6 +143,16 @@ class PredictionFiles:
         )
 
 
+def predictions_in(path: Path) -> StoredPredictions:
+    """Return the one evaluation that a file holds, as a trial writes it. Raises OSError or pyarrow's ArrowInvalid."""
+    with pq.ParquetFile(path) as file:
+        runs = [run for batch in file.iter_batches(ROWS_A_BATCH) for run in _runs(batch)]
+    gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for _, split, logits, targets in runs:
+        gathered.setdefault(split, []).append((logits, targets))
+    return _joined(runs[0][0], gathered)
+
+
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[Key, str, np.ndarray, np.ndarray]]:
     """Cut a batch where trial, replicate, epoch or split changes."""
     if not batch.num_rows:
