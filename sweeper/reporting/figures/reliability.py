@@ -25,6 +25,7 @@ def draw(results: Results) -> Figure | None:
     """Return the diagrams of the best and the best cross-entropy configuration; None without test evaluations."""
     board = leaderboard(results)
     scaled = "posthoc_temperature_temperature" in results.columns("evaluations")
+    whole = "logits" in results.columns("predictions")  # of translations' tokens only the largest are stored
     panels: list[Panel] = []
     queries: list[str] = []
     for role, row in chosen(board):
@@ -32,7 +33,7 @@ def draw(results: Results) -> Figure | None:
         before = results.rows(before_sql)
         if not sum(int_of(line, "n") for line in before):
             continue
-        stored = stored_predictions(results, stored_sql)
+        stored = stored_predictions(results, stored_sql) if whole else None
         queries += [before_sql] + ([] if stored is None else [stored_sql])
         replicates = plural(int_of(row, "replicates"), "replicate")
         remarks = [
