@@ -73,6 +73,7 @@ from sweeper.tracking.follower import MlflowFollower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.datasets.shifts import build_shift
+from trainables.metrics.tokens import KEPT
 from trainables.training.acceleration import TrainingSettings
 from trainables.worker.object_store import StoreError, patiently
 from trainables.worker.trial_reports import NON_FINITE
@@ -273,6 +274,17 @@ def _drive(
         if last_sequence(paths.journal) >= 0 or notes or mirror.store is not None:
             folds: list[Fold] = [state, rungs, worked, spending]
             tables.rebuild(folded(paths, folds, lambda: check_trials(state, tables.config_hashes)))
+        for record in read_journal(paths.journal):
+            state.apply(record)
+            rungs.apply(record)
+            worked.apply(record)
+            spending.apply(record)
+        if notes:
+            remove_checkpoints_ahead(paths, state)
+        tables = _open_tables(sweep, dataset, mirror)
+        check_trials(state, tables.config_hashes)
+        if state.attempt or notes or mirror.store is not None:
+            tables.rebuild(read_journal(paths.journal))
             for sentence in tables.missing():
                 terminal.print(sentence, markup=False)
         if notes:
@@ -371,7 +383,7 @@ class _Ending:
         return notes
 
 
-def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
+def _open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -> ParquetSink:
     spec = sweep.spec
     measured = spec.evaluation
     own = [metric["name"] for metric in measured.metrics]
@@ -383,11 +395,12 @@ def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> P
         sweep.paths,
         table_schemas(
             column_types(spec.space),
-            classes,
+            dataset.classes,
             columns,
             epoch_columns=more,
             rehearsal=spec.is_rehearsal,
             arithmetic=TrainingSettings(**spec.training.model_dump()).described,
+            kept_logits=None if dataset.translation is None else min(KEPT, dataset.classes),
         ),
         [None] * len(sweep.configurations) if spec.searcher.learns else sweep.configurations,
         replicates=spec.replicates.count,

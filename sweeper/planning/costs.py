@@ -56,6 +56,8 @@ def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
     ]
     note = f"Time estimated from a short measurement on this machine: {'; '.join(parts)}"
     planned = plan(spec, costs, workers, note, estimated=True)
+    if whole.translation is not None:  # whose samples have no classes
+        return planned
     return replace(planned, balance=class_balance(whole.train.targets, whole.classes))
 
 
@@ -188,7 +190,7 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
 
     def first(split: Split) -> Split:
         count = max(1, int(len(split) * share))
-        return replace(split, inputs=split.inputs[:count], targets=split.targets[:count])
+        return split.first(count)
 
     cut = dataset.with_splits(first)
     known = dataset.posterior  # a row for each test sample

@@ -129,7 +129,7 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
     with torch.device("cpu" if trees else "meta"), torch.no_grad():
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
         counter = FlopCounterMode(display=False)
-        inputs = _example_trees(size) if trees else torch.zeros((1, *size.input_shape), dtype=_kind(size))
+        inputs = _example(described["name"], size) if trees else torch.zeros((1, *size.input_shape), dtype=_kind(size))
         with counter:
             model(inputs)
     return float(counter.get_total_flops())
@@ -179,6 +179,15 @@ def _kind(size: DataSetSize) -> Any:
     import torch
 
     return torch.int32 if size.text else torch.float32
+
+
+def _example(network: str, size: DataSetSize) -> Any:
+    """Return an average sample of data that decide what a network computes."""
+    import torch
+
+    if ARCHITECTURES.has_tag(network, "translation"):
+        return torch.ones((1, *size.input_shape), dtype=torch.int32)  # both sentences without padding
+    return _example_trees(size)
 
 
 def _example_trees(size: DataSetSize) -> Any:

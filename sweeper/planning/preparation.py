@@ -21,6 +21,7 @@ from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
 from trainables.training.lanes.packing import packing_fault
+from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
 
 LOOKED_AT = 2000
@@ -48,6 +49,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
         raise InvalidSearchSpace(lacking)
     training = TrainingSettings(**spec.training.model_dump())
     names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
+    named = [(str(each["loss"]["name"]), str(each["architecture"]["name"])) for each in names]
     faults = [
         *_faults(
             "space.architecture",
@@ -70,6 +72,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
             lambda names: acceleration_fault(names, training),
         ),
         *_faults("training.compile", [training], compiler_fault),
+        *(Fault(place, rule) for place, rule in translation_faults(dataset, spec.evaluation.model_dump(), named)),
         *_faults("dataset", variants(spec.space), lambda named: _variant_fault(named, dataset)),
     ]
     if faults:

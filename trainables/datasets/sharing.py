@@ -31,6 +31,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import data_folder, locked, temporary_beside
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.translation import Translation
 from trainables.registry import SPLITS
 
 UNUSED_DAYS = 30
@@ -39,8 +40,8 @@ UNUSED_DAYS = 30
 _FACTS = "facts.json"
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError)
 
-_PARTS = {part.__name__: part for part in (CropAndFlip, ImagePreprocessing)}
-"""What a split may carry besides tensors and plain values."""
+_PARTS = {part.__name__: part for part in (CropAndFlip, ImagePreprocessing, Translation)}
+"""What a data set may carry besides tensors and plain values."""
 
 
 def content_key(dataset: DataSet) -> str:

@@ -98,7 +98,12 @@ def temperature_by_ece(
     correct = (prediction == targets).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     values = [calibration_error(softmax64(shifted / t).max(axis=1), correct, bins, scheme) for t in grid]
-    best = first_smallest(np.asarray(values))
+    return best_on_grid(grid, np.asarray(values))
+
+
+def best_on_grid(grid: Floats, values: Floats) -> dict[str, float]:
+    """Return `temperature, converged, at_bound` of the first T of `grid` [G] with the least of `values` [G]."""
+    best = first_smallest(values)
     return {"temperature": float(grid[best]), "converged": 1.0, "at_bound": float(best in (0, len(grid) - 1))}
 
 

@@ -23,6 +23,7 @@ from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.further import Metrics, further_metric_columns
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
+from trainables.metrics.tokens import TokenStatistics
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.cross_fitting import cross_fitted
 from trainables.posthoc.posterior_columns import posterior_columns, region_columns
@@ -116,6 +117,7 @@ class Evaluation:
         logits: split → float32 logits `[N, K]`, of those that keep them.
         targets: the same splits → classes, int64 `[N]`.
         spectra: rows of the `spectra` table; `None` where no spectral density was asked for.
+        tokens: split → what is kept of each token's prediction, of translations in the place of logits.
     """
 
     rows: list[Row]
@@ -123,6 +125,7 @@ class Evaluation:
     logits: dict[str, np.ndarray] = field(default_factory=dict)
     targets: dict[str, np.ndarray] = field(default_factory=dict)
     spectra: list[Row] | None = None
+    tokens: dict[str, TokenStatistics] = field(default_factory=dict)
 
 
 END = "end"

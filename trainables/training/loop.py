@@ -30,6 +30,7 @@ from trainables.training.evaluation import END, Evaluation, EvaluationSettings, 
 from trainables.training.prediction import predict
 from trainables.training.recipe import (
     build_optimizer,
+    changes_by_step,
     checkpoint_metric,
     learning_rate,
     prepare_gradients,
@@ -37,6 +38,7 @@ from trainables.training.recipe import (
     set_learning_rate,
 )
 from trainables.training.trajectory import TrajectorySettings, trajectory_row
+from trainables.training.translation import evaluate_translation, token_epoch_metrics
 
 
 class Replicate:
@@ -99,14 +101,19 @@ class Replicate:
         lr = self.begin_epoch()
         total = torch.zeros((), device=self.device)
         with self.own_randomness(), training_arithmetic(self.training, self.device):
+            done = 0
             for inputs, targets in self.training_batches():
+                if changes_by_step(self.recipe):
+                    set_learning_rate(self.optimizer, self.learning_rate_after(done))
+                done += len(targets)
                 value = self._loss_of(inputs, targets)
                 self.optimizer.zero_grad(set_to_none=True)
                 value.backward()
                 prepare_gradients(self.model.parameters(), self.recipe, len(targets))
                 self.optimizer.step()
                 total += value.detach() * len(targets)
-        row = self.end_epoch(float(total) / len(self.dataset.train), predict(self.model, self.dataset.val), lr)
+        loss = float(total) / len(self.dataset.train)
+        row = self._end_translation_epoch(loss, lr) if self.dataset.translation else self._end_epoch(loss, lr)
         return {**row, "seconds": time.perf_counter() - started}
 
     def begin_epoch(self) -> float:
@@ -117,6 +124,10 @@ class Replicate:
         self.model.train()
         return lr
 
+    def learning_rate_after(self, samples: int) -> float:
+        """Return the learning rate after so many samples of the next epoch, of a schedule that changes by step."""
+        return learning_rate(self.recipe, self.epoch + samples / len(self.dataset.train), self.max_epochs)
+
     def training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the next epoch's batches, in this replicate's order and with its augmentation."""
         for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order):
@@ -124,9 +135,17 @@ class Replicate:
 
     def end_epoch(self, train_loss: float, logits: Tensor, lr: float) -> dict[str, Any]:
         """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took."""
-        self.epoch += 1
         self.loss.end_epoch(logits, self.dataset.val.targets)
-        metrics = epoch_metrics(logits, self.dataset.val.targets, self.bins)
+        return self._counted(train_loss, epoch_metrics(logits, self.dataset.val.targets, self.bins), lr)
+
+    def _end_epoch(self, train_loss: float, lr: float) -> dict[str, Any]:
+        return self.end_epoch(train_loss, predict(self.model, self.dataset.val), lr)
+
+    def _end_translation_epoch(self, train_loss: float, lr: float) -> dict[str, Any]:
+        return self._counted(train_loss, token_epoch_metrics(self.model, self.dataset.val, self.bins), lr)
+
+    def _counted(self, train_loss: float, metrics: dict[str, float], lr: float) -> dict[str, Any]:
+        self.epoch += 1
         self._keep_if_best(metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 
@@ -136,7 +155,10 @@ class Replicate:
         if stage == END and self._kept is not None:
             current = _copy_of(self.model)
             self.model.load_state_dict(self._kept)
-        evaluation = evaluate(self.model, self.loss, self.dataset, settings, stage=stage, seed=self.seed)
+        if self.dataset.translation is not None:
+            evaluation = evaluate_translation(self.model, self.dataset, settings, stage=stage)
+        else:
+            evaluation = evaluate(self.model, self.loss, self.dataset, settings, stage=stage, seed=self.seed)
         if current is not None:
             self.model.load_state_dict(current)
         return evaluation
@@ -186,8 +208,9 @@ class Replicate:
         nodes = supervise(inputs) if supervise is not None else None
         if nodes is None:
             return self.loss(outputs, targets)
-        # the sum over each tree's nodes and the mean over trees, as Tai et al. 2015 train
-        return self.loss(outputs, nodes) * (len(nodes) / len(targets))
+        value = self.loss(outputs, nodes)
+        # of trees the sum over each one's nodes and the mean over trees, as Tai et al. 2015 train
+        return value * (len(nodes) / len(targets)) if getattr(self.model, "sums_parts", True) else value
 
     @contextmanager
     def own_randomness(self) -> Iterator[None]:

@@ -23,7 +23,12 @@ from trainables.worker.checkpoints import load_newest_checkpoint
 from trainables.worker.trial_files import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
-from trainables.worker.trial_tables import write_predictions, write_reliability, write_spectra
+from trainables.worker.trial_tables import (
+    write_predictions,
+    write_reliability,
+    write_spectra,
+    write_token_predictions,
+)
 
 
 class Trial:
@@ -191,7 +196,9 @@ class Trial:
             return
         place = (self._files.tables, self.assignment.trial, number, self.epoch)
         written = [
-            write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
+            write_token_predictions(*place, tokens=evaluation.tokens)
+            if evaluation.tokens
+            else write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
             write_reliability(*place, rows=evaluation.reliability),
         ]
         if evaluation.spectra is not None:

@@ -94,7 +94,7 @@ class FinishedSweep:
         if not recipe.named(self.name):
             return None
         trials = {trial: [_as_if_on(number, row) for row in rows] for trial, rows in self._trials.items()}
-        return self._found(number, trials, recipe) or self._found(_any_of_its_loss(number), trials, recipe)
+        return self._found(number, trials, recipe) or self._found(number, trials, recipe, _any_of_its_loss(number))
 
     @property
     def _dataset(self) -> Mapping[str, Plain]:
@@ -132,8 +132,11 @@ class FinishedSweep:
     def _settings(self) -> dict[str, Settings]:
         return {trial: configuration_settings(rows[0]) for trial, rows in self._trials.items()}
 
-    def _found(self, number: PublishedNumber, trials: Trials, recipe: Recipe) -> Found | None:
-        agreeing = [trial for trial, rows in trials.items() if trains(rows[0], number)]
+    def _found(
+        self, number: PublishedNumber, trials: Trials, recipe: Recipe, alike: PublishedNumber | None = None
+    ) -> Found | None:
+        """Return what trials have for a number: those of its configuration, or of that of the number `alike`."""
+        agreeing = [trial for trial, rows in trials.items() if trains(rows[0], alike or number)]
         if not agreeing:
             return None
         if number.metric in QUANTITIES:

@@ -72,7 +72,7 @@ class PredictionFiles:
         folder = current_generation(paths.root) / "predictions"
         names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
         self._names = [name for name in names if trials is None or trial_of(name) in (None, *trials)]
-        self.rows = sum(self._open(name).metadata.num_rows for name in self._names)
+        self.rows = sum(self._rows_of(name) for name in self._names)
         if not self.rows:
             raise SweeperError(
                 f"the sweep {paths.name!r} has no predictions to recalibrate",
@@ -122,6 +122,16 @@ class PredictionFiles:
                         yield from _runs(batch)
             except (OSError, pa.ArrowInvalid) as error:
                 raise self._damaged(name, error) from error
+
+    def _rows_of(self, name: str) -> int:
+        with self._open(name) as file:
+            if "logits" not in file.schema_arrow.names:
+                raise SweeperError(
+                    f"the sweep {self._paths.name!r} translates: of each token it keeps the largest logits, from "
+                    "which no other post-hoc method, ensemble or export can be made from",
+                    "choose temperatures while it trains: evaluation.posthoc: [{name: temperature, objective: ece}]",
+                )
+            return int(file.metadata.num_rows)
 
     def _open(self, name: str) -> pq.ParquetFile:
         for _ in range(MOVES):

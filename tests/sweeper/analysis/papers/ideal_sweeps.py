@@ -36,7 +36,7 @@ def ideal_sweep(output: Path, space: str, spec: SweepSpec | None = None, name: s
     schemas = table_schemas(
         column_types(spec.space),
         2,
-        evaluation_columns(spec.evaluation.posthoc, (), spec.cross_fitted),
+        evaluation_columns(spec.evaluation.posthoc, [m["name"] for m in spec.evaluation.metrics], spec.cross_fitted),
         epoch_columns=epoch_columns(None if trajectory is None else trajectory.model_dump()),
         rehearsal=spec.is_rehearsal,
     )
