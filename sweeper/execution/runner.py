@@ -270,21 +270,10 @@ def _drive(
         state, rungs = SweepState(len(sweep.configurations)), schedule.begin()
         sweep = replace(sweep, configurations=configurations_of(sweep.spec, state.suggested))
         worked, spending = WorkingTime(), Spending()
-        tables = _open_tables(sweep, dataset.classes, mirror)
+        tables = _open_tables(sweep, dataset, mirror)
         if last_sequence(paths.journal) >= 0 or notes or mirror.store is not None:
             folds: list[Fold] = [state, rungs, worked, spending]
             tables.rebuild(folded(paths, folds, lambda: check_trials(state, tables.config_hashes)))
-        for record in read_journal(paths.journal):
-            state.apply(record)
-            rungs.apply(record)
-            worked.apply(record)
-            spending.apply(record)
-        if notes:
-            remove_checkpoints_ahead(paths, state)
-        tables = _open_tables(sweep, dataset, mirror)
-        check_trials(state, tables.config_hashes)
-        if state.attempt or notes or mirror.store is not None:
-            tables.rebuild(read_journal(paths.journal))
             for sentence in tables.missing():
                 terminal.print(sentence, markup=False)
         if notes:

@@ -101,8 +101,8 @@ def caption(board: Leaderboard, winner: str, kinds: int, count: int) -> str:
         return f"How well the outputs of {who} tell other data from its test data; 0.5 is chance."
     return (
         f"Test metrics of {who}, clean and against the severity of corruption. Lines: means over "
-        f"{plural(kinds, 'kind')} of corruption and {plural(count, 'replicate')}; bars: 95 % by the replicates’ spread, "
-        "pooled over all finished configurations; points: each kind."
+        f"{plural(kinds, 'kind')} of corruption and {plural(count, 'replicate')}; bars: 95 % by the replicates’ "
+        "spread, pooled over all finished configurations; points: each kind."
     )
 
 
