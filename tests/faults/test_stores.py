@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
+from sweeper.execution.driver.failures import STORAGE
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
 from sweeper.storage.places import DRIVING, local_copy, place_of
@@ -171,3 +172,26 @@ def test_a_store_that_refuses_one_request_in_three(
         assert store.refused > store.answered / 3
         told = f"{nights.given_up} drivers gave up, said so, and their sweeps were resumed"
         print(f"{store.answered} requests answered, {store.refused} refused; {told}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_node_whose_disk_is_full_beside_one_that_has_room(
+    service: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials that meet it go to the other node, and none of their tries counts."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this machine lets nobody mount")
+    try:
+        with local_cluster(1, tmp_path) as cluster:
+            cluster.tell(f"add {small}")
+            nights = Nights(tmp_path, monkeypatch, "--address", cluster.address)
+            environment = {key: text for key, text in cluster.environment.items() if key.startswith("RAY_")}
+            (paths,) = nights.run(0, kill, environment)
+            failures = _failures(paths)
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+    assert failures and all(body["kind"] == STORAGE and not body["counts"] for body in failures), failures
