@@ -98,18 +98,19 @@ def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
-def command(*arguments: str | Path) -> list[str]:
-    """Return the command line that runs `sweeper` with this interpreter."""
-    return [sys.executable, "-m", "sweeper", *map(str, arguments)]
+def command(*arguments: str | Path, program: str = "sweeper") -> list[str]:
+    """Return the command line that runs `sweeper`, or a module that stands for it, with this interpreter."""
+    return [sys.executable, "-m", program, *map(str, arguments)]
 
 
 @contextmanager
 def started(
-    *arguments: str | Path, cwd: Path, environment: Mapping[str, str] | None = None
+    *arguments: str | Path, cwd: Path, environment: Mapping[str, str] | None = None, program: str = "sweeper"
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a command; on leaving, end it by its process id if it is still there."""
+    line = command(*arguments, program=program)
     with (cwd / "driver.out").open("w") as out, (cwd / "driver.err").open("w") as err:
-        process = subprocess.Popen(command(*arguments), cwd=cwd, stdout=out, stderr=err, text=True, env=environment)
+        process = subprocess.Popen(line, cwd=cwd, stdout=out, stderr=err, text=True, env=environment)
         try:
             yield process
         finally:
