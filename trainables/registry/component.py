@@ -154,6 +154,8 @@ class Component:
         stand_in: what a rehearsal trains with in its place; empty for the component itself. Of a network the name and
             hyperparameters of a smaller one, of a data set options of `digits_stand_in`, or a function of its own
             options that gives them. `None`: a network stays as it is, data are taken for images like CIFAR's.
+        build_many: makes several of it at once, of a list of what `build` is given, with its hyperparameters in common;
+            `None` where that is no faster.
         lanes: why a network or loss cannot be trained as lanes, replicates side by side; empty where it can.
     """
 
@@ -169,6 +171,7 @@ class Component:
     size: Callable[[Options], DataSetSize | None] | None = None
     stand_in: Options | Callable[[Options], Options] | None = None
     lanes: str = ""
+    build_many: Callable[..., list[Any]] | None = None
 
     def hyperparameter(self, name: str) -> Hyperparameter | None:
         """Return the description of hyperparameter `name`, or `None`."""

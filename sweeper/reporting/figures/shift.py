@@ -101,8 +101,8 @@ def caption(board: Leaderboard, winner: str, kinds: int, count: int) -> str:
         return f"How well the outputs of {who} tell other data from its test data; 0.5 is chance."
     return (
         f"Test metrics of {who}, clean and against the severity of corruption. Lines: means over "
-        f"{plural(kinds, 'kind')} of corruption and {plural(count, 'replicate')}; bars: 95 % by the replicates’ "
-        "spread, pooled over all finished configurations; points: each kind."
+        f"{plural(kinds, 'kind')} of corruption and {plural(count, 'replicate')}; bars: 95 % by replicates’ spread, "
+        "pooled over all finished configurations; points: each kind."
     )
 
 
@@ -259,8 +259,8 @@ def detection(rows: Rows) -> list[Panel]:
                 hovertemplate="%{text}<extra></extra>",
             )
         )  # fmt: skip
-        best = max(DETECTION, key=lambda score, mine=mine: _mean(mine, score))
-        remarks.append(f"{name}: best told apart by {DETECTION[best]}, AUROC {number(_mean(mine, best))}.")
+        value, best = max((_mean(mine, score), words) for score, words in DETECTION.items())
+        remarks.append(f"{name}: best told apart by {best}, AUROC {number(value)}.")
     y = axis("AUROC", range=[0, 1.02])
     return [Panel("Other data told from test data", remarks, plot(traces, axis("score"), y))]
 
