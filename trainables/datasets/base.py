@@ -169,8 +169,8 @@ def batches(
     check_batch_size(batch_size, samples, drop_last)
     chosen = torch.randperm(samples, generator=generator)
     if split.lengths is not None:
-        for rows in of_like_length(split.lengths, chosen, batch_size, generator):
-            yield split.select(rows.to(split.targets.device))
+        for places in of_like_length(split.lengths, chosen, batch_size, generator):
+            yield split.select(places.to(split.targets.device))
         return
     order = chosen.to(split.targets.device)
     draws = None

@@ -63,8 +63,8 @@ def _samples(name: str, default: int, source: str) -> Hyperparameter:
 
 
 def _on_paper(options: Options) -> DataSetSize:
-    asked = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
-    return DataSetSize((2, LONGEST + 1), VOCABULARY, *asked, text=True)
+    train, val, test = (int(options[f"{split}_samples"]) for split in ("train", "validation", "test"))
+    return DataSetSize((2, LONGEST + 1), VOCABULARY, train, val, test, text=True)
 
 
 COMPONENTS = (

@@ -147,4 +147,6 @@ def encoded_pairs(
 
 def pair_lengths(rows: NDArray[np.generic]) -> NDArray[np.int64]:
     """Return the tokens of the longer side of each pair [N, 2, L]: what a batch is as wide as."""
-    return (np.asarray(rows) != PADDING).sum(axis=2).max(axis=1, initial=0).astype(np.int64)
+    tokens = (np.asarray(rows) != PADDING).sum(axis=2, dtype=np.int64)
+    lengths: NDArray[np.int64] = tokens.max(axis=1, initial=0)
+    return lengths

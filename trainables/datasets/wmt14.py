@@ -135,13 +135,15 @@ def translation_dataset(name: str, arrays: dict[str, NDArray[np.generic]], tests
     """Return the data set of encoded parts; inputs of all splits are as long as the longest pair of any."""
     model = arrays["tokenizer"].tobytes()
     longest = max(arrays[part].shape[2] for part in ("train", "val", "test"))
-    splits = {part: _split(arrays[part], longest) for part in ("train", "val", "test")}
+    train, val, test = (_split(arrays[part], longest) for part in ("train", "val", "test"))
     pieces = loaded_tokenizer(model)
     task = Translation(base64.b64encode(model).decode(), tuple(tests[0].targets), tuple(tests[1].targets))
-    order = (np.asarray(arrays["kept"], np.int64), *(np.arange(len(splits[part])) for part in ("val", "test")))
+    order = (np.asarray(arrays["kept"], np.int64), np.arange(len(val)), np.arange(len(test)))
     return DataSet(
         name,
-        **splits,
+        train,
+        val,
+        test,
         classes=int(pieces.get_piece_size()),
         input_shape=(2, longest),
         split_hash=hash_of_splits(*order),

@@ -52,7 +52,8 @@ class TokenStatistics:
     @property
     def correct(self) -> Booleans:
         """Whether the largest logit is the target's, the first of tied ones, [N]."""
-        return self.ahead == 0
+        right: Booleans = self.ahead == 0
+        return right
 
     def place(self, temperature: float) -> int:
         """Return the place of a temperature among those there are. Raises ValueError where it is none of them."""

@@ -48,7 +48,8 @@ class Attention(nn.Module):
         return mixed
 
     def _by_head(self, values: Tensor) -> Tensor:
-        return values.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        split: Tensor = values.unflatten(2, (self.heads, -1))
+        return split.transpose(1, 2)
 
 
 class Layer(nn.Module):
@@ -62,6 +63,12 @@ class Layer(nn.Module):
         self.feed = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
         self.dropout = nn.Dropout(dropout)
+
+    def source_keys(self, encoded: Tensor) -> KeysAndValues:
+        """Return a decoder's keys and values of the encoder's output [N, S, width]."""
+        if self.other is None:
+            raise TypeError("an encoder's layer reads nothing but its own inputs")
+        return self.other.keys(encoded)
 
     def forward(
         self,
@@ -137,8 +144,8 @@ class Transformer(nn.Module):
         mask = (source != PADDING)[:, None, None]
         encoded = self.encode(source, mask)
         hidden = self._embedded(functional.pad(target[:, :-1], (1, 0), value=BEGIN), 0)
-        for layer in self.decoder:
-            hidden = layer(hidden, layer.own.keys(hidden), None, layer.other.keys(encoded), mask, causal=True)
+        for layer in self._decoders():
+            hidden = layer(hidden, layer.own.keys(hidden), None, layer.source_keys(encoded), mask, causal=True)
         features: Tensor = hidden[target != PADDING]
         return features
 
@@ -150,7 +157,7 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, mask: Tensor) -> Tensor:
         """Return the encoder's output [N, S, width] for token ids [N, S]."""
         hidden = self._embedded(source, 0)
-        for layer in self.encoder:
+        for layer in map(_layer, self.encoder):
             hidden = layer(hidden, layer.own.keys(hidden), mask)
         return hidden
 
@@ -159,18 +166,22 @@ class Transformer(nn.Module):
         source = _trimmed(inputs[:, 0])
         mask = (source != PADDING)[:, None, None]
         encoded = self.encode(source, mask)
-        return Written(0, [], [layer.other.keys(encoded) for layer in self.decoder], mask)  # type: ignore[union-attr, operator]
+        return Written(0, [], [layer.source_keys(encoded) for layer in self._decoders()], mask)
 
     def write(self, tokens: Tensor, written: Written) -> tuple[Tensor, Written]:
         """Return the logits [N, K] of the token after `tokens` [N], and the state with them."""
         hidden, own = self._embedded(tokens[:, None], written.tokens), []
-        for number, layer in enumerate(self.decoder):
-            keys = layer.own.keys(hidden)  # type: ignore[union-attr, operator]
+        for number, layer in enumerate(self._decoders()):
+            keys = layer.own.keys(hidden)
             if written.own:
-                keys = tuple(torch.cat(pair, 2) for pair in zip(written.own[number], keys, strict=True))
+                before = written.own[number]
+                keys = torch.cat([before[0], keys[0]], 2), torch.cat([before[1], keys[1]], 2)
             own.append(keys)
             hidden = layer(hidden, keys, None, written.source[number], written.mask)
         return self.classifier(hidden[:, 0]), Written(written.tokens + 1, own, written.source, written.mask)
+
+    def _decoders(self) -> list[Layer]:
+        return [*map(_layer, self.decoder)]
 
     def _embedded(self, tokens: Tensor, first: int) -> Tensor:
         positions = self.positions[first : first + tokens.shape[1]]  # type: ignore[index]
@@ -179,6 +190,12 @@ class Transformer(nn.Module):
 
     def _sides(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         return _trimmed(inputs[:, 0]), _trimmed(inputs[:, 1])
+
+
+def _layer(module: nn.Module) -> Layer:
+    if not isinstance(module, Layer):
+        raise TypeError(f"{type(module).__name__} is no layer of a Transformer")
+    return module
 
 
 def _trimmed(tokens: Tensor) -> Tensor:

@@ -205,8 +205,8 @@ def translated(model: Any, dataset: DataSet, split: str, decoding: Decoding, tem
     found: list[list[int]] = [[] for _ in range(len(part))]
     for rows in _by_length(part):
         inputs = part.prepare(part.inputs[rows.to(part.inputs.device)])
-        options = {"beams": decoding.beams, "alpha": decoding.length_penalty, "temperature": temperature}
-        for place, tokens in zip(rows.tolist(), beam_search(model, inputs, **options), strict=True):
+        made = beam_search(model, inputs, beams=decoding.beams, alpha=decoding.length_penalty, temperature=temperature)
+        for place, tokens in zip(rows.tolist(), made, strict=True):
             found[place] = tokens
     return task.text(found)
 

@@ -97,6 +97,7 @@ def _page(figure: MapFigure) -> str:
         mode = "lines" if len(x) > FEW_POINTS else "lines+markers"
         line = {"color": look[label][0], "dash": look[label][1][1], "width": 1.5}
         drawn.add_trace(go.Scatter(x=x, y=y, name=label, mode=mode, line=line, legendgroup=label), 1, 1)
+    dots: dict[str, object]
     for label, (x, y) in figure.ends.items():
         dots = {"size": 5, "color": look[label][0]}
         drawn.add_trace(go.Scatter(x=x, y=y, mode="markers", marker=dots, legendgroup=label, showlegend=False), 1, 1)
@@ -116,7 +117,7 @@ def _page(figure: MapFigure) -> str:
         drawn.update_yaxes(visible=False, range=[-0.08, 0.95])
         for place in range(1, panels + 1):
             drawn.update_yaxes(scaleanchor="x" if place == 1 else f"x{place}", row=1, col=place)
-            x, y = ([corner[axis] for corner in (*CORNERS, CORNERS[0])] for axis in (0, 1))
+            x, y = _outline()
             edge = {"color": "#9a9aa2", "width": 1}
             drawn.add_trace(go.Scatter(x=x, y=y, mode="lines", line=edge, showlegend=False), 1, place)
             for x_of, y_of, name in CORNERS:
@@ -124,6 +125,12 @@ def _page(figure: MapFigure) -> str:
                     x=x_of, y=y_of, text=name, yshift=12 if y_of else -12, showarrow=False, row=1, col=place
                 )
     return str(drawn.to_html(include_plotlyjs=True))
+
+
+def _outline() -> Points:
+    """Return the triangle's sides."""
+    closed = (*CORNERS, CORNERS[0])
+    return [x for x, _, _ in closed], [y for _, y, _ in closed]
 
 
 def _draw(figure: MapFigure, path: Path) -> None:
@@ -161,7 +168,6 @@ def _frame(axis: Any, figure: MapFigure) -> None:
         return
     axis.set_axis_off()
     axis.set_aspect("equal")
-    x, y = ([corner[place] for corner in (*CORNERS, CORNERS[0])] for place in (0, 1))
-    axis.plot(x, y, color="#9a9aa2", linewidth=0.8)
+    axis.plot(*_outline(), color="#9a9aa2", linewidth=0.8)
     for x_of, y_of, name in CORNERS:
         axis.annotate(name, (x_of, y_of), (0, 5 if y_of else -10), textcoords="offset points", ha="center", fontsize=8)

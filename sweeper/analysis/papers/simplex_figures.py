@@ -77,7 +77,7 @@ def isolines(risk: Callable[[Floats], Floats], mapped: Callable[[Floats], Floats
     for percentile in PERCENTILES:
         level = values[inside][order][np.searchsorted(shares, percentile / 100)]
         parts = []
-        for line in lines.lines(float(level)):
+        for line in map(np.asarray, lines.lines(float(level))):
             points = np.column_stack([line, 1 - line.sum(1)])
             parts += [mapped(points), np.full((1, 3), np.nan)]
         found[percentile] = np.concatenate(parts)
@@ -131,7 +131,8 @@ def arrows(gammas: Sequence[float]) -> MapFigure:
     """Compute properness Fig. 5: where the focal map, and the closest temperature scaling, move probabilities."""
     from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
 
-    q, rows, remarks = triangle(COARSE), [], []
+    q, remarks = triangle(COARSE), []
+    rows: list[Row] = []
     curves: dict[str, tuple[list[float], list[float]]] = {}
     ends: dict[str, tuple[list[float], list[float]]] = {}
     for gamma in gammas:
@@ -141,7 +142,8 @@ def arrows(gammas: Sequence[float]) -> MapFigure:
             segments = np.stack([q, after, np.full_like(q, np.nan)], 1).reshape(-1, 3)
             x, y = projected(segments)
             curves[label] = (x.tolist(), y.tolist())
-            ends[label] = tuple(each.tolist() for each in projected(after))  # type: ignore[assignment]
+            x, y = projected(after)
+            ends[label] = (x.tolist(), y.tolist())
             rows += [
                 {"map": label, **{f"{when}{k + 1}": float(p[k]) for when, p in (("q", a), ("p", b)) for k in range(3)}}
                 for a, b in zip(q, after, strict=True)
@@ -153,7 +155,8 @@ def differences(gammas: Sequence[float]) -> MapFigure:
     """Compute properness Fig. 7: the largest difference between both maps' probabilities, over the triangle."""
     from trainables.posthoc.focal_temperature_fits import closest_temperature, simplex_logits
 
-    q, rows, remarks = triangle(EVEN), [], []
+    q, remarks = triangle(EVEN), []
+    rows: list[Row] = []
     shaded = {}
     for gamma in gammas:
         fit = closest_temperature(gamma, simplex_logits(3))
