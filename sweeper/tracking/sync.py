@@ -21,6 +21,7 @@ from sweeper.journal.journal import record_names
 from sweeper.storage.lease import holder
 from sweeper.text.redaction import redact
 from sweeper.tracking.projection import Projection, sentence, store_errors
+from sweeper.tracking.system_metrics import requested
 from sweeper.tracking.watchdog import Watchdog
 
 PASS_SECONDS = 2.0
@@ -93,6 +94,7 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
         driver: tells whether it is still there.
     """
     projection = Projection(root, uri, Watchdog(over=lambda: not driver.wait(0.0)))
+    projection.system = requested(projection.paths.root)
     names = record_names(projection.paths.journal)
     newest_before = int(names[-1][:10]) if names else -1
     with projection.alone(patience=60.0):
