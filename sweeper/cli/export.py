@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.common import RESULTS, Name, Output, Trust
+from sweeper.cli.common import RESULTS, Name, Output, Tracking, Trust
 
 commands = typer.Typer()
 
@@ -21,6 +21,11 @@ def export(
     posthoc: Annotated[str, typer.Option(help="Post-hoc method that the sweep measured, or none.")] = "temperature",
     onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX file, too (needs the extra onnx).")] = False,
     retrain: Annotated[bool, typer.Option("--retrain", help="Train the trial again if its weights are gone.")] = False,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the model in MLflow with its trial's run.")] = False,
+    register: Annotated[
+        str | None, typer.Option(help="Register it in MLflow under this name, alias best.", show_default="none")
+    ] = None,
+    tracking_uri: Tracking = None,
     trust: Trust = False,
     output: Output = RESULTS,
 ) -> None:
@@ -36,6 +41,9 @@ def export(
         trust=trust,
         retrain=retrain,
         onnx=onnx,
+        mlflow=mlflow,
+        register=register,
+        tracking_uri=tracking_uri,
         say=lambda line: typer.echo(line, err=True),
         output=output,
     )

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from sweeper.core.errors import SweeperError, unwritable
-from sweeper.exporting.card import model_card
+from sweeper.exporting.card import measured_values, model_card
 from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, chosen_networks
 from sweeper.exporting.mlflow_files import write_mlflow_files
 from sweeper.exporting.onnx_file import require_onnx, write_onnx
@@ -59,6 +59,7 @@ class Exported:
         samples: of the test split, all of which were compared.
         again: None where the sweep's own weights were exported; else how far the logits of those that were trained
             again lie from the sweep's, 0 for equal bits.
+        logged: where it is in MLflow, in words.
         description: the contents of `model.json`.
     """
 
@@ -70,6 +71,7 @@ class Exported:
     samples: int
     description: Mapping[str, Any] = field(repr=False)
     again: float | None = None
+    logged: str | None = None
 
     def sentence(self) -> str:
         """Return what was written, and how near the program comes to the sweep."""
@@ -79,6 +81,7 @@ class Exported:
         return (
             f"{self.folder}: {self.trial}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
             f"probabilities of the {self.samples:,} test samples are the sweep's to {self.difference:.1g}{more}"
+            + (f"; {self.logged}" if self.logged else "")
         )
 
 
@@ -137,14 +140,15 @@ def export_model(
             f"set is not what {chosen.trial} was measured with",
             "restore both as they were; nothing was written",
         )
+    targets, bins = chosen.networks[0].stored.targets, chosen.sweep.spec.evaluation.bins
     description = _description(chosen, example, posthoc, calibrator, stated, difference)
-    targets = {part: chosen.networks[0].stored.targets[part] for part in reference}
+    description["metrics"] = {part: measured_values(values, targets[part], bins) for part, values in reference.items()}
     card = model_card(chosen, description, reference, targets)
 
     def add(made: Path) -> dict[str, Any]:
         return {} if not onnx else {"onnx": {"largest_difference": write_onnx(program, made / ONNX, split, found)}}
 
-    whole = _write(to, chosen, program, description, card, add)
+    whole = _write(to, chosen, program, example, description, card, add)
     numbers = [each.replicate for each in chosen.networks]
     return Exported(to, chosen.trial, numbers, posthoc, difference, len(split), whole, chosen.again)
 
@@ -233,6 +237,7 @@ def _description(
             "epoch": chosen.epoch,
             "configuration": dict(chosen.configuration),
             "dataset": dict(chosen.configuration.get("dataset") or chosen.sweep.spec.dataset),
+            "dataset_facts": manifest.get("dataset") or {},
             "split_hash": dataset.split_hash,
             "git": manifest.get("git"),
             "versions": manifest.get("versions", {}),
@@ -248,6 +253,7 @@ def _write(
     to: Path,
     chosen: Chosen,
     program: torch.export.ExportedProgram,
+    example: torch.Tensor,
     description: Mapping[str, Any],
     card: str,
     add: Callable[[Path], Mapping[str, Any]],
@@ -269,7 +275,7 @@ def _write(
             whole = {**description, **add(made)}
             (made / DESCRIPTION).write_text(json.dumps(whole, indent=2, default=str) + "\n", encoding="utf-8")
             (made / CARD).write_text(card, encoding="utf-8")
-            write_mlflow_files(made, description)
+            write_mlflow_files(made, description, example[:1].numpy())
             made.rename(to)
             return whole
     except OSError as error:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from sweeper.core.errors import SweeperError
+from sweeper.exporting.program import silenced
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.metrics.probabilities import Floats
 
@@ -52,7 +49,7 @@ def write_onnx(program: torch.export.ExportedProgram, to: Path, split: Split, ex
         SweeperError: ONNX lacks an operator of the network, or the file computes something else.
     """
     try:
-        with warnings.catch_warnings(), _silenced():
+        with warnings.catch_warnings(), silenced():
             warnings.simplefilter("ignore")
             translated = torch.onnx.export(
                 program, input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False
@@ -113,15 +110,3 @@ def _reason(error: BaseException) -> str:
         return f"it lacks the operator {named[1]}"
     lines = [line.strip() for line in texts[-1].splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def _silenced() -> Iterator[None]:
-    """Keep what the exporter prints and logs on its way to itself."""
-    logger = logging.getLogger("torch.onnx")
-    before, logger.disabled = logger.disabled, True
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logger.disabled = before

@@ -23,6 +23,22 @@ class Point(NamedTuple):
     step: int
 
 
+MOST_EPOCHS = 1000
+"""Points of one measurement in one run, but for those at evaluations: pages that compare a hundred runs fetch them all,
+and draw 320 of each at most. The tables have every epoch."""
+
+
+def epochs_between_points(max_epochs: int) -> int:
+    """Return the distance in epochs at which a run of `max_epochs` has no more than `MOST_EPOCHS` points."""
+    return -(-max_epochs // MOST_EPOCHS)
+
+
+def thinned(rows: Iterable[Row], every: int, evaluations: Iterable[Row]) -> list[Row]:
+    """Return the epoch rows of a report that become points: each `every`-th epoch's, and those that were evaluated."""
+    evaluated = {row["epoch"] for row in evaluations}
+    return [row for row in rows if row["epoch"] % every == 0 or row["epoch"] in evaluated]
+
+
 def epoch_points(rows: Iterable[Row]) -> Iterator[tuple[str, float, int]]:
     """Yield (metric, value, epoch) of epoch rows: the mean over replicates and, of several, its `…_std`."""
     for (epoch,), group in _grouped(rows, "epoch").items():

@@ -21,6 +21,7 @@ from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
 from sweeper.text.redaction import redact
 from sweeper.tracking.projection import Projection, sentence, store_errors
+from sweeper.tracking.system_metrics import requested
 from sweeper.tracking.watchdog import Watchdog
 
 PASS_SECONDS = 2.0
@@ -94,6 +95,7 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
     """
     projection = Projection(root, uri, Watchdog(over=lambda: not driver.wait(0.0)))
     newest_before = last_sequence(projection.paths.journal)
+    projection.system = requested(projection.paths.root)
     with projection.alone(patience=60.0):
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
         while True:

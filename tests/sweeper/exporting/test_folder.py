@@ -57,6 +57,7 @@ def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, r
     assert model.predict(test.inputs[:0]).shape == (0, found.shape[1])
     assert {path.name for path in done.folder.iterdir()} == {
         "program.pt2", "model.json", "model_card.md", "MLmodel", "code", "python_env.yaml", "requirements.txt",
+        "input_example.json", "serving_input_example.json",
         *(f"weights_r{r}.safetensors" for r in done.replicates)
     }  # fmt: skip
 

@@ -42,13 +42,15 @@ def test_mlflow_loads_it_with_its_signature(tmp_path):
     torch.manual_seed(0)
     module = CalibratedNetworks([build_model("resnet8", SHAPE, 10).eval()], None).eval()
     torch.export.save(exported_program(module, torch.zeros(3, *SHAPE)), tmp_path / PROGRAM)
-    write_mlflow_files(tmp_path, {"input": {"shape": SHAPE, "dtype": "float32"}, "output": {"classes": 10}})
     samples = torch.randn(300, *SHAPE)
+    described = {"input": {"shape": SHAPE, "dtype": "float32"}, "output": {"classes": 10}}
+    write_mlflow_files(tmp_path, described, samples[:1].numpy())
     with torch.no_grad():
         expected = module(samples).numpy()
     model = mlflow.pyfunc.load_model(str(tmp_path))
     assert np.abs(model.predict(samples.numpy()) - expected).max() < 1e-6
     assert model.metadata.signature.inputs.inputs[0].shape == (-1, *SHAPE)
+    assert np.array_equal(model.metadata.load_input_example(str(tmp_path)), samples[:1].numpy())
     with pytest.raises(mlflow.exceptions.MlflowException):
         model.predict(samples.numpy()[:, :, :4])
 
