@@ -162,6 +162,19 @@ def compiler_fault(settings: TrainingSettings) -> str | None:
     )
 
 
+def card_fault(settings: TrainingSettings) -> str | None:
+    """Return why this process's GPU cannot compute as `settings` say, or `None`.
+
+    TF32 came with compute capability 8.0; older GPUs would compute float32 and the table would say TF32.
+    """
+    if settings.precision != TF32 or (found := torch.cuda.get_device_capability()) >= (8, 0):
+        return None
+    return (
+        f"precision = tf32 needs a GPU of compute capability 8.0 (Ampere) or newer, and {torch.cuda.get_device_name()} "
+        f"has {found[0]}.{found[1]}; choose precision: float32"
+    )
+
+
 def data_place(settings: TrainingSettings, size: int, device: str, share: float) -> str:
     """Return where a data set of `size` bytes is kept: `device` or `host`.
 

@@ -16,6 +16,7 @@ from trainables.training.acceleration import (
     CannotCompileError,
     TrainingSettings,
     acceleration_fault,
+    card_fault,
     compiler_fault,
     data_place,
     laid_out,
@@ -269,6 +270,17 @@ def test_on_a_cpu_tf32_is_float32_and_deterministic_changes_no_bit(data):
         rows.append([timeless(Lanes(_replicates(data, training)).train_epoch())])
     prepare_arithmetic(PLAIN, "cpu")
     assert rows[0:2] == rows[2:4] == rows[4:6]
+
+
+@pytest.mark.parametrize(("capability", "refused"), [((7, 5), True), ((8, 0), False), ((9, 0), False)])
+def test_tf32_is_refused_on_a_card_without_it(monkeypatch, capability, refused):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    assert card_fault(PLAIN) is None
+    fault = card_fault(TF32)
+    assert (fault is not None) is refused
+    if fault is not None:
+        assert fault.startswith("precision = tf32 needs a GPU of compute capability 8.0") and "T4 has 7.5" in fault
 
 
 def test_the_arithmetic_is_said_in_words():
