@@ -78,21 +78,29 @@ def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
         # cuBLAS reads it when the process first uses it; its default workspace lets streams race for buffers.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = settings.deterministic
+    torch.backends.cudnn.benchmark = False
     _allow_tf32(False)
 
 
 @contextmanager
 def training_arithmetic(settings: TrainingSettings, device: torch.device) -> Iterator[None]:
-    """Within this context a card computes products in TF32 where `settings` ask for it, and nowhere else."""
+    """Within this context a card computes products in TF32 where `settings` ask for it, and nowhere else.
+
+    cuDNN tries its kernels and keeps the fastest for each shape, of which training has two (the last batch of an epoch
+    may be smaller). Which one that is may change from run to run, so not where training is deterministic, and never
+    where something is measured.
+    """
     if device.type == "cpu":
         yield
         return
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    cudnn = torch.backends.cudnn
+    before = torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     _allow_tf32(settings.precision == TF32)
+    cudnn.benchmark = not settings.deterministic
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
 def _allow_tf32(allowed: bool) -> None:

@@ -32,6 +32,7 @@ from trainables.registry import LABEL, entry_label
 from trainables.registry.measured import CROSS_FITTED
 from trainables.training.network_norms import network_norms
 from trainables.training.trajectory import TrajectorySettings
+from trainables.training.transfers import on_host
 
 Row = dict[str, object]
 """A record of a table: column → value."""
@@ -142,8 +143,11 @@ def evaluate(
     """
     was_training = model.training
     splits = {name: dataset.splits[name] for name in settings.splits}
-    logits = {name: predict(model, split).float().cpu().numpy() for name, split in splits.items()}
-    targets = {name: split.targets.cpu().numpy() for name, split in splits.items()}
+    fetched = on_host(
+        *(predict(model, split).float() for split in splits.values()), *(split.targets for split in splits.values())
+    )
+    logits = {name: values.numpy() for name, values in zip(splits, fetched, strict=False)}
+    targets = {name: values.numpy() for name, values in zip(splits, fetched[len(splits) :], strict=True)}
     rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
     for name, row in rows.items():
         row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))

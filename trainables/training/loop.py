@@ -36,6 +36,7 @@ from trainables.training.recipe import (
     set_learning_rate,
 )
 from trainables.training.trajectory import TrajectorySettings, trajectory_row
+from trainables.training.transfers import on_host
 
 
 class Replicate:
@@ -105,7 +106,11 @@ class Replicate:
                 prepare_gradients(self.model.parameters(), self.recipe, len(targets))
                 self.optimizer.step()
                 total += value.detach() * len(targets)
-        row = self.end_epoch(float(total) / len(self.dataset.train), predict(self.model, self.dataset.val), lr)
+        val = self.dataset.val
+        predicted = predict(self.model, val)
+        loss, logits, targets = on_host(total, predicted, val.targets)
+        metrics = epoch_metrics(logits, targets, self.bins)
+        row = self.end_epoch(float(loss) / len(self.dataset.train), predicted, lr, metrics)
         return {**row, "seconds": time.perf_counter() - started}
 
     def begin_epoch(self) -> float:
@@ -121,11 +126,17 @@ class Replicate:
         for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order):
             yield laid_out(inputs, self.training), targets
 
-    def end_epoch(self, train_loss: float, logits: Tensor, lr: float) -> dict[str, Any]:
-        """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took."""
+    def end_epoch(
+        self, train_loss: float, logits: Tensor, lr: float, metrics: Mapping[str, float] | None = None
+    ) -> dict[str, Any]:
+        """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took.
+
+        `metrics` are `epoch_metrics` of these logits, where they are known already.
+        """
         self.epoch += 1
         self.loss.end_epoch(logits, self.dataset.val.targets)
-        metrics = epoch_metrics(logits, self.dataset.val.targets, self.bins)
+        if metrics is None:
+            metrics = epoch_metrics(logits, self.dataset.val.targets, self.bins)
         self._keep_if_best(metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 

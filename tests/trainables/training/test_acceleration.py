@@ -253,6 +253,19 @@ def test_only_a_step_that_asks_for_tf32_has_it_in_products_and_convolutions_alik
 
 
 @pytest.mark.usefixtures("as_before")
+def test_cudnn_looks_for_the_fastest_kernels_in_training_steps_that_need_not_repeat(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    for settings in (PLAIN, BFLOAT16, replace(PLAIN, deterministic=True)):
+        prepare_arithmetic(settings, "cuda")
+        assert not torch.backends.cudnn.benchmark
+        with training_arithmetic(settings, torch.device("cuda")):
+            assert torch.backends.cudnn.benchmark is not settings.deterministic
+            with second_order(torch.device("cpu")):
+                assert not torch.backends.cudnn.benchmark
+        assert not torch.backends.cudnn.benchmark, "what is measured does not depend on which kernel was faster"
+
+
+@pytest.mark.usefixtures("as_before")
 def test_determinism_is_asked_of_torch_and_taken_back_in_a_reused_process(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     for settings in (replace(PLAIN, deterministic=True), PLAIN):
