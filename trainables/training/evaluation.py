@@ -25,6 +25,7 @@ from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.cross_fitting import cross_fitted
+from trainables.posthoc.focal_grid_tensors import grids_on
 from trainables.posthoc.posterior_columns import posterior_columns, region_columns
 from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
@@ -156,10 +157,12 @@ def evaluate(
         rows[name].update(ood_columns(logits["test"], logits[name]))
     norms = {name: network_norms(model, split) for name, split in splits.items()}
     known = _fitting_data(model, logits, targets, settings, dataset)
-    recalibrated = _posthoc_columns(logits, targets, known, settings, loss, dataset)
+    with grids_on(dataset.val.targets.device):
+        recalibrated = _posthoc_columns(logits, targets, known, settings, loss, dataset)
+        held_out = _cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
-    rows[FITTED_ON].update(_cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss))
+    rows[FITTED_ON].update(held_out)
     rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
     spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
     rows[FITTED_ON].update(fault)
