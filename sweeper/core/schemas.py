@@ -25,7 +25,10 @@ REHEARSAL = "rehearsal"
 """The column that tells a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
 
 ARITHMETIC = "arithmetic"
-"""The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`; constant."""
+"""The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`.
+
+Constant but for TF32, which a trial on a CPU does not have: its row says `float32`.
+"""
 
 HESSIAN_LOSSES = ("cross_entropy", "training")
 """The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
@@ -114,7 +117,7 @@ def table_schemas(
         evaluation_columns: what `evaluation_columns` gives for the sweep's post-hoc methods.
         epoch_columns: what `epoch_columns` gives for the sweep's trajectory.
         rehearsal: whether the sweep is one; said in every row of the tables that the driver writes.
-        arithmetic: how training steps are computed, in words; said in every row of `trials`.
+        arithmetic: how training steps are to be computed, in words; said in every row of `trials`.
         kept_logits: how many logits of a token are stored where samples are tokens of translations.
     """
     computed = pa.field(ARITHMETIC, pa.string(), metadata={_CONSTANT: arithmetic.encode()})

@@ -32,6 +32,7 @@ from sweeper.execution.exit_notice import last_words
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
 from sweeper.execution.redirect_output import chatter_to
+from sweeper.execution.repeatability import begun_trials, repeatability_notes
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
 from sweeper.execution.settled import mark_settled
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
@@ -278,6 +279,7 @@ def _drive(
                 terminal.print(sentence, markup=False)
         if notes:
             remove_checkpoints_ahead(paths, state)
+        begun = begun_trials(state)
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = options.progress(terminal, state, schedule, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)
@@ -295,6 +297,7 @@ def _drive(
                 driver = parts.run(options, server) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing
                 notes += [f"stopped: {reason}"] if reason else []
+                notes += repeatability_notes(state, begun, deterministic=sweep.spec.training.deterministic)
             ending = _Ending(sweep, options, mirror, tables, follower, notifier, progress, started)
             try:
                 with interrupts.skippable():

@@ -101,10 +101,13 @@ def measure_costs(spec: SweepSpec, whole: DataSet | None = None) -> dict[str, Co
     """
     import torch
 
+    from trainables.training.acceleration import TrainingSettings, prepare_arithmetic
+
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
     whole = whole if whole is not None else prepare_dataset(spec)
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
+    prepare_arithmetic(TrainingSettings(**spec.training.model_dump()), device)
     with _threads(max(1, int(spec.resources.cpu))):
         return {
             name: _measure(configuration, spec, dataset, share, device)

@@ -11,7 +11,7 @@ from torch import Tensor
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.preprocessing import ImagePreprocessing
-from trainables.datasets.streaming import ahead, sent
+from trainables.datasets.streaming import streamed
 from trainables.datasets.translation import Translation
 from trainables.registry import SPLITS
 
@@ -179,7 +179,7 @@ def batches(
     end = samples - samples % batch_size if drop_last else samples
     parts = [slice(start, min(start + batch_size, end)) for start in range(0, end, batch_size)]
     if split.streamed:
-        stored = ahead(lambda rows: sent(split.inputs, chosen[rows], split.targets.device), parts)
+        stored = streamed(split.inputs, (chosen[rows] for rows in parts), split.targets.device)
         for rows, gathered in zip(parts, stored, strict=True):
             yield split.prepare(gathered, None if draws is None else draws[rows]), split.targets[order[rows]]
         return
@@ -213,8 +213,14 @@ def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.G
 
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B])."""
-    for start in range(0, len(split), batch_size):
-        rows = slice(start, start + batch_size)
+    parts = [slice(start, start + batch_size) for start in range(0, len(split), batch_size)]
+    if split.streamed and len(parts) > 1:
+        places = torch.arange(len(split))
+        stored = streamed(split.inputs, (places[rows] for rows in parts), split.targets.device)
+        for rows, gathered in zip(parts, stored, strict=True):
+            yield split.prepare(gathered), split.targets[rows]
+        return
+    for rows in parts:
         yield split.prepare(split.inputs[rows]), split.targets[rows]
 
 

@@ -26,6 +26,7 @@ from trainables.metrics.refinement import refinement_columns
 from trainables.metrics.tokens import TokenStatistics
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.cross_fitting import cross_fitted
+from trainables.posthoc.focal_grid_tensors import grids_on
 from trainables.posthoc.posterior_columns import posterior_columns, region_columns
 from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
@@ -34,6 +35,7 @@ from trainables.registry.measured import CROSS_FITTED
 from trainables.training.network_norms import network_norms
 from trainables.training.prediction import predict, shifted_data
 from trainables.training.trajectory import TrajectorySettings
+from trainables.training.transfers import on_host
 
 Row = dict[str, object]
 """A record of a table: column → value."""
@@ -147,8 +149,11 @@ def evaluate(
     """
     was_training = model.training
     splits = {name: dataset.splits[name] for name in settings.splits}
-    logits = {name: predict(model, split).float().cpu().numpy() for name, split in splits.items()}
-    targets = {name: split.targets.cpu().numpy() for name, split in splits.items()}
+    fetched = on_host(
+        *(predict(model, split).float() for split in splits.values()), *(split.targets for split in splits.values())
+    )
+    logits = {name: values.numpy() for name, values in zip(splits, fetched, strict=False)}
+    targets = {name: values.numpy() for name, values in zip(splits, fetched[len(splits) :], strict=True)}
     rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
     for name, row in rows.items():
         row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
@@ -158,14 +163,16 @@ def evaluate(
     norms = {name: network_norms(model, split) for name, split in splits.items()}
     known = _fitting_data(model, logits, targets, settings, dataset)
     shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
-    recalibrated = _posthoc_columns(
-        {**logits, **{name: each.logits for name, each in shifted.items() if each.same_classes}},
-        {**targets, **{name: each.targets for name, each in shifted.items()}},
-        known, settings, loss, dataset,
-    )  # fmt: skip
+    with grids_on(dataset.val.targets.device):
+        recalibrated = _posthoc_columns(
+            {**logits, **{name: each.logits for name, each in shifted.items() if each.same_classes}},
+            {**targets, **{name: each.targets for name, each in shifted.items()}},
+            known, settings, loss, dataset,
+        )  # fmt: skip
+        held_out = _cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
-    rows[FITTED_ON].update(_cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss))
+    rows[FITTED_ON].update(held_out)
     rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
     spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
     rows[FITTED_ON].update(fault)

@@ -38,6 +38,7 @@ from trainables.training.recipe import (
     set_learning_rate,
 )
 from trainables.training.trajectory import TrajectorySettings, trajectory_row
+from trainables.training.transfers import on_host
 from trainables.training.translation import evaluate_translation, token_epoch_metrics
 
 
@@ -112,8 +113,13 @@ class Replicate:
                 prepare_gradients(self.model.parameters(), self.recipe, len(targets))
                 self.optimizer.step()
                 total += value.detach() * len(targets)
-        loss = float(total) / len(self.dataset.train)
-        row = self._end_translation_epoch(loss, lr) if self.dataset.translation else self._end_epoch(loss, lr)
+        if self.dataset.translation:
+            row = self._end_translation_epoch(float(total) / len(self.dataset.train), lr)
+        else:
+            predicted = predict(self.model, self.dataset.val)
+            loss, logits, targets = on_host(total, predicted, self.dataset.val.targets)
+            metrics = epoch_metrics(logits, targets, self.bins)
+            row = self.end_epoch(float(loss) / len(self.dataset.train), predicted, lr, metrics)
         return {**row, "seconds": time.perf_counter() - started}
 
     def begin_epoch(self) -> float:
@@ -133,18 +139,22 @@ class Replicate:
         for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order):
             yield laid_out(inputs, self.training), targets
 
-    def end_epoch(self, train_loss: float, logits: Tensor, lr: float) -> dict[str, Any]:
-        """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took."""
-        self.loss.end_epoch(logits, self.dataset.val.targets)
-        return self._counted(train_loss, epoch_metrics(logits, self.dataset.val.targets, self.bins), lr)
+    def end_epoch(
+        self, train_loss: float, logits: Tensor, lr: float, metrics: Mapping[str, float] | None = None
+    ) -> dict[str, Any]:
+        """Count an epoch whose validation logits are `logits` [N, K]; return its row, but for the time it took.
 
-    def _end_epoch(self, train_loss: float, lr: float) -> dict[str, Any]:
-        return self.end_epoch(train_loss, predict(self.model, self.dataset.val), lr)
+        `metrics` are `epoch_metrics` of these logits, where they are known already.
+        """
+        self.loss.end_epoch(logits, self.dataset.val.targets)
+        if metrics is None:
+            metrics = epoch_metrics(logits, self.dataset.val.targets, self.bins)
+        return self._counted(train_loss, metrics, lr)
 
     def _end_translation_epoch(self, train_loss: float, lr: float) -> dict[str, Any]:
         return self._counted(train_loss, token_epoch_metrics(self.model, self.dataset.val, self.bins), lr)
 
-    def _counted(self, train_loss: float, metrics: dict[str, float], lr: float) -> dict[str, Any]:
+    def _counted(self, train_loss: float, metrics: Mapping[str, float], lr: float) -> dict[str, Any]:
         self.epoch += 1
         self._keep_if_best(metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
