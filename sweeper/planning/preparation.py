@@ -18,6 +18,7 @@ from trainables.datasets.sharing import content_key, node_copy
 from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
+from trainables.training.graphs import graphs_fault
 from trainables.training.lanes.packing import packing_fault
 from trainables.worker.trial_settings import variant_key
 
@@ -63,6 +64,11 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
             "training",
             names,
             lambda names: acceleration_fault(names, training),
+        ),
+        *_faults(
+            "training.graphs",
+            ({"loss": c["loss"], "architecture": c["architecture"]} for c in drawn if training.graphs),
+            lambda c: graphs_fault(c, training),
         ),
         *_faults("training.compile", [training], compiler_fault),
         *_faults("dataset", variants(spec.space), lambda named: _variant_fault(named, dataset)),

@@ -46,6 +46,8 @@ class TrainingSettings:
             trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
         deterministic: the same bits in each run on the same card: algorithms that add in a varying order are replaced,
             or refused where there is no other. A CPU gives the same bits without it.
+        graphs: whether a GPU replays training steps that were recorded once (`trainables.training.graphs`), which saves
+            launching hundreds of small kernels one by one; a CPU takes plain steps.
     """
 
     precision: str = FLOAT32
@@ -53,12 +55,13 @@ class TrainingSettings:
     compile: bool = False
     data: str = AUTO
     deterministic: bool = False
+    graphs: bool = False
 
     @property
     def described(self) -> str:
         """The arithmetic in words, as the trials table has it, e.g. `bfloat16, channels_last, compiled`."""
         layout = [self.memory_format] if self.memory_format != CONTIGUOUS else []
-        flags = {"compiled": self.compile, "deterministic": self.deterministic}
+        flags = {"compiled": self.compile, "deterministic": self.deterministic, "graphs": self.graphs}
         return ", ".join([self.precision, *layout, *(name for name, on in flags.items() if on)])
 
 
