@@ -77,9 +77,9 @@ def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
     torch.use_deterministic_algorithms(settings.deterministic)
     if device == "cpu":
         return
-    if settings.deterministic:
-        # cuBLAS reads it when the process first uses it; its default workspace lets streams race for buffers.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # cuBLAS and torch read it when the process first multiplies, which a reused one may do before it is deterministic.
+    # With cuBLAS's own choice streams race for buffers.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = settings.deterministic
     torch.backends.cudnn.benchmark = False
     _allow_tf32(False)
