@@ -275,6 +275,7 @@ class Training(_Part):
     compile: bool = False
     data: Literal["auto", "device", "host"] = "auto"
     deterministic: bool = False
+    graphs: bool = False
 
 
 class Evaluation(_Part):
