@@ -117,7 +117,7 @@ class Trial:
         )
         self._last_report = report
         if failure is None:
-            self._checkpoint(report, at_once=at_rung or leaving())
+            self._checkpoint(report, at_once=at_rung or not self.settings.checkpoint_seconds or leaving())
         return report
 
     def leave(self) -> None:
