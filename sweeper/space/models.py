@@ -221,7 +221,8 @@ class Checkpoint(_Part):
 
     Attributes:
         every_seconds: between two checkpoints: at most so much training is lost with a process, and what it did since
-            its last report. At 0 each report has one, every 10 s or epoch, written before it goes out, as each rung has.
+            its last report. At 0 each report has one, every 10 s or epoch, written before it goes out, as each rung
+            has.
         keep: how many of a running trial stay; a second one is there should the newest be damaged.
     """
 
