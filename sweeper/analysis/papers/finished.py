@@ -104,6 +104,8 @@ class FinishedSweep:
         held = [rows for rows in self._trials.values() if rows[0]["config_loss_name"] == number.loss]
         if not held:
             return f"no configuration with {number.loss} has finished"
+        if number.metric in QUANTITIES:
+            return f"{number.metric} needs more values than were measured, or values that are not all equal"
         label = self._labels.get(recipe.method(number)) if number.posthoc else None
         told = {str(row.get(f"posthoc_{label}_unavailable") or "") for rows in held for row in rows} - {""}
         if label is not None and told:

@@ -109,3 +109,13 @@ def test_an_undefined_metric_is_told_from_one_that_was_not_measured(tmp_path: Pa
         "s99_accuracy of test data is undefined there: no sample is of the kind that it counts",
         "s99 of test data is not measured",
     }
+
+
+def test_a_correlation_of_equal_values_says_why_it_is_missing(tmp_path: Path) -> None:
+    results = rehearsal(tmp_path, "mukhoti_figures_2_3_4")
+    edited(results, "reliability", lambda row: {**row, "n": 5})
+    table = paper_table("mukhoti-fig1", [results], rehearsed=True)
+    assert table.filled == 0
+    assert [*table.reasons] == [
+        "spearman_epoch_highest_bin needs more values than were measured, or values that are not all equal"
+    ]
