@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from trainables.files.atomic import replacing
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it brings torch along, which a process that only reads tables does not need
     from trainables.metrics.tokens import TokenStatistics
 
 EVALUATION = (("trial", pa.string()), ("replicate", pa.int64()), ("epoch", pa.int64()))
