@@ -43,13 +43,10 @@ def test_every_figure_is_measured(capsys, monkeypatch):
     for way in FEW.ways:
         (cell,) = speed[way]
         assert cell == "needs a GPU" if way in ON_CARDS else _number(cell) > 0, (way, cell)
-    assert all(
-        float(cells[0].split()[0].replace(",", "")) > 0
-        for name, cells in _rows(tables, "lanes").items()
-        if name in "12"
-    )
+    together = _rows(tables, "lanes of resnet8")
+    assert all(_number(together[count][0]) > 0 for count in ("1", "2"))
     seconds = [cells[0] for cells in _rows(tables, "once at a rung").values()]
-    assert len(seconds) == 4 and all(float(cell) >= 0 for cell in seconds[1:])
+    assert len(seconds) == 4 and all(_number(cell) >= 0 for cell in seconds[1:])
 
 
 def test_a_cell_says_what_went_wrong_or_that_no_time_was_left():

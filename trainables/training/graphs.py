@@ -9,6 +9,7 @@ was when the step was recorded: losses that change between epochs are recorded a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -40,12 +41,18 @@ class Recorder(Protocol):
         """Record `work` without running it; return where its result will be, and what runs it."""
 
 
+@functools.lru_cache(maxsize=8)  # cuBLAS keeps a workspace of megabytes for each stream that it has seen
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream that this process records on."""
+    return torch.cuda.Stream(device)
+
+
 class CudaRecorder:
-    """Records on a CUDA stream of its own."""
+    """Records on a CUDA stream beside the one that trains."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make the stream."""
-        self._stream = torch.cuda.Stream(device)
+        """Take the device's stream."""
+        self._stream = recording_stream(device)
 
     def aside(self, work: Callable[[], Tensor]) -> Tensor:
         """Run `work` in the stream, after what was begun before and before what follows."""
