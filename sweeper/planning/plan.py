@@ -34,7 +34,8 @@ START_SECONDS = 10.0
 PACKINGS = {
     "sequential": "sequential: one process trains a trial's replicates one after another",
     "fused": "fused: one process trains a trial's replicates as lanes of one batched network",
-    "auto": "auto: fused or sequential, whichever is measured to be faster",
+    "auto": "auto: in cohorts, fused or sequential, whichever is measured to be faster",
+    "cohort": "cohort: the replicates of several trials train as lanes of one batched network",
     "trials": "trials: each replicate has its own process up to the next rung",
 }
 """How replicates share processes, in words."""

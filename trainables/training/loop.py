@@ -158,7 +158,7 @@ class Replicate:
         """Return everything that decides how training continues: weights, optimiser, loss, random states."""
         return {
             "epoch": self.epoch,
-            "model": self.model.state_dict(),
+            "model": {name: _compact(tensor) for name, tensor in self.model.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "loss": self.loss.state_dict(),
             "order": self._order.get_state(),
@@ -249,6 +249,11 @@ def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: Sequence[int])
 
 def _copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """Return a tensor that shares no memory with others, which would be saved with it; itself where it does not."""
+    return tensor if tensor.untyped_storage().nbytes() <= tensor.nbytes else tensor.clone()
 
 
 def _placed(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

@@ -35,7 +35,11 @@ class TrialSettings:
         threads: torch's threads in this process.
         device: `cpu` or `cuda`.
         gpu: the share of a GPU that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
-        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own.
+        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own;
+            `cohort` where the replicates of several configurations train together.
+        lanes: of a cohort; 0 measures how many are best.
+        most_lanes: of a cohort that is measured: what the sweep could fill.
+        processes: of the sweep on this machine, among which cohorts share its memory.
         training: how training steps are computed.
         choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
         data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
@@ -60,6 +64,9 @@ class TrialSettings:
     device: str = "cpu"
     gpu: float = 0.0
     packing: str = SEQUENTIAL
+    lanes: int = 0
+    most_lanes: int = 0
+    processes: int = 1
     training: TrainingSettings = PLAIN
     choices: Path | None = None
     data_key: str | None = None

@@ -186,10 +186,13 @@ class Driver:
         self._given_out.add(assignment)
         return assignment
 
-    def _promote(self) -> bool:
-        """Put the paused trial that the scheduler promotes now at the head of the queue; tell whether there is one."""
+    def _promote(self, fits: Callable[[int], bool] = lambda index: True) -> bool:
+        """Put the paused trial that the scheduler promotes now at the head of the queue; tell whether there is one.
+
+        One that does not fit where it would train now is not promoted yet.
+        """
         found = self.rungs.promotion(idle=self._idle) if len(self._given_out) < self._slots else None
-        if found is None:
+        if found is None or not fits(found[0]):
             return False
         index, decision = found
         trial = self.state.trials[index]
@@ -222,7 +225,7 @@ class Driver:
 
         It is configuration *i* from the moment its record is durable, and only then is it given out.
         """
-        while self._searcher is not None and self._unsuggested and len(self._given_out) < self._slots:
+        while self._searcher is not None and self._unsuggested and self._outstanding < self._slots:
             index = self._unsuggested[0]
             suggestion = self._searcher.suggest(index)
             self._recorder.record(suggested_body(index, suggestion, self._searcher.maker))
@@ -232,6 +235,11 @@ class Driver:
             if self._queue:
                 return True
         return False
+
+    @property
+    def _outstanding(self) -> int:
+        """How many assignments are given out or wait to be."""
+        return len(self._given_out) + len(self._queue)
 
     def _go_together(self, first: int, second: int) -> bool:
         alike = self.share_of([first]) == self.share_of([second])

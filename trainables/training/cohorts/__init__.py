@@ -5,7 +5,7 @@ be at another epoch than its neighbours. Lanes come and go between epochs. Impor
 `trainables.worker` fills cohorts with trials.
 """
 
-from trainables.training.cohorts.cohort import Cohort
+from trainables.training.cohorts.cohort import COHORT, Cohort, CohortAlone
 from trainables.training.cohorts.membership import cohort_fault, cohort_key
 
-__all__ = ["Cohort", "cohort_fault", "cohort_key"]
+__all__ = ["COHORT", "Cohort", "CohortAlone", "cohort_fault", "cohort_key"]

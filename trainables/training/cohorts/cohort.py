@@ -29,6 +29,9 @@ from trainables.training.cohorts.rules import RULES, rule_of
 from trainables.training.cohorts.store import LaneStore
 from trainables.training.loop import Replicate, epoch_metrics_of_lanes
 
+COHORT = "cohort"
+"""The packing's name."""
+
 PREDICTION_BATCH = 1024  # samples of all lanes together, as many as a single network predicts at a time
 
 
@@ -183,6 +186,27 @@ class Cohort:
         for start in range(0, len(split), self._batch_size):
             rows = slice(start, start + self._batch_size)
             yield prepare(inputs[:, rows]), targets[:, rows]
+
+
+class CohortAlone:
+    """The replicates of one configuration as a cohort of their own, where there is none to join."""
+
+    packing = COHORT
+
+    def __init__(self, replicates: Sequence[Replicate]) -> None:
+        """Take up replicates of one configuration."""
+        self._cohort = Cohort(replicates[0], len(replicates))
+        for replicate in replicates:
+            self._cohort.join(replicate)
+
+    def train_epoch(self) -> list[dict[str, Any]]:
+        """Train one epoch and return a row for each replicate, in order."""
+        return self._cohort.train_epoch()
+
+    def settle(self) -> None:
+        """Bring everything that training keeps here back into the replicates."""
+        for replicate in self._cohort.lanes:
+            self._cohort.settle(replicate)
 
 
 def _prepared(split: Split, stored: Tensor) -> Tensor:
