@@ -8,7 +8,7 @@ DEVELOPMENT := $(VENV)/.development-installed
 RELEASE := $(VENV)/.release-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead losses posthoc calibration curvature scheduler trials replicates lanes-gpu lane-memory lane-evaluation training \
+BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates lanes-gpu lane-memory lane-evaluation training \
 	report searchers peers timings
 
 .PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph install \
