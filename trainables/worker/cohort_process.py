@@ -7,7 +7,9 @@ it, lets it continue, and gives others the lanes that fall free. A trial that ca
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,10 @@ from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
+
+
+WRITERS = 4
+"""Threads that write tables and checkpoints of the trials that report together."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ class CohortProcess:
             if _is_memory(error) and self._seats:
                 self._refused = (assignment.configuration,)
                 raise
-            return [(assignment.configuration, type(error).__name__, f"{type(error).__name__}: {error}")]
+            return [_loss_of(assignment.configuration, error)]
         self._seats[assignment.configuration] = _Seat(trial)
         return []
 
@@ -205,21 +211,39 @@ class CohortProcess:
         return due
 
     def _report(self, due: Sequence[_Seat]) -> News:
-        """Evaluate the trials whose report is due, and report them."""
-        reports, lost = [], []
-        for seat in due:
-            seat.fresh, started = True, time.monotonic()
+        """Evaluate the trials whose report is due, and report them, in order."""
+        reports, lost, written = list[tuple[TrialReport, bool]](), list[tuple[int, str, str]](), []
+        # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables.
+        with ThreadPoolExecutor(WRITERS) as writers:
+            for seat in due:
+                try:
+                    report, write = self._made(seat)
+                    written.append((seat, report, writers.submit(write)))
+                except Exception as error:
+                    lost.append(_loss_of(seat.configuration, error))
+        for seat, report, writing in written:
             try:
-                evaluations = seat.trial._evaluate() if seat.trial.evaluates else []
-                report = seat.trial.report(evaluations, seat.spent + time.monotonic() - started)
+                writing.result()
                 reports.append((report, seat.trial.finished or report.failure is not None))
             except Exception as error:
-                if _is_memory(error):
-                    raise
-                lost.append((seat.configuration, type(error).__name__, f"{type(error).__name__}: {error}"))
+                lost.append(_loss_of(seat.configuration, error))
         for configuration, _, _ in lost:
             self._drop(configuration)
         return News(tuple(reports), self._room, tuple(lost))
+
+    def _made(self, seat: _Seat) -> tuple[TrialReport, Callable[[], None]]:
+        """Return a report that is due, and what writes all that belongs to it."""
+        seat.fresh, started, trial = True, time.monotonic(), seat.trial
+        evaluations = trial.evaluations() if trial.evaluates else {}
+        rows, write_tables = trial.evaluated(evaluations)
+        report = trial.report(rows, seat.spent + time.monotonic() - started)
+        write_checkpoint = trial.saving(report)
+
+        def write() -> None:
+            write_tables()
+            write_checkpoint()
+
+        return report, write
 
     def _train_alone(self, report_all: bool) -> News:
         """Train the one trial that is no lane up to its next report."""
@@ -260,6 +284,12 @@ class CohortProcess:
         if self._named[0] != named:
             self._named = (named, self.settings.load_dataset(named))
         return self._named[1]
+
+
+def _loss_of(configuration: int, error: Exception) -> tuple[int, str, str]:
+    """Return what the driver is told of a trial that raised; the log has all of it."""
+    traceback.print_exception(error)
+    return configuration, type(error).__name__, f"{type(error).__name__}: {error}"
 
 
 def _is_memory(error: BaseException) -> bool:

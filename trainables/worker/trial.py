@@ -100,7 +100,9 @@ class Trial:
         while not self.take(self._train_epoch(), clock() - started, clock() - started) and not leaving():
             pass
         evaluations = self._evaluate() if self.evaluates else []
-        return self.report(evaluations, clock() - started)
+        report = self.report(evaluations, clock() - started)
+        self.saving(report)()
+        return report
 
     def repeated(self) -> TrialReport | None:
         """Return the report that was sent with the checkpoint, once; `None` where there is none to repeat."""
@@ -150,14 +152,14 @@ class Trial:
         )
 
     def report(self, evaluations: Sequence[Row], seconds: float) -> TrialReport:
-        """Return the report that is due, and write the checkpoint that belongs to it.
+        """Return the report that is due; what `saving` returns is to be called before it is sent.
 
         Args:
             evaluations: where `evaluates` asked for them.
             seconds: spent on this trial since its last report.
         """
         failure, self._wall_seconds = self._failure, self._wall_seconds + seconds
-        report = TrialReport(
+        return TrialReport(
             configuration=self.assignment.configuration,
             epoch=self.epoch,
             objective=math.nan if failure else self._objective(self._rows, evaluations),
@@ -170,18 +172,33 @@ class Trial:
             evaluations=evaluations,
             replicate_errors=dict(self._errors),
         )
-        if self._folder is not None and failure is None:
-            written = write_checkpoint(self._folder, self.epoch, self._state(report))
-            self._files.checkpoint_written(written, self.epoch)
-        return report
 
-    def evaluated(self, evaluations: Mapping[int, Evaluation]) -> list[Row]:
-        """Return the rows of `evaluations`, by replicate, and write their tables."""
-        rows: list[Row] = []
-        for number, evaluation in evaluations.items():
-            rows += [{"replicate": number, "epoch": self.epoch, **row} for row in evaluation.rows]
-            self._write_tables(number, evaluation)
-        return rows
+    def saving(self, report: TrialReport) -> Callable[[], None]:
+        """Return what writes the checkpoint that belongs to a report, from the state as it is now."""
+        if self._folder is None or report.failure:
+            return lambda: None
+        folder, epoch, state = self._folder, self.epoch, self._state(report)
+
+        def write() -> None:
+            self._files.checkpoint_written(write_checkpoint(folder, epoch, state), epoch)
+
+        return write
+
+    def evaluations(self) -> dict[int, Evaluation]:
+        """Return an evaluation of each replicate, by number."""
+        wanted, stage = self.settings.evaluation, self.stage
+        return {number: replicate.evaluate(wanted, stage) for number, replicate in self.replicates.items()}
+
+    def evaluated(self, evaluations: Mapping[int, Evaluation]) -> tuple[list[Row], Callable[[], None]]:
+        """Return the rows of evaluations by replicate, and what writes their tables."""
+        epoch = self.epoch
+        rows = [{"replicate": n, "epoch": epoch, **row} for n, found in evaluations.items() for row in found.rows]
+
+        def write() -> None:
+            for number, evaluation in evaluations.items():
+                self._write_tables(number, epoch, evaluation)
+
+        return rows, write
 
     @property
     def stage(self) -> str:
@@ -262,13 +279,16 @@ class Trial:
     def _evaluate(self) -> list[Row]:
         rows: list[Row] = []
         for number, replicate in self.replicates.items():
-            rows += self.evaluated({number: replicate.evaluate(self.settings.evaluation, self.stage)})
+            # One at a time: its predictions may be large.
+            own, write = self.evaluated({number: replicate.evaluate(self.settings.evaluation, self.stage)})
+            rows += own
+            write()
         return rows
 
-    def _write_tables(self, number: int, evaluation: Evaluation) -> None:
+    def _write_tables(self, number: int, epoch: int, evaluation: Evaluation) -> None:
         if self._files.tables is None:
             return
-        place = (self._files.tables, self.assignment.trial, number, self.epoch)
+        place = (self._files.tables, self.assignment.trial, number, epoch)
         written = [
             write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
             write_reliability(*place, rows=evaluation.reliability),

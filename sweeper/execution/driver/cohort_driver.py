@@ -48,12 +48,17 @@ class CohortDriver(Driver):
 
     def on_news(self, reports: Sequence[tuple[TrialReport, bool]]) -> list[int]:
         """Judge reports in the order of configurations; return the configurations that are over."""
-        over = []
+        given_up, taken = list[int](), list[tuple[TrialReport, bool]]()
         for report, exhausted in sorted(reports, key=lambda each: each[0].configuration):
             self._alone.discard(report.configuration)
-            if self.on_reports([report.configuration], [report], exhausted):
-                over.append(report.configuration)
-        return over
+            if self._take_in([report.configuration], [report]):
+                taken.append((report, exhausted))
+            else:
+                given_up.append(report.configuration)
+        if reports:
+            self.flush()  # once for all of them: a decision is acted upon only after this
+        ended = [each.configuration for each, last in taken if self._ends([each.configuration], [each], last)]
+        return given_up + ended
 
     def on_shared_failure(self, indices: Sequence[int], failure: Failure) -> None:
         """Journal the death of a process that had several trials; put these back in the queue.

@@ -313,14 +313,24 @@ class Driver:
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Journal what a process reports and return whether its assignment is over."""
+        if not self._take_in(assignment, reports):
+            return True
+        self.flush()
+        return self._ends(assignment, reports, exhausted)
+
+    def _take_in(self, assignment: Sequence[int], reports: Sequence[TrialReport]) -> bool:
+        """Record reports; return whether all could be: one that is ahead of the journal starts again."""
         for report in reports:
             if self._skips_epochs(report):
                 self.keeper.remove_checkpoints(trial_name(report.configuration), now=True)
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
-                return True
+                return False
             self._on_report(self._with_share(assignment, report))
-        self.flush()
+        return True
+
+    def _ends(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
+        """Return whether an assignment whose reports are durable is over, and take it off then."""
         over = all(self._is_over(index) for index in assignment)
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
         over = over or (self.winding_down is not None and any(report.evaluations for report in reports))
