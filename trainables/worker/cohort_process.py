@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from trainables.datasets.base import DataSet
-from trainables.training.cohorts import COHORT, Cohort, cohort_key
+from trainables.training.cohorts import Cohort, cohort_key
 from trainables.training.cohorts.width import chosen_width
 from trainables.training.loop import Replicate
 from trainables.worker.hang_watchdog import Watchdog
@@ -166,8 +166,6 @@ class CohortProcess:
                 processes=settings.processes,
                 choices=settings.choices,
             )
-            if not width and settings.packing == COHORT:
-                width = count
         return min(width, self._most) if self._most else width
 
     def _replicate(self, assignment: Assignment, seed: int, dataset: DataSet) -> Replicate:
