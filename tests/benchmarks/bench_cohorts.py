@@ -104,7 +104,9 @@ def by_batch(folder: Path, samples: int, fewer: int, cores: int, rounds: int) ->
         for packing, runs in found.items():
             each = sorted(loop_each / cores / run.trial_seconds for loop_each, run in zip(loops, runs, strict=True))
             spread = f" ({each[0]:.2f} to {each[-1]:.2f})" if rounds > 1 else ""
-            parts.append(f"{packing} {statistics.median(each):.2f}{spread}, {1000 * runs[-1].trial_seconds:.0f} ms a trial")
+            parts.append(
+                f"{packing} {statistics.median(each):.2f}{spread}, {1000 * runs[-1].trial_seconds:.0f} ms a trial"
+            )
         print(f"  batch {batch:3d}: loop {1000 * loop:.0f} ms a trial; {'; '.join(parts)}", flush=True)
 
 

@@ -26,7 +26,6 @@ from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
-
 WRITERS = 4
 """Threads that write tables and checkpoints of the trials that report together."""
 

@@ -145,11 +145,7 @@ class Trial:
                     row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
         self._rows += numbered
         self._failure = self._all_diverged(numbered) or self._timed_out(seconds)
-        return (
-            self._failure is not None
-            or self.epoch in self.settings.rungs
-            or waited >= self.settings.report_seconds
-        )
+        return self._failure is not None or self.epoch in self.settings.rungs or waited >= self.settings.report_seconds
 
     def report(self, evaluations: Sequence[Row], seconds: float) -> TrialReport:
         """Return the report that is due; what `saving` returns is to be called before it is sent.
@@ -192,7 +188,9 @@ class Trial:
     def evaluated(self, evaluations: Mapping[int, Evaluation]) -> tuple[list[Row], Callable[[], None]]:
         """Return the rows of evaluations by replicate, and what writes their tables."""
         epoch = self.epoch
-        rows = [{"replicate": n, "epoch": epoch, **row} for n, found in evaluations.items() for row in found.rows]
+        rows: list[Row] = [
+            {"replicate": n, "epoch": epoch, **row} for n, found in evaluations.items() for row in found.rows
+        ]
 
         def write() -> None:
             for number, evaluation in evaluations.items():
@@ -208,9 +206,9 @@ class Trial:
     def _chosen_packing(self, in_cohort: bool | None) -> str:
         """Return how the replicates share this process: what the settings ask for, where it can be."""
         asked, settings = self.settings.packing, self.settings
-        if in_cohort or (asked == COHORT and in_cohort is None):
-            if cohort_key(self.assignment.values, settings.training) is not None:
-                return COHORT
+        wanted = in_cohort or (asked == COHORT and in_cohort is None)
+        if wanted and cohort_key(self.assignment.values, settings.training) is not None:
+            return COHORT
         return chosen_packing(
             SEQUENTIAL if asked == COHORT else asked,
             self._build,

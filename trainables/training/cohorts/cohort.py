@@ -1,9 +1,9 @@
 """A cohort: up to W networks of several configurations, trained together epoch by epoch.
 
-Lanes share nothing but the calls that compute them. A lane's bits depend on its own configuration, seed and epoch, on
-the width where convolutions are mapped, and on nothing else: neither on its place, nor on its neighbours' configurations,
-epochs or numbers, not even where these are not finite. Against the same network trained alone it is equal up to
-rounding: in float64 to some 1e-12 after epochs, in float32 as two networks that differ in a last digit.
+Lanes share nothing but the calls that compute them. On one thread a lane's bits depend on its own configuration, seed
+and epoch, on the width where convolutions are mapped, and on nothing else: neither on its place, nor on its neighbours'
+configurations, epochs or numbers, not even where these are not finite. Against the same network trained alone it is
+equal up to rounding: in float64 to 1e-8 after epochs, in float32 as two networks that differ in a last digit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Cohort:
         return self.width - len(self._lanes)
 
     def join(self, replicate: Replicate) -> None:
-        """Take a replicate up, between two epochs, at whatever epoch it is. Raises IndexError where there is no room."""
+        """Take a replicate up, between two epochs, at whatever epoch it is. Raises IndexError in a full cohort."""
         if not self.room:
             raise IndexError(f"a cohort of {self.width} lanes is full")
         lane = len(self._lanes)
@@ -94,7 +94,9 @@ class Cohort:
     def settle(self, replicate: Replicate) -> None:
         """Give a replicate's own optimiser the state that it would have if it had trained alone."""
         lane, steps = self._lanes.index(replicate), self._steps_taken(replicate)
-        keeps = [key for key in self._rule.memories if key != "momentum_buffer" or replicate.recipe.get("momentum", 0.9)]
+        keeps = [
+            key for key in self._rule.memories if key != "momentum_buffer" or replicate.recipe.get("momentum", 0.9)
+        ]
         for name in self._store.parameters:
             state: dict[str, Any] = self._store.memory_of(lane, name, keeps) if steps else {}
             if steps and self._rule.counts:
@@ -213,7 +215,8 @@ def _prepared(split: Split, stored: Tensor) -> Tensor:
     """Turn stored inputs [L, B, ...] into network inputs."""
     if split.preprocessing is None:
         return stored
-    return split.prepare(stored.flatten(0, 1)).unflatten(0, stored.shape[:2])
+    inputs = split.prepare(stored.flatten(0, 1))
+    return inputs.view(*stored.shape[:2], *inputs.shape[1:])
 
 
 def _spare_turn() -> AbstractContextManager[None]:

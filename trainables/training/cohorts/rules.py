@@ -51,7 +51,9 @@ class Rule(ABC):
         self._numbers["lr"] = self._column(rates)
         self._steps = self._column(steps)
         clips = [setting(recipe, "gradient_clip") for recipe in recipes]
-        self._clip = None if all(c is None for c in clips) else self._column([torch.inf if c is None else c for c in clips])
+        self._clip = (
+            None if all(c is None for c in clips) else self._column([torch.inf if c is None else c for c in clips])
+        )
         summed = [setting(recipe, "reduction") == "sum" for recipe in recipes]
         self._summed = self._column([float(each) for each in summed]) if any(summed) else None
 

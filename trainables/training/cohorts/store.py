@@ -38,7 +38,7 @@ class LaneStore:
         self.values, self.gradients = (torch.zeros(width, end, dtype=like.dtype, device=like.device) for _ in range(2))
         self.parameters, self.slopes = self.views(self.values), self.views(self.gradients)
         self.memories: dict[str, Tensor] = {}
-        kept = {name: p for name, p in template.named_parameters() if not p.requires_grad}
+        kept: dict[str, Tensor] = {name: p for name, p in template.named_parameters() if not p.requires_grad}
         kept.update(template.named_buffers())
         self.fixed = {name: tensor.detach().new_zeros((width, *tensor.shape)) for name, tensor in kept.items()}
 

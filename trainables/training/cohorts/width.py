@@ -81,21 +81,43 @@ def measured_width(build: Callable[[int], Replicate], device: str, most: int, pr
     alone = build(0)
     weight = sum(p.numel() * p.element_size() for p in alone.model.parameters())
     limit = min(most, _free_bytes(device) * MEMORY_SHARE / processes / max(1, COPIES * weight))
-    by_width = {0: _fastest(alone.train_epoch, device)}
+    seconds = {0: _fastest(alone.train_epoch, device)}
     for width in _tried(limit):
         try:
             cohort = Cohort(first := build(0), width)
             for seed in range(width):
                 cohort.join(build(seed) if seed else first)
-            by_width[width] = _fastest(cohort.train_epoch, device) / width
+            seconds[width] = _fastest(cohort.train_epoch, device) / width
         except (MemoryError, RuntimeError):  # torch says so where it cannot allocate, or map
             break
-        if by_width[width] > GAIN * min(seconds for lanes, seconds in by_width.items() if 0 < lanes < width or not lanes):
-            if len(by_width) > 2 or by_width[width] > HOPELESS * by_width[0]:
-                break
-    best = min(by_width.values())
-    found = next(width for width, seconds in by_width.items() if seconds * GAIN <= best and width) if len(by_width) > 1 else 0
-    return found if by_width[found] <= GAIN * by_width[0] else 0
+        if not is_promising(seconds):
+            break
+    return best_width(seconds)
+
+
+def is_promising(seconds: Mapping[int, float]) -> bool:
+    """Return whether a wider cohort than the last one measured may be faster.
+
+    Args:
+        seconds: by lanes, in the order in which they were measured, of an epoch of one lane; 0 stands for none.
+    """
+    *before, last = seconds.values()
+    if len(before) == 1:
+        return last < HOPELESS * before[0]
+    return last <= GAIN * min(before)
+
+
+def best_width(seconds: Mapping[int, float]) -> int:
+    """Return the fewest lanes that are hardly slower than the best; 0 where training alone is as fast.
+
+    Args:
+        seconds: by lanes, of an epoch of one lane; 0 stands for none.
+    """
+    wide = {lanes: each for lanes, each in seconds.items() if lanes}
+    best = min(wide.values(), default=float("inf"))
+    if best > GAIN * seconds[0]:
+        return 0
+    return min(lanes for lanes, each in wide.items() if GAIN * each <= best)
 
 
 def _tried(limit: float) -> Iterator[int]:

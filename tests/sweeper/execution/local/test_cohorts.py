@@ -75,7 +75,7 @@ def test_memory_that_runs_out_halves_cohorts_and_costs_no_try(tmp_path: Path, mo
     outcome, _ = _run(tmp_path, "samples=8", "retries=2", progress=Scarce)
     assert outcome.outcome == "finished" and not outcome.counts["failed"]
     shared = [body for body in ended if "shared the process" in body.reason]
-    assert shared and all(body.kind == "out_of_memory" and not body.counts for body in shared)
+    assert shared and all(body.failure == "out_of_memory" and not body.counts for body in shared)
 
 
 def test_after_ctrl_c_every_lane_reports_its_epoch_and_the_sweep_can_be_resumed(tmp_path: Path) -> None:

@@ -40,7 +40,11 @@ def together(configurations, data, epochs, *, width, seed):
     chance.shuffle(waiting)
     cohort, inside, rows = None, {}, {}
     while waiting or (cohort is not None and cohort.lanes):
-        while waiting and (cohort is None or cohort.room) and (cohort is None or not cohort.lanes or chance.random() < 0.7):
+        while (
+            waiting
+            and (cohort is None or cohort.room)
+            and (cohort is None or not cohort.lanes or chance.random() < 0.7)
+        ):
             number = waiting.pop()
             replicate = Replicate(configurations[number], seed=number, dataset=data, max_epochs=epochs)
             cohort = cohort or Cohort(replicate, width)

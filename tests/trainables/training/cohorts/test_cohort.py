@@ -77,7 +77,9 @@ def test_every_optimizer_in_float64(double, optimizer):
     _check_close(alone(values, data, 3), together(values, data, 3, width=2, seed=0))
 
 
-TRACES = [pytest.param(*case, marks=[pytest.mark.slow] if case[1] != "mlp" else [], id=str(case)) for case in HESSIAN_TRACES]
+TRACES = [
+    pytest.param(*case, marks=[pytest.mark.slow] if case[1] != "mlp" else [], id=str(case)) for case in HESSIAN_TRACES
+]
 
 
 @pytest.mark.parametrize(("loss", "architecture"), TRACES)
