@@ -12,16 +12,26 @@ from trainables.training.lanes.check import lane_fault
 from trainables.training.lanes.packing import AUTO, FUSED, is_own
 from trainables.training.loop import Replicate
 
+ON_RAY = (
+    "packing: cohort trains several configurations together with the local executor alone; on Ray each trial's "
+    "replicates are a cohort of their own"
+)
+
 LOOKED_AT = 2000
 """Configurations among which pairs of network and loss are looked for, as in `sweeper.planning.preparation`."""
 
 
-def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
+def lane_notes(spec: SweepSpec, dataset: DataSet, *, here: bool = True) -> list[str]:
     """Return a sentence for each pair of network and loss that trains one replicate after the other, though lanes were
     asked for. The process that trains it finds the same.
+
+    Args:
+        spec: the search space.
+        dataset: its data.
+        here: whether trials run in forked processes of this machine, not on Ray.
     """
     if spec.replicates.packing == COHORT:
-        return _alone(spec)
+        return _alone(spec) if here else [*_alone(spec), ON_RAY]
     if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
         return []
     pairs: dict[tuple[object, object], Configuration] = {}

@@ -19,6 +19,7 @@ from typing import Any
 
 from trainables.datasets.base import DataSet
 from trainables.training.cohorts import COHORT, Cohort, CohortAlone, cohort_key
+from trainables.training.cohorts.networks import is_perceptron
 from trainables.training.evaluation import Evaluation
 from trainables.training.lanes.packing import SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training.loop import Replicate
@@ -204,9 +205,14 @@ class Trial:
         return "end" if self.epoch >= self.settings.max_epochs else "rung"
 
     def _chosen_packing(self, in_cohort: bool | None) -> str:
-        """Return how the replicates share this process: what the settings ask for, where it can be."""
+        """Return how the replicates share this process: what the settings ask for, where it can be.
+
+        Where there is no cohort to join, as on Ray, one of their own is for networks whose bits do not depend on the
+        number of lanes: the numbers are those of a large cohort. Others train so only where lanes are asked for.
+        """
         asked, settings = self.settings.packing, self.settings
-        wanted = in_cohort or (asked == COHORT and in_cohort is None)
+        own = settings.lanes > 0 or is_perceptron(next(iter(self.replicates.values())).model)
+        wanted = in_cohort or (asked == COHORT and in_cohort is None and own)
         if wanted and cohort_key(self.assignment.values, settings.training) is not None:
             return COHORT
         return chosen_packing(
