@@ -19,12 +19,11 @@ import torch
 from trainables.datasets.base import DataSet
 from trainables.training.cohorts import Cohort, cohort_key
 from trainables.training.cohorts.width import chosen_width
-from trainables.training.loop import Replicate
 from trainables.worker.hang_watchdog import Watchdog
-from trainables.worker.trial import Trial
+from trainables.worker.trial import Trial, replicate_of
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_reports import TrialReport
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings
 
 WRITERS = 4
 """Threads that write tables and checkpoints of the trials that report together."""
@@ -89,8 +88,7 @@ class CohortProcess:
         self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
         prepare_process(settings)
         with self._watchdog.watching():
-            self._dataset = settings.load_dataset()
-        self._named: tuple[object, DataSet] = (None, self._dataset)
+            self._datasets = DataSets(settings)
         self._seats: dict[int, _Seat] = {}
         self._cohort: Cohort | None = None
         self._most = 0
@@ -131,7 +129,7 @@ class CohortProcess:
             prepare_process(self.settings)  # what a trial before changed in this process is set again
             self._cohort = None
         try:
-            dataset = self._dataset_of(assignment)
+            dataset = self._datasets.of(assignment)
             width = self._width(assignment, dataset) if self._cohort is None else self._cohort.width
             trial = Trial(assignment, self.settings, dataset, in_cohort=width > 0)
             if trial.wants_cohort:
@@ -156,7 +154,7 @@ class CohortProcess:
         width = settings.lanes
         if not width:
             width = chosen_width(
-                lambda seed, few: self._replicate(assignment, seed, few),
+                lambda seed, few: replicate_of(assignment, settings, seed, few),
                 assignment.values,
                 dataset,
                 settings.device,
@@ -166,18 +164,6 @@ class CohortProcess:
                 choices=settings.choices,
             )
         return min(width, self._most) if self._most else width
-
-    def _replicate(self, assignment: Assignment, seed: int, dataset: DataSet) -> Replicate:
-        settings = self.settings
-        return Replicate(
-            assignment.values,
-            seed=seed,
-            dataset=dataset,
-            max_epochs=settings.max_epochs,
-            device=settings.device,
-            training=settings.training,
-            bins=settings.evaluation.bins,
-        )
 
     def _train(self, report_all: bool) -> News:
         """Train epochs until a report is due."""
@@ -272,15 +258,6 @@ class CohortProcess:
         shared = self.settings.checkpoints if self.settings.store is None else None
         first = self._in_order()[0].trial.assignment
         return first.checkpoints(shared) if shared is not None else None
-
-    def _dataset_of(self, assignment: Assignment) -> DataSet:
-        """Return the data set that a configuration names, the sweep's own where it names none; the last one is kept."""
-        named = assignment.values.get("dataset")
-        if named is None:
-            return self._dataset
-        if self._named[0] != named:
-            self._named = (named, self.settings.load_dataset(named))
-        return self._named[1]
 
 
 def _loss_of(configuration: int, error: Exception) -> tuple[int, str, str]:

@@ -233,15 +233,7 @@ class Trial:
         return CohortAlone(replicates) if self._packing == COHORT else pack(replicates, self._packing)
 
     def _build(self, seed: int, dataset: DataSet) -> Replicate:
-        return Replicate(
-            self.assignment.values,
-            seed=seed,
-            dataset=dataset,
-            max_epochs=self.settings.max_epochs,
-            device=self.settings.device,
-            training=self.settings.training,
-            bins=self.settings.evaluation.bins,
-        )
+        return replicate_of(self.assignment, self.settings, seed, dataset)
 
     def _train_epoch(self) -> list[dict[str, Any]]:
         assert self._group is not None
@@ -333,3 +325,16 @@ class Trial:
         self._packing = report.packing
         self._wall_seconds = self._seconds_before = state["wall_seconds"]
         self._repeat = report
+
+
+def replicate_of(assignment: Assignment, settings: TrialSettings, seed: int, dataset: DataSet) -> Replicate:
+    """Return a replicate of an assignment's configuration, at its epoch 0."""
+    return Replicate(
+        assignment.values,
+        seed=seed,
+        dataset=dataset,
+        max_epochs=settings.max_epochs,
+        device=settings.device,
+        training=settings.training,
+        bins=settings.evaluation.bins,
+    )

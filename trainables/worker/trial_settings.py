@@ -103,6 +103,25 @@ class TrialSettings:
         return dataset.to(self.device, streamed=place == HOST)
 
 
+class DataSets:
+    """The data sets of a process: the sweep's own, and the last one of those that configurations name."""
+
+    def __init__(self, settings: TrialSettings) -> None:
+        """Load the sweep's own."""
+        self._settings = settings
+        self.own = settings.load_dataset()
+        self._named: tuple[Mapping[str, Any] | None, DataSet] = (None, self.own)
+
+    def of(self, assignment: Assignment) -> DataSet:
+        """Return the data set that a configuration names, the sweep's own where it names none."""
+        named = assignment.values.get("dataset")
+        if named is None:
+            return self.own
+        if self._named[0] != named:
+            self._named = (named, self._settings.load_dataset(named))
+        return self._named[1]
+
+
 def variant_key(dataset: Mapping[str, Any]) -> str:
     """Return what a data set with its options is known by, to the driver and to trial processes."""
     return json.dumps(dict(dataset), sort_keys=True, default=str)

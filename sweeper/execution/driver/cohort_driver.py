@@ -34,6 +34,11 @@ class CohortDriver(Driver):
         found: dict[int, str | None] = self.__dict__.setdefault("_kinds_by_index", {})
         return found
 
+    @property
+    def replicates(self) -> int:
+        """Lanes of a trial."""
+        return self._replicates
+
     def next_of_kind(self, kind: str | None) -> int | None:
         """Return the next trial to join a cohort of a kind; `None` when there is none to give now."""
         return self._next(lambda index: index not in self._alone and self.kind_of(index) == kind)

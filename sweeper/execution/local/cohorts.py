@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.failures import OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
-from sweeper.execution.local.serving import ServingLoop, death_of
+from sweeper.execution.local.serving import ServingLoop
 from trainables.worker.cohort_process import News, Orders
-from trainables.worker.local_process import Died, Opening
+from trainables.worker.local_process import Opening
 
 UNKNOWN_ROOM = 0
 """Lanes that a process has beside its first trial, before it has said how many: it answers before it trains."""
@@ -50,14 +50,8 @@ class CohortLoop(ServingLoop):
 
     def hear(self, process: TrialProcess) -> None:
         """Take a process's news and tell it how to go on."""
-        try:
-            said: News | Died = process.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self.lose(process, death_of(self.exit_code(process)))
-            return
-        if isinstance(said, Died):
-            self.exit_code(process)
-            self.lose(process, classify(said.type_name, said.text))
+        said: News | None = self.said(process)
+        if said is None:
             return
         own = self._trials[process.connection]
         over = self._cohorts.on_news(said.reports)
@@ -77,9 +71,10 @@ class CohortLoop(ServingLoop):
         """Give up a process that has ended, and what it had in hand."""
         del self.busy[process.connection]
         own = self._trials.pop(process.connection)
+        self._room.pop(process.connection)
         process.connection.close()
         if failure.kind == OUT_OF_MEMORY and len(own) > 1:
-            self._most_lanes = max(1, len(own) // 2)
+            self._most_lanes = len(own) * self._cohorts.replicates // 2
         if own:
             self._cohorts.on_shared_failure(own, failure)
 
@@ -91,9 +86,9 @@ class CohortLoop(ServingLoop):
             self._order(process, over, new)
             return
         process.send(Orders(tuple(over)))
-        process.connection.recv()
-        del self.busy[process.connection], self._trials[process.connection]
-        self.idle.append(process)
+        if self.said(process) is not None:
+            del self.busy[process.connection], self._trials[process.connection], self._room[process.connection]
+            self.idle.append(process)
 
     def _fill(self, process: TrialProcess, own: list[int]) -> list[int]:
         """Return trials for the lanes of a process that are free."""

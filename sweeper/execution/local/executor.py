@@ -16,11 +16,11 @@ from sweeper.execution.controllers.capacity import ClusterView
 from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.failures import Failure, classify
+from sweeper.execution.driver.failures import Failure
 from sweeper.execution.local.cohorts import CohortLoop
 from sweeper.execution.local.processes import ForkServer, TrialProcess
-from sweeper.execution.local.serving import ServingLoop, death_of
-from trainables.worker.local_process import Died, Opening, Reports
+from sweeper.execution.local.serving import ServingLoop
+from trainables.worker.local_process import Opening, Reports
 
 
 def this_machine(cpus: int | None) -> ClusterView:
@@ -85,14 +85,8 @@ class _Loop(ServingLoop):
     def hear(self, process: TrialProcess) -> None:
         """Take a process's reports, and tell it whether to go on."""
         assert process.assignment is not None
-        try:
-            said: Reports | Died = process.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self.lose(process, death_of(self.exit_code(process)))
-            return
-        if isinstance(said, Died):
-            self.exit_code(process)
-            self.lose(process, classify(said.type_name, said.text))
+        said: Reports | None = self.said(process)
+        if said is None:
             return
         over = self._driver.on_reports(process.assignment, said.reports, said.exhausted) or self.ending
         if process.send(not over) and over:

@@ -8,14 +8,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from typing import cast
+from typing import Any, cast
 
 import psutil
 
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure
+from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
-from trainables.worker.local_process import Opening
+from trainables.worker.local_process import Died, Opening
 
 TURN_SECONDS = 0.2
 """The longest that the loop waits for processes before it looks after the driver's other duties."""
@@ -62,6 +62,19 @@ class ServingLoop(ABC):
     @abstractmethod
     def lose(self, process: TrialProcess, failure: Failure) -> None:
         """Give up a process that has ended, and what it had in hand."""
+
+    def said(self, process: TrialProcess) -> Any:
+        """Return what a process says; `None` where it has died, which is dealt with."""
+        try:
+            message = process.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.lose(process, death_of(self.exit_code(process)))
+            return None
+        if isinstance(message, Died):
+            self.exit_code(process)
+            self.lose(process, classify(message.type_name, message.text))
+            return None
+        return message
 
     def turn(self) -> bool:
         """Hand out what there is, wait for news, pass it on; return whether anything is left to do."""

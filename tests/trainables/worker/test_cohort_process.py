@@ -71,7 +71,7 @@ def test_lanes_report_what_their_trials_report_alone() -> None:
         news = process.follow(Orders(over=tuple(over), new=new))
     assert [len(reports) for reports in found.values()] == [2, 1, 2], "the second trial was over after a rung"
     for index, loss in ((0, VALUES["loss"]), (2, {"name": "cross_entropy"})):
-        trial = Trial(Assignment(*_fields(index, loss=loss)), _settings(), process._dataset)
+        trial = Trial(Assignment(*_fields(index, loss=loss)), _settings(), process._datasets.own)
         alone = [_untimed(trial.advance().to_dict()) for _ in range(2)]
         assert _equal(alone, found[index])
 
