@@ -8,8 +8,8 @@ DEVELOPMENT := $(VENV)/.development-installed
 RELEASE := $(VENV)/.release-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates lanes-gpu lane-memory lane-evaluation training \
-	report searchers peers timings
+BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates oracles lanes-gpu lane-memory lane-evaluation training \
+	report searchers peers timings resume
 
 .PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph install \
 	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean
@@ -33,7 +33,8 @@ check-gpu: $(DEVELOPMENT)
 rehearse: $(DEVELOPMENT)
 	$(BIN)/python -m tests.rehearsals $(NAMES)
 
-# The full fault suite: twenty random kills each of driver, trial processes, nodes and head; half an hour on two cores.
+# The full fault suite: twenty random kills each of driver, trial processes, nodes and head, in folders and in a store, and
+# twenty outages of a store: two hours on two cores.
 test-faults: $(DEVELOPMENT)
 	TEST_SEED=random $(BIN)/python -m pytest tests/faults -s -m "slow or not slow" --timeout 3600
 
@@ -67,7 +68,7 @@ $(RUNTIME): pyproject.toml constraints.txt
 	touch $@
 
 $(DEVELOPMENT): $(RUNTIME)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles]
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .[dev,oracles,onnx,serve]
 	touch $@
 
 $(RELEASE): $(DEVELOPMENT)

@@ -35,6 +35,7 @@ FIGURE_QUANTITIES: dict[str, str] = {
     "spearman_weight_ece": "the same of the regularisation's weight and the ECE",
     "spearman_weight_trace": "the same of the regularisation's weight and the trace",
     "spearman_epoch_ece": "the same of the epoch and the ECE, after the epoch of the option after_epoch",
+    "spearman_epoch_highest_bin": "the same of the share of samples in the highest confidence bin, by evaluated epoch",
     "spearman_epoch_nll_correct": "the same of the NLL of correctly classified samples",
     "spearman_epoch_nll_wrong": "the same of the NLL of wrongly classified samples",
     "spearman_epoch_entropy_correct": "the same of the entropy of correctly classified samples' probabilities",

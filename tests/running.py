@@ -20,8 +20,9 @@ from sweeper.cli.main import main
 from sweeper.core.executors import Executor
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.local.processes import ForkServer
-from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
+from sweeper.journal.segments import last_sequence
 from tests.patience import patient
 from tests.sweeper.records import fields
 
@@ -97,18 +98,19 @@ def in_process(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
-def command(*arguments: str | Path) -> list[str]:
-    """Return the command line that runs `sweeper` with this interpreter."""
-    return [sys.executable, "-m", "sweeper", *map(str, arguments)]
+def command(*arguments: str | Path, program: str = "sweeper") -> list[str]:
+    """Return the command line that runs `sweeper`, or a module that stands for it, with this interpreter."""
+    return [sys.executable, "-m", program, *map(str, arguments)]
 
 
 @contextmanager
 def started(
-    *arguments: str | Path, cwd: Path, environment: Mapping[str, str] | None = None
+    *arguments: str | Path, cwd: Path, environment: Mapping[str, str] | None = None, program: str = "sweeper"
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a command; on leaving, end it by its process id if it is still there."""
+    line = command(*arguments, program=program)
     with (cwd / "driver.out").open("w") as out, (cwd / "driver.err").open("w") as err:
-        process = subprocess.Popen(command(*arguments), cwd=cwd, stdout=out, stderr=err, text=True, env=environment)
+        process = subprocess.Popen(line, cwd=cwd, stdout=out, stderr=err, text=True, env=environment)
         try:
             yield process
         finally:
@@ -120,7 +122,7 @@ def started(
 def wait_for_records(paths: SweepPaths, count: int, process: subprocess.Popen[str], timeout: float = 200) -> None:
     """Wait until the journal has `count` records; fails when the process ends before."""
     deadline = time.monotonic() + patient(timeout)
-    while len(record_names(paths.journal)) < count:
+    while last_sequence(paths.journal) + 1 < count:
         if process.poll() is not None:
             raise AssertionError(f"the sweep ended with {process.returncode} before record {count}")
         if time.monotonic() > deadline:

@@ -11,11 +11,16 @@ from sweeper.analysis.claims.base import Verdict
 from sweeper.analysis.claims.trajectories import epoch_rows
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
-from sweeper.text.cells import Row, Value
+from sweeper.text.cells import Row, Value, text_of
 from trainables.registry import entry_label
 from trainables.registry.nearest import did_you_mean
 
-WEIGHTS_SQL = """
+FOCAL_SQL = """
+SELECT trial, replicate, epoch, config_loss_gamma FROM final
+          WHERE split = 'val' AND stage = 'end' AND config_loss_name = 'focal'"""
+"""The focal networks that were trained to their end."""
+
+WEIGHTS_SQL = f"""
 SELECT trial, replicate, avg(pow(greatest(0, 1 - exp(z[target + 1]) / list_sum(list_transform(z, lambda x: exp(x)))),
   gamma)) AS weight
 FROM (
@@ -23,8 +28,7 @@ FROM (
   FROM (
     SELECT p.trial, p.replicate, p.target, f.config_loss_gamma AS gamma, p.logits::DOUBLE[] AS z
     FROM predictions AS p
-    JOIN (SELECT trial, replicate, epoch, config_loss_gamma FROM final
-          WHERE split = 'val' AND stage = 'end' AND config_loss_name = 'focal') AS f
+    JOIN ({FOCAL_SQL}) AS f
       ON p.trial = f.trial AND p.replicate = f.replicate AND p.epoch = f.epoch
     WHERE p.split = 'val'
   )
@@ -96,7 +100,8 @@ def _fitting_objectives(results: Results) -> dict[str, Value]:
 
 
 def _mean_focal_weights(results: Results) -> dict[tuple[Value, Value], Value]:
-    return {(row["trial"], row["replicate"]): row["weight"] for row in results.rows(WEIGHTS_SQL)}
+    trials = [text_of(row, "trial") for row in results.rows(f"SELECT DISTINCT trial FROM ({FOCAL_SQL})")]
+    return {(row["trial"], row["replicate"]): row["weight"] for row in results.rows(WEIGHTS_SQL, trials=trials)}
 
 
 def verdict_lines(verdicts: Sequence[Verdict], *, rehearsal: bool = False) -> list[str]:

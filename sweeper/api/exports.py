@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.remote.reach import here
+from sweeper.remote.reach import here, local_tracking
 from sweeper.storage.places import READING, place_of, split_name
 
 if TYPE_CHECKING:
@@ -22,6 +24,12 @@ def export(
     replicate: str | int = "0",
     posthoc: str = "temperature",
     trust: bool = False,
+    retrain: bool = False,
+    onnx: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    mlflow: bool = False,
+    register: str | None = None,
+    tracking_uri: str | None = None,
     output: str | Path | None = None,
 ) -> Exported:
     """Write a trained network as a calibrated program; like `sweeper export`.
@@ -33,25 +41,40 @@ def export(
         replicate: its number, or `all` for an ensemble of them.
         posthoc: a method that the sweep measured, or `none`.
         trust: as of `resume`.
+        retrain: train the trial again if its weights are gone.
+        onnx: write an ONNX file, too; needs the extra `onnx`.
+        say: takes lines on how far training again is.
+        mlflow: log the model in MLflow with its trial's run.
+        register: register it there, too, under this name with the alias `best`.
+        tracking_uri: MLflow's store; by default the sweep's.
         output: directory or store of the sweep.
 
     Raises:
         SweeperError: why it cannot be exported; nothing was written.
     """
     from sweeper.exporting.folder import export_model
+    from sweeper.tracking.logged_model import log_model
 
     place = _output(output)
     sweep, parent = split_name(name, place)
     store = place_of(parent, READING).store
-    return export_model(
-        *here(name, place),
+    found = here(name, place)
+    done = export_model(
+        *found,
         Path(to),
         trial=trial,
         replicate=str(replicate),
         posthoc=posthoc,
         store=store.child(sweep).uri if store is not None else None,
         trust=trust,
+        retrain=retrain,
+        onnx=onnx,
+        say=say,
     )
+    if mlflow or register is not None:
+        uri = local_tracking(tracking_uri, Path(found[1]))
+        done = replace(done, logged=log_model(done.folder, uri, register).sentence())
+    return done
 
 
 def load_model(path: str | Path) -> ExportedModel:

@@ -184,14 +184,15 @@ def focal_map(
         typer.Option("--format", help="Output format: table, json, csv or parquet.", autocompletion=complete_format),
     ] = "table",
     picture: Annotated[
-        Path | None, typer.Option(help="Also write the figure to this HTML file.", show_default="none")
+        Path | None,
+        typer.Option(help="Also write the figure to this file: .html, .png, .svg or .pdf.", show_default="none"),
     ] = None,
 ) -> None:
     """Compare the focal calibration map with temperature scaling, and show its effect on confidences.
 
     temperatures: properness Figs. 2 and 6; bounds: properness Fig. 3; confidence: posterior Fig. 2; curvature-1,
-    properness-1-left, properness-1-right, properness-2-right, mukhoti-4a, mukhoti-6, posterior-1, selective-1,
-    selective-a-1, selective-a-2, selective-a-5: losses, their weights and gradients. No training.
+    properness-1-left, properness-1-right, properness-2-right, properness-4, -5, -7, mukhoti-4a, mukhoti-6, posterior-1,
+    selective-1, selective-a-1, -2, -3, -5: losses, their weights and gradients, and maps. No training.
     """
     import pyarrow as pa
 

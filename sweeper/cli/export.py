@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.common import RESULTS, Name, Output, Trust
+from sweeper.cli.common import RESULTS, Name, Output, Tracking, Trust
 
 commands = typer.Typer()
 
@@ -19,13 +19,34 @@ def export(
     trial: Annotated[str, typer.Option(help="Trial, e.g. c00039.")] = "best",
     replicate: Annotated[str, typer.Option(help="Number of a replicate, or all for their ensemble.")] = "0",
     posthoc: Annotated[str, typer.Option(help="Post-hoc method that the sweep measured, or none.")] = "temperature",
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX file, too (needs the extra onnx).")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Train the trial again if its weights are gone.")] = False,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the model in MLflow with its trial's run.")] = False,
+    register: Annotated[
+        str | None, typer.Option(help="Register it in MLflow under this name, alias best.", show_default="none")
+    ] = None,
+    tracking_uri: Tracking = None,
     trust: Trust = False,
     output: Output = RESULTS,
 ) -> None:
     """Export a trained network as a calibrated program: weights, torch.export program, model card."""
     from sweeper.api.exports import export as export_network
 
-    done = export_network(name, to, trial=trial, replicate=replicate, posthoc=posthoc, trust=trust, output=output)
+    done = export_network(
+        name,
+        to,
+        trial=trial,
+        replicate=replicate,
+        posthoc=posthoc,
+        trust=trust,
+        retrain=retrain,
+        onnx=onnx,
+        mlflow=mlflow,
+        register=register,
+        tracking_uri=tracking_uri,
+        say=lambda line: typer.echo(line, err=True),
+        output=output,
+    )
     typer.echo(done.sentence())
 
 

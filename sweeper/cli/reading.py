@@ -14,6 +14,9 @@ from sweeper.cli.remote import ClusterAddress
 from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import all_here, here, local_tracking
 
+SHOWN_SWEEPS = 5
+"""Sweeps whose links `sweeper ui` prints, the newest."""
+
 commands = typer.Typer()
 
 
@@ -82,16 +85,29 @@ def results(
 @commands.command("show")
 def show_trial(
     name: Name,
-    trial: Annotated[str, typer.Argument(help="Trial, e.g. c00039, or its number.", show_default=False)],
+    trial: Annotated[
+        str | None, typer.Argument(help="Trial, e.g. c00039, or its number.", show_default="the best")
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="HTML file to write instead, with learning curves and diagrams.", show_default="none"),
+    ] = None,
     output: Output = RESULTS,
     address: ClusterAddress = None,
 ) -> None:
     """Show one trial: configuration, rungs and decisions, metrics with intervals, files."""
     from sweeper.results import load
-    from sweeper.results.trial_view import trial_view
 
     names, folder = all_here([name], output, address)
-    show(trial_view(load(names[0], folder), trial), PLAIN_WIDTH)
+    found = load(names[0], folder)
+    if page is not None:
+        from sweeper.reporting.trial_page import write_trial_page
+
+        typer.echo(write_trial_page(found, trial, page))
+        return
+    from sweeper.results.trial_view import trial_view
+
+    show(trial_view(found, trial), PLAIN_WIDTH)
 
 
 @commands.command()
@@ -147,17 +163,29 @@ def sync(name: Name, output: Output = RESULTS, tracking_uri: Tracking = None) ->
 
 @commands.command()
 def ui(
+    name: Annotated[
+        str | None, typer.Argument(help="Sweep to open. [default: the newest]", autocompletion=complete_sweep)
+    ] = None,
     output: Output = RESULTS,
     tracking_uri: Tracking = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
 ) -> None:
-    """Browse sweeps in MLflow. It listens on this machine only (127.0.0.1)."""
+    """Browse sweeps in MLflow, each in a view with all its trials. It listens on this machine only (127.0.0.1)."""
     from sweeper.storage.places import READING, place_of
+    from sweeper.tracking.experiments import experiments
     from sweeper.tracking.questions import as_lines, questions
     from sweeper.tracking.server import serve
+    from sweeper.tracking.shared_view import address
 
     typer.echo("filters for the search box of an experiment:", err=True)
     for line in as_lines(questions()):
         typer.echo(f"  {line}", err=True)
-    typer.echo(f"MLflow runs at http://127.0.0.1:{port} (Ctrl-C to stop)", err=True)
-    raise typer.Exit(serve(local_tracking(tracking_uri, place_of(output, READING).folder), port))
+    uri = local_tracking(tracking_uri, place_of(output, READING).folder)
+    server = uri if uri.startswith("http") else f"http://127.0.0.1:{port}"
+    found = experiments(uri, name)
+    for sweep, identifier in found[:SHOWN_SWEEPS]:
+        typer.echo(f"{sweep}: {address(server, identifier)}", err=True)
+    if len(found) > SHOWN_SWEEPS:
+        typer.echo(f"and {len(found) - SHOWN_SWEEPS} more: sweeper ui NAME, or {server}", err=True)
+    typer.echo(f"MLflow runs at {server} (Ctrl-C to stop)", err=True)
+    raise typer.Exit(serve(uri, port))

@@ -13,13 +13,22 @@ import pyarrow as pa
 
 from trainables.registry import entry_label
 from trainables.registry.measured import CROSS_FITTED
-from trainables.worker.trial_tables import EVALUATION, RELIABILITY_SCHEMA, SPECTRA_SCHEMA, predictions_schema
+from trainables.worker.trial_tables import (
+    EVALUATION,
+    RELIABILITY_SCHEMA,
+    SPECTRA_SCHEMA,
+    predictions_schema,
+    token_predictions_schema,
+)
 
 REHEARSAL = "rehearsal"
 """The column that tells a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
 
 ARITHMETIC = "arithmetic"
-"""The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`; constant."""
+"""The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`.
+
+Constant but for TF32, which a trial on a CPU does not have: its row says `float32`.
+"""
 
 HESSIAN_LOSSES = ("cross_entropy", "training")
 """The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
@@ -98,6 +107,7 @@ def table_schemas(
     epoch_columns: Mapping[str, type] | None = None,
     rehearsal: bool = False,
     arithmetic: str = "float32",
+    kept_logits: int | None = None,
 ) -> dict[str, pa.Schema]:
     """Return the schema of every table by name.
 
@@ -107,7 +117,8 @@ def table_schemas(
         evaluation_columns: what `evaluation_columns` gives for the sweep's post-hoc methods.
         epoch_columns: what `epoch_columns` gives for the sweep's trajectory.
         rehearsal: whether the sweep is one; said in every row of the tables that the driver writes.
-        arithmetic: how training steps are computed, in words; said in every row of `trials`.
+        arithmetic: how training steps are to be computed, in words; said in every row of `trials`.
+        kept_logits: how many logits of a token are stored where samples are tokens of translations.
     """
     computed = pa.field(ARITHMETIC, pa.string(), metadata={_CONSTANT: arithmetic.encode()})
     mark = pa.field(REHEARSAL, pa.bool_(), metadata={_CONSTANT: b"true" if rehearsal else b"false"})
@@ -118,7 +129,7 @@ def table_schemas(
         "epochs": pa.schema([*EPOCHS_SCHEMA, *more, mark]),
         "evaluations": _evaluations_schema(evaluation_columns).append(mark),
         "reliability": RELIABILITY_SCHEMA,
-        "predictions": predictions_schema(classes),
+        "predictions": predictions_schema(classes) if kept_logits is None else token_predictions_schema(kept_logits),
         "spectra": SPECTRA_SCHEMA,
         "decisions": DECISIONS_SCHEMA.append(mark),
     }

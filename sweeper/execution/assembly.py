@@ -24,6 +24,7 @@ from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.full_disks import OtherNodes
+from sweeper.execution.driver.kept_checkpoints import Keeping
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
 from sweeper.execution.early_imports import FOR_THE_END, import_meanwhile
@@ -41,6 +42,7 @@ from sweeper.notifications.notifier import Notifier
 from sweeper.planning.preparation import data_keys, dataset_facts
 from sweeper.planning.prices import price_from
 from sweeper.scheduling.base import RungState
+from sweeper.scheduling.strata import stratum_name
 from sweeper.search.base import Searcher
 from sweeper.space.models import Budget, Resources
 from sweeper.space.user_code import kept_archive
@@ -207,8 +209,9 @@ class Parts:
             seed=spec.seed,
             replicates=spec.replicates.count,
             schedule=spec.schedule,
-            journal=self.mirror.journal(),
+            journal=self.mirror.journal(alone=self.lease.locked),
             keeper=self.mirror,
+            keeping=self._keeping(),
             shares=shares,
             gpu=gpu,
             state=self.state,
@@ -233,6 +236,11 @@ class Parts:
         """Return how many lanes each of `slots` processes could fill with this sweep's trials."""
         lanes = len(self.sweep.configurations) * self.sweep.spec.replicates.count
         return -(-lanes // slots)
+
+    def _keeping(self) -> Keeping:
+        """Return whose checkpoints stay when trials have ended."""
+        keep, configurations = self.sweep.spec.keep, self.sweep.configurations
+        return Keeping(keep.best, lambda index: stratum_name(configurations[index], keep.per))
 
 
 class _Heartbeat:
@@ -295,6 +303,8 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,
         "hang_seconds": spec.hang_timeout,
+        "checkpoint_seconds": spec.checkpoint.every_seconds,
+        "checkpoints_kept": spec.checkpoint.keep,
         "extensions": kept_archive(paths, spec, read_manifest(paths.manifest)),
     }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import record_names, set_aside_damaged
+from sweeper.journal.journal import set_aside_damaged
+from sweeper.journal.segments import last_sequence, piece_of
 from sweeper.journal.state import ReplicateState, SweepState
 from sweeper.storage.mirror import Mirror, SharedFolder
 from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file
@@ -23,7 +24,7 @@ def refuse_lost_journal(paths: SweepPaths) -> None:
 
     Records that were quarantined, all of them, are no lost journal.
     """
-    if record_names(paths.journal) or any(paths.journal.glob("*.damaged")):
+    if last_sequence(paths.journal) >= 0 or any(paths.journal.glob("*.damaged")):
         return
     left = [
         word
@@ -60,7 +61,8 @@ def discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[st
     mirror.set_aside(names)
     if not names:
         return []
+    count = sum(piece.last - piece.first + 1 for name in names if (piece := piece_of(name)))
     return [
-        f"{len(names)} journal records from {names[0]} on were quarantined (as ….damaged in {paths.journal.name}/): "
+        f"{count} journal records from {names[0]} on were quarantined (as ….damaged in {paths.journal.name}/): "
         "their results were measured again"
     ]

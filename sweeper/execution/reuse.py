@@ -7,7 +7,8 @@ the same thing twice: a configuration that is drawn again has another place, and
 
 What is taken over is the reports, not the decisions: the driver judges each again, against the rungs of its own sweep,
 so an audit finds every decision equal. Where a trial of the other sweep was stopped and this one would have it go on,
-its reports are kept and it is trained from its beginning, which gives the same numbers again.
+its reports are kept and it is trained from its beginning, which gives the same numbers again: to the bit on a CPU,
+and on a GPU where training is deterministic. Elsewhere up to rounding, which `sweeper.execution.repeatability` says.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from trainables.worker.object_store import is_store_address
 MANIFEST_KEY = "reuse"
 """The manifest's list of sweeps that this one takes trials over from."""
 
-_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "notify"}
+_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "checkpoint", "notify"}
 _HARMLESS |= {"searcher", "rehearsal", "rehearsed"}
 """Parts of a search space that change no number of a trial. Configurations are compared one by one."""
 

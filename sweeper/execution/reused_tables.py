@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.core.ids import SweepPaths
+from sweeper.storage.copies import bring_predictions
 from sweeper.tables.large_tables import ALWAYS_WRITTEN, LARGE_TABLES, MERGED_KEY
 from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import part_name, write_parquet
@@ -19,7 +20,8 @@ class TablesOfTrials:
     """Finds one sweep's files by evaluation; each is read, and so checked, before it counts as there."""
 
     def __init__(self, paths: SweepPaths) -> None:
-        """List the files of the sweep in `paths`."""
+        """List the files of the sweep in `paths`; its predictions are fetched where they are in a store."""
+        bring_predictions(paths)
         self._files: dict[str, dict[str, Path]] = {}
         for table in LARGE_TABLES:
             parts = sorted((paths.tables / table).glob("c*.parquet"))

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,15 +27,19 @@ from sweeper.execution.choice import check_can_start, runs_here
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.damage import discard_damaged, refuse_lost_journal, remove_checkpoints_ahead
+from sweeper.execution.driver.recorder import Fold
 from sweeper.execution.exit_notice import last_words
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
 from sweeper.execution.redirect_output import chatter_to
+from sweeper.execution.repeatability import begun_trials, repeatability_notes
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
 from sweeper.execution.settled import mark_settled
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
-from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.journal import read_journal
+from sweeper.journal.records import Record
+from sweeper.journal.segments import last_sequence
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import FAILED, SweepState
 from sweeper.monitoring.live import Progress
@@ -69,9 +73,14 @@ from sweeper.tables.writer import ParquetSink
 from sweeper.tracking.follower import MlflowFollower, patience
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
+from trainables.datasets.shifts import build_shift
+from trainables.metrics.tokens import KEPT
 from trainables.training.acceleration import TrainingSettings
-from trainables.worker.object_store import StoreError
+from trainables.worker.object_store import StoreError, patiently
 from trainables.worker.trial_reports import NON_FINITE
+
+START_SECONDS = 5.0
+"""A store that cannot be used at the start is asked again for so long: it may be busy, or its address wrong."""
 
 __all__ = ["Outcome", "RunOptions", "resume_sweep", "run_sweep"]
 
@@ -151,7 +160,7 @@ def _run_with(
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
-        place.store.check()
+        patiently(place.store.check, seconds=START_SECONDS)
     dataset = prepare_dataset(spec)
     stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
     if spec.is_rehearsal:
@@ -189,7 +198,7 @@ def _gives_name_back(sweep: Sweep, place: Place, *, held: bool) -> bool:
 
     It is not where anything was journaled, or another driver has taken the sweep up.
     """
-    if not held or record_names(sweep.paths.journal) or holder(sweep.paths.lease) is not None:
+    if not held or last_sequence(sweep.paths.journal) >= 0 or holder(sweep.paths.lease) is not None:
         return False
     if place.store is not None:
         store = place.store.child(sweep.name)
@@ -262,19 +271,15 @@ def _drive(
         state, rungs = SweepState(len(sweep.configurations)), schedule.begin()
         sweep = replace(sweep, configurations=configurations_of(sweep.spec, state.suggested))
         worked, spending = WorkingTime(), Spending()
-        for record in read_journal(paths.journal):
-            state.apply(record)
-            rungs.apply(record)
-            worked.apply(record)
-            spending.apply(record)
-        if notes:
-            remove_checkpoints_ahead(paths, state)
-        tables = _open_tables(sweep, dataset.classes, mirror)
-        check_trials(state, tables.config_hashes)
-        if state.attempt or notes or mirror.store is not None:
-            tables.rebuild(read_journal(paths.journal))
+        tables = _open_tables(sweep, dataset, mirror)
+        if last_sequence(paths.journal) >= 0 or notes or mirror.store is not None:
+            folds: list[Fold] = [state, rungs, worked, spending]
+            tables.rebuild(folded(paths, folds, lambda: check_trials(state, tables.config_hashes)))
             for sentence in tables.missing():
                 terminal.print(sentence, markup=False)
+        if notes:
+            remove_checkpoints_ahead(paths, state)
+        begun = begun_trials(state)
         follower = MlflowFollower(paths, options.tracking_uri)
         progress = options.progress(terminal, state, schedule, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)
@@ -292,6 +297,7 @@ def _drive(
                 driver = parts.run(options, server) if unfinished else parts.take_up(options)
                 outcome, reason = driver.finish(), driver.closing
                 notes += [f"stopped: {reason}"] if reason else []
+                notes += repeatability_notes(state, begun, deterministic=sweep.spec.training.deterministic)
             ending = _Ending(sweep, options, mirror, tables, follower, notifier, progress, started)
             try:
                 with interrupts.skippable():
@@ -300,6 +306,15 @@ def _drive(
                 notes.append("tables and report were skipped; the next `sweeper resume` writes them")
     options.timings.note("processes ended")
     return Outcome(sweep, outcome, state, time.monotonic() - started, notes)
+
+
+def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) -> Iterator[Record]:
+    """Yield the journal's records, each folded into `folds` first, and `check` at the end: each is parsed once."""
+    for record in read_journal(paths.journal):
+        for fold in folds:
+            fold.apply(record)
+        yield record
+    check()
 
 
 @contextmanager
@@ -360,22 +375,24 @@ class _Ending:
         return notes
 
 
-def _open_tables(sweep: Sweep, classes: int, mirror: Mirror | SharedFolder) -> ParquetSink:
+def _open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -> ParquetSink:
     spec = sweep.spec
     measured = spec.evaluation
     own = [metric["name"] for metric in measured.metrics]
-    columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, measured.splits)
+    detected = [name for shift in map(build_shift, measured.shifts) if shift.detected for name in shift.names]
+    columns = evaluation_columns(measured.posthoc, own, spec.cross_fitted, [*measured.own_splits, *detected])
     trajectory = spec.evaluation.trajectory
     more = epoch_columns(None if trajectory is None else trajectory.model_dump())
     return ParquetSink(
         sweep.paths,
         table_schemas(
             column_types(spec.space),
-            classes,
+            dataset.classes,
             columns,
             epoch_columns=more,
             rehearsal=spec.is_rehearsal,
             arithmetic=TrainingSettings(**spec.training.model_dump()).described,
+            kept_logits=None if dataset.translation is None else min(KEPT, dataset.classes),
         ),
         [None] * len(sweep.configurations) if spec.searcher.learns else sweep.configurations,
         replicates=spec.replicates.count,

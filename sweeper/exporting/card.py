@@ -35,7 +35,10 @@ def model_card(
         targets: by split, [N].
     """
     bins = chosen.sweep.spec.evaluation.bins
-    measured = {part: _measured(values, targets[part], bins) for part, values in probabilities.items()}
+    measured = {
+        part: _measured(description["metrics"][part], values, targets[part], bins)
+        for part, values in probabilities.items()
+    }
     source, loss = description["source"], chosen.configuration["loss"]
     members = source["replicates"]
     network = chosen.configuration["architecture"]["name"]
@@ -81,8 +84,13 @@ def model_card(
     return "\n".join(lines)
 
 
-def _measured(probabilities: Floats, targets: Integers, bins: int) -> dict[str, str]:
+def measured_values(probabilities: Floats, targets: Integers, bins: int) -> dict[str, float]:
+    """Return the metrics of the exported probabilities that card and description give."""
     values = evaluate_probabilities(probabilities, targets, bins)
+    return {name: values[name] for name in SHOWN}
+
+
+def _measured(values: Mapping[str, float], probabilities: Floats, targets: Integers, bins: int) -> dict[str, str]:
     errors = bootstrap_standard_error(SHOWN, probabilities, targets, bins)
     texts = {}
     for name in SHOWN:

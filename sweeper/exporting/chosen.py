@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
 from sweeper.analysis.recalibration.predictions import PredictionFiles, StoredPredictions
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_index
+from sweeper.exporting.retraining import trained_again
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import TrialState, fold
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.space.user_code import take_up_kept
@@ -46,6 +49,8 @@ class Chosen:
         configuration: of the trial: loss, architecture, optimizer.
         dataset: what they were trained on.
         networks: one or several replicates.
+        again: None where the sweep's own checkpoint was there; else how far the logits of the network that was trained
+            again lie from those that the sweep stored, 0 for equal bits.
     """
 
     sweep: Sweep
@@ -54,10 +59,19 @@ class Chosen:
     configuration: Mapping[str, Any]
     dataset: DataSet
     networks: list[TrainedNetwork]
+    again: float | None = None
 
 
 def chosen_networks(
-    name: str, output: Path, trial: str, replicate: str, *, store: str | None = None, trust: bool = False
+    name: str,
+    output: Path,
+    trial: str,
+    replicate: str,
+    *,
+    store: str | None = None,
+    trust: bool = False,
+    retrain: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Chosen:
     """Load the networks of a trial.
 
@@ -68,6 +82,8 @@ def chosen_networks(
         replicate: its number, or `all`.
         store: the sweep's address in an object store, from where its checkpoints are fetched.
         trust: run the code that came with the sweep's folder, though this user has not run it before.
+        retrain: train the trial again where its weights are gone.
+        say: takes lines on how far that is.
 
     Raises:
         SweeperError: no such trial or replicate, its weights or predictions are gone, or the data set is not here.
@@ -75,7 +91,16 @@ def chosen_networks(
     sweep = open_sweep(name, output)
     take_up_kept(sweep.paths, sweep.spec, read_manifest(sweep.paths.manifest), trust=trust)
     found = _trial(Results(sweep.paths.root), trial)
-    epoch, states = _states(sweep, found, store)
+    weights = _weights(sweep, found, sweep.paths.checkpoints, store)
+    again: float | None = None
+    if weights is None:
+        if not retrain:
+            raise SweeperError(
+                f"the weights of {found} are gone: the sweep keeps those of its best finished trials alone",
+                f"export --trial {BEST}, or give --retrain to train it again; `keep: {{best: 3}}` keeps more",
+            )
+        weights, again = _trained_again(sweep, found, replicate, say)
+    epoch, states = weights
     numbers = _numbers(found, replicate, states)
     predictions = _predictions(sweep, found, epoch)
     if lost := [number for number in numbers if number not in predictions]:
@@ -89,7 +114,7 @@ def chosen_networks(
         TrainedNetwork(number, _network(dataset, configuration, states[number]), predictions[number])
         for number in numbers
     ]
-    return Chosen(sweep, found, epoch, configuration, dataset, networks)
+    return Chosen(sweep, found, epoch, configuration, dataset, networks, again)
 
 
 def _trial(results: Results, trial: str) -> str:
@@ -107,15 +132,19 @@ def _trial(results: Results, trial: str) -> str:
     return trial
 
 
-def _states(sweep: Sweep, trial: str, store: str | None) -> tuple[int, dict[int, Mapping[str, Tensor]]]:
-    """Return the epoch of a trial's newest checkpoint and the weights that count in it, by replicate."""
+Weights: TypeAlias = tuple[int, dict[int, Mapping[str, Tensor]]]
+"""An epoch, and the weights that count at it, by replicate."""
+
+
+def _weights(sweep: Sweep, trial: str, checkpoints: Path, store: str | None = None) -> Weights | None:
+    """Return the weights of a trial's newest checkpoint; `None` where there is none."""
     last = sweep.spec.scheduler.max_epochs
     places: dict[int | None, Path] = {None: Path(trial)}  # all replicates' in one, or each has its own
     places |= {number: replicate_folder(Path(trial), number) for number in range(sweep.spec.replicates.count)}
     epochs: dict[int, int] = {}
     states: dict[int, Mapping[str, Tensor]] = {}
     for number, place in places.items():
-        files = TrialFiles(place, tables=None, checkpoints=sweep.paths.checkpoints, store=store)
+        files = TrialFiles(place, tables=None, checkpoints=checkpoints, store=store)
         files.fetch_checkpoints()
         checkpoint = load_newest_checkpoint(files.checkpoints) if files.checkpoints is not None else None
         if checkpoint is None:
@@ -126,12 +155,30 @@ def _states(sweep: Sweep, trial: str, store: str | None) -> tuple[int, dict[int,
                 kept = saved["kept"] if saved["epoch"] >= last else None
                 states[at] = saved["model"] if kept is None else kept
     if not states:
-        raise SweeperError(
-            f"the weights of {trial} are gone: a sweep keeps the checkpoint of its best finished trial alone",
-            f"export --trial {BEST}, or run its configuration again",
-        )
+        return None
     newest = max(epochs.values())
     return newest, {at: state for at, state in states.items() if epochs[at] == newest}
+
+
+def _trained_again(sweep: Sweep, trial: str, replicate: str, say: Callable[[str], None]) -> tuple[Weights, float]:
+    """Return the weights that training a trial again gives, and how far their logits lie from the stored ones."""
+    state = _state(sweep, trial)
+    epoch = state.last_evaluation_epoch
+    stored = _predictions(sweep, trial, epoch) if epoch is not None else {}
+    if epoch is None or not stored:
+        raise SweeperError(
+            f"{trial} has no stored predictions to hold new weights against", "restore the table predictions"
+        )
+    wanted = [int(replicate)] if replicate.isdecimal() and int(replicate) in stored else sorted(stored)
+    with trained_again(sweep, state, epoch, wanted, say) as again:
+        weights = _weights(sweep, trial, again.checkpoints)
+        assert weights is not None
+        difference = max(again.difference(stored[number]) for number in wanted)
+    return weights, difference
+
+
+def _state(sweep: Sweep, trial: str) -> TrialState:
+    return fold(read_journal(sweep.paths.journal), len(sweep.configurations)).trials[configuration_index(trial)]
 
 
 def _numbers(trial: str, replicate: str, states: Mapping[int, object]) -> list[int]:
@@ -147,7 +194,7 @@ def _predictions(sweep: Sweep, trial: str, epoch: int) -> dict[int, StoredPredic
     both = {FITTED_ON, MEASURED_ON}
     return {
         each.replicate: each
-        for each in PredictionFiles(sweep.paths).evaluations()
+        for each in PredictionFiles(sweep.paths, [trial]).evaluations()
         if (each.trial, each.epoch) == (trial, epoch) and both <= set(each.logits)
     }
 

@@ -4,13 +4,14 @@ program.pt2                 torch.export: network inputs → calibrated probabil
 weights_r0.safetensors      a replicate's weights, by the names that its architecture gives them
 model.json                  input and output, preprocessing, class names, where it comes from
 model_card.md               for people
+model.onnx                  the program for runtimes without torch, where it was asked for
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ import numpy as np
 import torch
 
 from sweeper.core.errors import SweeperError, unwritable
-from sweeper.exporting.card import model_card
+from sweeper.exporting.card import measured_values, model_card
 from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, chosen_networks
 from sweeper.exporting.mlflow_files import write_mlflow_files
+from sweeper.exporting.onnx_file import require_onnx, write_onnx
 from sweeper.exporting.program import CalibratedNetworks, exported_program, joint_logits
 from sweeper.storage.metadata import read_manifest
 from trainables.datasets.base import Split, evaluation_batches
@@ -34,7 +36,7 @@ from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label
 
 NONE = "none"
-PROGRAM, DESCRIPTION, CARD = "program.pt2", "model.json", "model_card.md"
+PROGRAM, DESCRIPTION, CARD, ONNX = "program.pt2", "model.json", "model_card.md", "model.onnx"
 FORMAT = 1
 
 EXAMPLES = 4
@@ -55,6 +57,9 @@ class Exported:
         posthoc: the method's label, or `none`.
         difference: the largest between the program's test probabilities and those of the sweep's stored logits.
         samples: of the test split, all of which were compared.
+        again: None where the sweep's own weights were exported; else how far the logits of those that were trained
+            again lie from the sweep's, 0 for equal bits.
+        logged: where it is in MLflow, in words.
         description: the contents of `model.json`.
     """
 
@@ -65,13 +70,23 @@ class Exported:
     difference: float
     samples: int
     description: Mapping[str, Any] = field(repr=False)
+    again: float | None = None
+    logged: str | None = None
 
     def sentence(self) -> str:
         """Return what was written, and how near the program comes to the sweep."""
+        more = "" if self.again is None else f"; trained again, {_nearness(self.again)}"
+        if "onnx" in self.description:
+            more += f"; {ONNX} gives the program's to {self.description['onnx']['largest_difference']:.1g}"
         return (
             f"{self.folder}: {self.trial}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
-            f"probabilities of the {self.samples:,} test samples are the sweep's to {self.difference:.1g}"
+            f"probabilities of the {self.samples:,} test samples are the sweep's to {self.difference:.1g}{more}"
+            + (f"; {self.logged}" if self.logged else "")
         )
+
+
+def _nearness(difference: float) -> str:
+    return "logits equal the sweep's bit for bit" if difference == 0 else f"logits are the sweep's to {difference:.1g}"
 
 
 def export_model(
@@ -84,6 +99,9 @@ def export_model(
     posthoc: str = "temperature",
     store: str | None = None,
     trust: bool = False,
+    retrain: bool = False,
+    onnx: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Exported:
     """Write a trained network, or all replicates of a trial, with a post-hoc method into a new folder.
 
@@ -96,32 +114,43 @@ def export_model(
         posthoc: a method that the sweep measured, by its label or name; `none` for the network's own probabilities.
         store: the sweep's address in an object store, if it is there.
         trust: run the code that came with the sweep's folder.
+        retrain: train the trial again if its weights are gone.
+        onnx: write an ONNX file, too.
+        say: takes lines on how far training again is.
 
     Raises:
         SweeperError: why it cannot be exported; nothing was written.
     """
     if os.path.lexists(to):
         raise SweeperError(f"{to} exists", "give --to a folder that does not exist yet")
-    chosen = chosen_networks(name, output, trial, replicate, store=store, trust=trust)
+    if onnx:
+        require_onnx()
+    chosen = chosen_networks(name, output, trial, replicate, store=store, trust=trust, retrain=retrain, say=say)
     calibrator, stated = _fitted(chosen, posthoc)
     module = CalibratedNetworks([each.network for each in chosen.networks], calibrator).eval()
     split = chosen.dataset.splits[MEASURED_ON]
     example = split.prepare(split.inputs[:EXAMPLES])
     program = exported_program(module, example)
     reference = {part: _reference(chosen, calibrator, part) for part in (FITTED_ON, MEASURED_ON)}
-    difference = _difference(program, split, reference[MEASURED_ON])
+    found = _probabilities(program, split)
+    difference = _difference(found, reference[MEASURED_ON])
     if not difference <= LARGEST_DIFFERENCE:
         raise SweeperError(
             f"the program's test probabilities differ from the sweep's by {difference:.2g}: the checkpoint or the data "
             f"set is not what {chosen.trial} was measured with",
             "restore both as they were; nothing was written",
         )
+    targets, bins = chosen.networks[0].stored.targets, chosen.sweep.spec.evaluation.bins
     description = _description(chosen, example, posthoc, calibrator, stated, difference)
-    targets = {part: chosen.networks[0].stored.targets[part] for part in reference}
+    description["metrics"] = {part: measured_values(values, targets[part], bins) for part, values in reference.items()}
     card = model_card(chosen, description, reference, targets)
-    _write(to, chosen, program, description, card)
+
+    def add(made: Path) -> dict[str, Any]:
+        return {} if not onnx else {"onnx": {"largest_difference": write_onnx(program, made / ONNX, split, found)}}
+
+    whole = _write(to, chosen, program, example, description, card, add)
     numbers = [each.replicate for each in chosen.networks]
-    return Exported(to, chosen.trial, numbers, posthoc, difference, len(split), description)
+    return Exported(to, chosen.trial, numbers, posthoc, difference, len(split), whole, chosen.again)
 
 
 def _fitted(chosen: Chosen, posthoc: str) -> tuple[Calibrator | None, dict[str, Any]]:
@@ -161,10 +190,14 @@ def _reference(chosen: Chosen, calibrator: Calibrator | None, part: str) -> Floa
 
 
 @torch.no_grad()
-def _difference(program: torch.export.ExportedProgram, split: Split, reference: Floats) -> float:
-    """Return how far the program's probabilities of a split lie from `reference` at most; inf where sizes differ."""
+def _probabilities(program: torch.export.ExportedProgram, split: Split) -> Floats:
+    """Return the program's probabilities of a split [N, K]."""
     run = program.module()
-    found = torch.cat([run(inputs) for inputs, _ in evaluation_batches(split, 1024)]).double().numpy()
+    return np.asarray(torch.cat([run(inputs) for inputs, _ in evaluation_batches(split, 1024)]).double().numpy())
+
+
+def _difference(found: Floats, reference: Floats) -> float:
+    """Return how far probabilities lie from `reference` at most; inf where sizes differ."""
     return float(np.abs(found - reference).max()) if found.shape == reference.shape else float("inf")
 
 
@@ -204,10 +237,12 @@ def _description(
             "epoch": chosen.epoch,
             "configuration": dict(chosen.configuration),
             "dataset": dict(chosen.configuration.get("dataset") or chosen.sweep.spec.dataset),
+            "dataset_facts": manifest.get("dataset") or {},
             "split_hash": dataset.split_hash,
             "git": manifest.get("git"),
             "versions": manifest.get("versions", {}),
             "rehearsed": list(chosen.sweep.spec.rehearsed or ()),
+            "trained_again": None if chosen.again is None else {"largest_logit_difference": chosen.again},
         },
         "largest_test_difference": difference,
         "torch": torch.__version__,
@@ -215,9 +250,18 @@ def _description(
 
 
 def _write(
-    to: Path, chosen: Chosen, program: torch.export.ExportedProgram, description: Mapping[str, Any], card: str
-) -> None:
-    """Write all files into a temporary folder next to `to` and give it its name in one step."""
+    to: Path,
+    chosen: Chosen,
+    program: torch.export.ExportedProgram,
+    example: torch.Tensor,
+    description: Mapping[str, Any],
+    card: str,
+    add: Callable[[Path], Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Write all files into a temporary folder next to `to` and give it its name in one step.
+
+    `add` writes more files and returns what `model.json` says of them; all of that is returned.
+    """
     from safetensors.torch import save
 
     try:
@@ -228,9 +272,11 @@ def _write(
                 # copies: safetensors refuses tensors that share memory
                 weights = {name: value.detach().clone() for name, value in each.network.state_dict().items()}
                 (made / f"weights_r{each.replicate}.safetensors").write_bytes(save(weights))
-            (made / DESCRIPTION).write_text(json.dumps(description, indent=2, default=str) + "\n", encoding="utf-8")
+            whole = {**description, **add(made)}
+            (made / DESCRIPTION).write_text(json.dumps(whole, indent=2, default=str) + "\n", encoding="utf-8")
             (made / CARD).write_text(card, encoding="utf-8")
-            write_mlflow_files(made, description)
+            write_mlflow_files(made, description, example[:1].numpy())
             made.rename(to)
+            return whole
     except OSError as error:
         raise unwritable(f"{to} cannot be written", "give --to another folder", error) from error

@@ -41,6 +41,13 @@ _STYLE = {
 """Fonts are embedded as TrueType in PDF, which journals ask for, and drawn as outlines in SVG."""
 
 
+MOST_REMARKS = 4
+"""More of them below one plot are a table, which the report has."""
+
+OTHER_NAMES = {"lambda_max_against_gamma": "curvature_against_gamma"}
+"""What figures are called after what most readers look for in them."""
+
+
 def figure_names() -> dict[str, Any]:
     """Return the report's figures by name."""
     return {module.__name__.rpartition(".")[2]: module for module in FIGURES}  # type: ignore[attr-defined]  # modules
@@ -58,6 +65,7 @@ def write_figure(results: Results, name: str, to: Path) -> None:
         SweeperError: an unknown figure or format, one that does not apply to this sweep, or cannot be drawn on paper.
     """
     known, asked = figure_names(), name.replace("-", "_")
+    asked = OTHER_NAMES.get(asked, asked)
     if asked not in known:
         raise SweeperError(
             f"the report has no figure {name!r}", f"figures: {', '.join(known)}{nearest(asked, list(known))}"
@@ -69,12 +77,23 @@ def write_figure(results: Results, name: str, to: Path) -> None:
     if figure is None:
         raise SweeperError(f"the sweep {results.name!r} has nothing for this figure: {known[asked].ABSENT}")
     try:
-        _draw(figure, asked, to)
+        _draw(figure, _caption(figure, results), asked, to)
     except OSError as error:
         raise unwritable(f"{to} cannot be written", "give --to another path", error) from error
 
 
-def _draw(figure: Figure, name: str, to: Path) -> None:
+def _caption(figure: Figure, results: Results) -> str:
+    """Return the figure's caption with the remarks that the report prints below each plot."""
+    parts = ["Rehearsal, no results."] if results.rehearsed else []
+    parts.append(plain(figure.caption))
+    for panel in figure.panels:
+        if 0 < len(panel.remarks) <= MOST_REMARKS:
+            heading = f"{plain(panel.heading)}: " if panel.heading and len(figure.panels) > 1 else ""
+            parts.append(f"{heading}{'; '.join(plain(remark).rstrip('.') for remark in panel.remarks)}.")
+    return " ".join(parts)
+
+
+def _draw(figure: Figure, words: str, name: str, to: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -82,7 +101,7 @@ def _draw(figure: Figure, name: str, to: Path) -> None:
 
     columns = min(2, len(figure.panels))
     rows = -(-len(figure.panels) // columns)
-    caption = "\n".join(textwrap.wrap(plain(figure.caption), CAPTION_CHARACTERS * columns))
+    caption = "\n".join(textwrap.wrap(words, CAPTION_CHARACTERS * columns))
     handles = _handles(figure)
     across = max(1, min(len(handles), int(CAPTION_CHARACTERS * columns / (max(map(_length, handles), default=1) + 6))))
     lines = -(-len(handles) // across)

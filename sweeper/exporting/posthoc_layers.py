@@ -19,6 +19,9 @@ from trainables.posthoc.linear import AffineCalibrator
 NEAR_MINUS_ONE = -0.99
 """Below this γ, log(1 + γw) cancels where t is small; see `trainables.posthoc.focal_map`."""
 
+SMALLEST_LOG = -1e30
+"""What stands for the logarithm of 0, so that its product with γ is finite; within float32, which ONNX writes it in."""
+
 
 def layer_of(calibrator: Calibrator | None) -> nn.Module:
     """Return a fitted method as a module; of None, the plain softmax.
@@ -57,7 +60,7 @@ class FocalTemperatureLayer(nn.Module):
         top = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, log_p.argmax(dim=1, keepdim=True), True)
         others = log_p.masked_fill(top, -torch.inf)
         log_t = torch.where(top, others.logsumexp(dim=1, keepdim=True), torch.log1p(-others.exp()))
-        log_t = log_t.clamp(min=-1e300 / (1.0 + abs(self.gamma)))
+        log_t = log_t.clamp(min=SMALLEST_LOG / (1.0 + abs(self.gamma)))
         return torch.softmax(log_p - self._log_phi(log_p, log_t), dim=1)
 
     def _log_phi(self, log_v: Tensor, log_t: Tensor) -> Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -58,7 +61,7 @@ def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.Exported
     """
     batch = torch.export.Dim("batch")
     try:
-        with torch.no_grad():
+        with torch.no_grad(), silenced():
             return torch.export.export(module, (inputs,), dynamic_shapes=({0: batch},))
     except Exception as error:
         # torch reports what it cannot translate as any of a dozen types.
@@ -67,3 +70,15 @@ def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.Exported
             f"torch.export cannot translate the network ({type(error).__name__}: {reason})",
             "a network whose computation follows its data, or fixes the batch size, cannot be exported",
         ) from error
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Keep what torch's exporters print and log on their way to themselves: pages of graphs where they fail."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -45,8 +45,8 @@ def paper_table(results: Results, form: str = "latex") -> str:
     """Return the table as text.
 
     One row for the best configuration, by the sweep's objective, of each loss on each network. The best mean of a
-    column is bold; a dagger marks means that differ from it by more than the chance of seeds, from the replicates'
-    pooled spread at 95 %, uncorrected for the number of rows.
+    column is bold; a dagger marks means that differ from it by more than the chance of seeds, at 95 % by multiple
+    comparisons with the best over the sweep's configurations.
 
     Raises:
         SweeperError: another format, or nothing was evaluated.
@@ -118,7 +118,7 @@ def _caption(results: Results, rows: Sequence[Row]) -> str:
     return (
         f"{rehearsed}{results.name}: the best configuration of each loss on each network by validation data, measured "
         f"on test data; mean ± standard deviation of {size}. Bold: best mean of the column. {DAGGER}: differs from it "
-        "beyond the chance of seeds (95 %, replicates' pooled spread, at the last epoch that both have)."
+        "beyond the chance of seeds (95 %, multiple comparisons with the best, at the last epoch that both have)."
     )
 
 

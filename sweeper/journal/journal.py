@@ -1,10 +1,10 @@
-"""The journal of a sweep: immutable, self-checking records, one file each; the source of truth.
+"""The journal of a sweep: immutable, self-checking records; the source of truth.
 
 A record is written to a temporary name, flushed to the disk and renamed, so a file under its final name is
 whole or the disk damaged it; its checksum tells which. Records are numbered without gaps by their one writer,
 the driver. The renames become durable together, when `settle` flushes the folder: a power cut before that can
-take the newest records, never one from between others. Everything else (rungs, tables, MLflow) is a fold of the
-journal and can be rebuilt from it.
+take the newest records, never one from between others. Old records are joined in segments, see
+`sweeper.journal.segments`. Everything else (rungs, tables, MLflow) is a fold of the journal and can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -12,29 +12,53 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
+from sweeper.journal import segments
 from sweeper.journal.records import Body, Record
-from trainables.files.atomic import write_bytes
+from sweeper.journal.segments import (
+    Content,
+    GapError,
+    Piece,
+    contents,
+    covered,
+    joined,
+    piece_of,
+    pieces,
+    segment_name,
+    split,
+    trailing_singles,
+)
+from trainables.files.atomic import write_bytes, write_new_bytes
 
-_NAME = re.compile(r"(\d{10})-[a-z]+(-c\d+)?(-e\d+)?\.json")
+_HEAD = 120
+"""Bytes of a record within which its kind is found: its checksum, its number and its kind come first."""
 
 
 class Journal:
     """The journal's one writer. Opening it continues after the last record there is."""
 
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time, durable: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        durable: bool = True,
+        joins_earlier: bool = True,
+        alone: bool = True,
+    ) -> None:
         """Open the journal in `folder` for appending.
 
         Args:
             folder: where the records are; created when missing.
             clock: gives the records' times, so that tests and simulations bring their own.
             durable: flush records, and on `settle` their names, to the disk.
+            joins_earlier: join also what is there already in segments.
+            alone: nobody else can write here. Otherwise a record never takes another's place: of two writers one stops.
 
         Raises SweeperError when the folder cannot be made.
         """
@@ -45,23 +69,47 @@ class Journal:
         self._folder = folder
         self._clock = clock
         self._durable = durable
+        self._alone = alone
         self._unsettled = False
-        names = record_names(folder)
-        self._next = int(names[-1][:10]) + 1 if names else 0
+        self._next = segments.last_sequence(folder) + 1
+        self._singles: list[str] = []
+        if joins_earlier:
+            for name in covered(folder):
+                (folder / name).unlink(missing_ok=True)
+            self._singles = [piece.name for piece in trailing_singles(folder)]
+            self._join()
 
     def append(self, body: Body) -> Record:
         """Write one record and return it; it outlives this process, and a power cut once `settle` was called.
 
-        Raises SweeperError when the folder cannot be written to; then nothing was recorded.
+        Raises SweeperError when the folder cannot be written to, or another has written this record; then nothing was
+        recorded.
         """
         record = Record(self._next, self._clock(), body)
         try:
-            write_bytes(self._folder / record.file_name, record.to_bytes(), durable=self._durable)
+            name = self._put(record)
+        except FileExistsError as error:
+            raise SweeperError(
+                f"another process has written record {record.sequence} of the journal in {self._folder}: two drivers "
+                "were at work",
+                f"nothing was lost; run `sweeper resume {SweepPaths(self._folder.parent).in_commands}` once neither is",
+            ) from error
         except OSError as error:
             raise _not_writable(self._folder, error) from error
         self._next += 1
         self._unsettled = True
+        self._singles.append(name)
         return record
+
+    def _put(self, record: Record) -> str:
+        """Write a record's file and return its name. Raises FileExistsError, or OSError."""
+        if self._alone:
+            write_bytes(self._folder / record.file_name, record.to_bytes(), durable=self._durable)
+            return record.file_name
+        # A name that follows from the number alone can be given once.
+        name = segment_name(record.sequence, record.sequence)
+        write_new_bytes(self._folder / name, joined([record.to_bytes()]), durable=self._durable)
+        return name
 
     def settle(self) -> None:
         """Make all records so far durable under their names; a decision is acted upon only after this.
@@ -73,6 +121,30 @@ class Journal:
         if self._durable:
             _flush_folder(self._folder)
         self._unsettled = False
+        self._join()
+
+    def _join(self) -> None:
+        """Make segments of settled records, once there are enough for one; where that fails, files remain files."""
+        while len(self._singles) >= segments.SEALED:
+            names, self._singles = self._singles[: segments.SEALED], self._singles[segments.SEALED :]
+            try:
+                self._make_segment(names)
+            except (OSError, SweeperError):
+                return  # a full disk, or a damaged record: whoever reads it next is told
+
+    def _make_segment(self, names: Sequence[str]) -> None:
+        """Write a segment, and remove the files of its records. Raises OSError, or SweeperError for a damaged one."""
+        first = int(names[0][:10])
+        files = [piece for piece in map(piece_of, names) if piece is not None]
+        found = [content for each in files for content in split(each, (self._folder / each.name).read_bytes())]
+        for content in found:
+            _sound(self._folder, content)
+        target = self._folder / segment_name(first, found[-1].sequence)
+        write_bytes(target, joined([content.data for content in found]), durable=self._durable)
+        if self._durable:
+            _flush_folder(self._folder)
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
 
 
 def _flush_folder(folder: Path) -> None:
@@ -98,8 +170,8 @@ def _not_writable(folder: Path, error: OSError) -> SweeperError:
 
 
 def record_names(folder: Path) -> list[str]:
-    """Return the names of the record files in `folder`, in the order of their sequence."""
-    return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name)) if folder.is_dir() else []
+    """Return the names of the files of one record each, in the order of their sequence; segments are not among them."""
+    return [piece.name for piece in pieces(folder) if not piece.sealed]
 
 
 def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
@@ -107,61 +179,93 @@ def read_journal(folder: Path, after: int = -1) -> Iterator[Record]:
 
     Raises SweeperError naming the file when a record is damaged or one is missing in between.
     """
-    expected = after + 1
-    for name in record_names(folder):
-        if int(name[:10]) <= after:
-            continue
-        if int(name[:10]) != expected:
-            raise SweeperError(
-                f"the journal in {folder} has {name} where record {expected:010d} was expected",
-                "restore the missing record from a backup; results cannot be trusted without it",
-            )
-        yield _sound(folder, name)
-        expected += 1
+    try:
+        for content in contents(folder, after):
+            yield _sound(folder, content)
+    except GapError as gap:
+        raise SweeperError(
+            f"the journal in {folder} has {gap.file} where record {gap.expected:010d} was expected",
+            "restore the missing record from a backup; results cannot be trusted without it",
+        ) from gap
 
 
 def read_kind(folder: Path, kind: type[Body], after: int = -1) -> Iterator[Record]:
     """Yield the records of one kind, e.g. `Suggested`, above sequence `after`, in order, each checked.
 
-    No other is opened.
+    No other file of one record is opened, and no other record of a segment parsed.
 
     Raises SweeperError naming the file when a record is damaged.
     """
-    for name in record_names(folder):
-        if int(name[:10]) > after and name[11:].startswith((f"{kind.kind}-", f"{kind.kind}.")):
-            yield _sound(folder, name)
+    sign = f'"kind":"{kind.kind}"'.encode()
+    for piece in pieces(folder):
+        other = not piece.sealed and not piece.name[11:].startswith((f"{kind.kind}-", f"{kind.kind}."))
+        if piece.last <= after or other:
+            continue
+        data = _read_piece(folder, piece)
+        for content in split(piece, data, after + 1) if sign in data or not piece.sealed else ():
+            if not piece.sealed or sign in content.data[:_HEAD]:
+                yield _sound(folder, content)
 
 
-def _sound(folder: Path, name: str) -> Record:
+def _read_piece(folder: Path, piece: Piece) -> bytes:
+    """Return a file's content; that of a record which was joined into a segment meanwhile comes from there."""
+    try:
+        return (folder / piece.name).read_bytes()
+    except FileNotFoundError:
+        content = next(contents(folder, piece.first - 1), None)
+        if piece.sealed or content is None:
+            raise
+        return content.data
+
+
+def _sound(folder: Path, content: Content) -> Record:
     """Return a record. Raises SweeperError when it is damaged."""
     try:
-        record = Record.from_bytes((folder / name).read_bytes())
-        if record.file_name != name:
+        record = Record.from_bytes(content.data)
+        if record.sequence != content.sequence or content.file not in (record.file_name, _segment_of(content)):
             raise ValueError(f"it holds {record.file_name}")
     except (ValueError, KeyError, TypeError) as error:
+        inside = f", number {content.sequence:010d}," if _segment_of(content) else ""
         raise SweeperError(
-            f"the journal record {folder / name} is damaged: {error}",
+            f"the journal record {folder / content.file}{inside} is damaged: {error}",
             "restore it from a backup, or run `sweeper resume --discard-damaged` to quarantine it and all later "
             "records and continue from the last valid one",
         ) from error
     return record
 
 
-def set_aside_damaged(folder: Path) -> list[str]:
-    """Set the first damaged record and all after it aside as `….damaged`; return their names, none if all are sound.
+def _segment_of(content: Content) -> str | None:
+    """Return the segment that a record lies in; `None` for one with a file of its own."""
+    piece = piece_of(content.file)
+    return content.file if piece is not None and piece.sealed else None
 
-    What they told is lost: its trials run again from what the records before them say.
+
+def set_aside_damaged(folder: Path) -> list[str]:
+    """Set the first damaged record and all after it aside as `….damaged`; return their files, none if all are sound.
+
+    What they told is lost: its trials run again from what the records before them say. A segment is cut in two.
     """
     sound = -1
     try:
         for record in read_journal(folder):
             sound = record.sequence
     except SweeperError:
-        later = [name for name in record_names(folder) if int(name[:10]) > sound]
-        for name in reversed(later):
-            (folder / name).rename(folder / f"{name}.damaged")
-        return later
+        later = [piece for piece in pieces(folder) if piece.last > sound]
+        return [_set_aside(folder, piece, sound) for piece in reversed(later)][::-1]
     return []
+
+
+def _set_aside(folder: Path, piece: Piece, sound: int) -> str:
+    """Keep what a file has after the record `sound` as `….damaged`, and what it has before; return the first's name."""
+    if piece.first > sound:
+        (folder / piece.name).rename(folder / f"{piece.name}.damaged")
+        return piece.name
+    lines = (folder / piece.name).read_bytes().split(b"\n")
+    place, rest = 2 * (sound + 1 - piece.first), segment_name(sound + 1, piece.last)
+    write_bytes(folder / f"{rest}.damaged", b"\n".join(lines[place:]), durable=True)
+    write_bytes(folder / segment_name(piece.first, sound), b"\n".join(lines[:place]) + b"\n", durable=True)
+    (folder / piece.name).unlink()
+    return rest
 
 
 def generation(folder: Path) -> str:

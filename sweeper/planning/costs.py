@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
-from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations
+from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations, shifted_samples
 from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.configurations import examples
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trainables.datasets import DataSet, Split
+    from trainables.training.loop import Replicate
 
 MEASURED_SAMPLES = 2048
 """A larger training split is cut to this many samples and the time scaled up, so that planning stays quick."""
@@ -55,6 +56,8 @@ def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
     ]
     note = f"Time estimated from a short measurement on this machine: {'; '.join(parts)}"
     planned = plan(spec, costs, workers, note, estimated=True)
+    if whole.translation is not None:  # whose samples have no classes
+        return planned
     return replace(planned, balance=class_balance(whole.train.targets, whole.classes))
 
 
@@ -98,10 +101,13 @@ def measure_costs(spec: SweepSpec, whole: DataSet | None = None) -> dict[str, Co
     """
     import torch
 
+    from trainables.training.acceleration import TrainingSettings, prepare_arithmetic
+
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
     whole = whole if whole is not None else prepare_dataset(spec)
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
+    prepare_arithmetic(TrainingSettings(**spec.training.model_dump()), device)
     with _threads(max(1, int(spec.resources.cpu))):
         return {
             name: _measure(configuration, spec, dataset, share, device)
@@ -159,13 +165,25 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
         evaluation_seconds = time.perf_counter() - started
         if evaluation_seconds > MEASURED_SECONDS:
             break
-    curvature_seconds = 0.0
+    curvature_seconds = shifted_seconds = 0.0
+    plain = {**spec.evaluation.model_dump(), "curvature": False}
     if spec.evaluation.curvature is not False:
-        without = EvaluationSettings.from_mapping({**spec.evaluation.model_dump(), "curvature": False})
-        started = time.perf_counter()
-        replicate.evaluate(without, "rung")
-        curvature_seconds = max(0.0, evaluation_seconds - (time.perf_counter() - started))
-    return Cost(epoch_seconds / share, evaluation_seconds / share, curvature_seconds / share)
+        seconds = _evaluating(replicate, plain)
+        curvature_seconds = max(0.0, evaluation_seconds - seconds)
+    if spec.evaluation.shifts:
+        seconds = _evaluating(replicate, {**plain, "bootstrap": 0})
+        measured = sum(len(dataset.splits[name]) for name in spec.evaluation.own_splits)
+        shifted_seconds = seconds / measured * shifted_samples(spec, round(len(dataset.test) / share))
+    return Cost(epoch_seconds / share, evaluation_seconds / share, curvature_seconds / share, shifted_seconds)
+
+
+def _evaluating(replicate: Replicate, settings: dict[str, Any]) -> float:
+    """Return the seconds of one evaluation at a rung."""
+    from trainables.training.evaluation import EvaluationSettings
+
+    started = time.perf_counter()
+    replicate.evaluate(EvaluationSettings.from_mapping(settings), "rung")
+    return time.perf_counter() - started
 
 
 def _cut(dataset: DataSet, share: float) -> DataSet:
@@ -175,7 +193,7 @@ def _cut(dataset: DataSet, share: float) -> DataSet:
 
     def first(split: Split) -> Split:
         count = max(1, int(len(split) * share))
-        return replace(split, inputs=split.inputs[:count], targets=split.targets[:count])
+        return split.first(count)
 
     cut = dataset.with_splits(first)
     known = dataset.posterior  # a row for each test sample

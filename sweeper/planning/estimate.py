@@ -72,13 +72,14 @@ def cards() -> tuple[list[Card], float]:
     return found, float(table["slowest"])
 
 
-def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | None:
+def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float = 0.0) -> Estimate | None:
     """Return what a sweep takes on the GPUs of `hardware.yaml`; `None` where the data set's size is not known.
 
     Args:
         spec: the sweep.
         epochs: training epochs over all trials and replicates.
         evaluations: evaluations over all trials and replicates.
+        finished: replicates that reach the last epoch, and are measured on shifts.
     """
     size = dataset_size(spec.dataset)
     if size is None:
@@ -92,8 +93,9 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float) -> Estimate | N
     epoch = size.train * sum(f * p for f, p in zip(per_network, passes, strict=True)) / len(drawn)
     forward_pass = sum(per_network) / len(drawn)
     epoch += forward_pass * trajectory_samples(spec, size)
-    evaluation = forward_pass * (_samples(size, spec.evaluation.splits) + curvature_passes(spec, size))
+    evaluation = forward_pass * (_samples(size, spec.evaluation.own_splits) + curvature_passes(spec, size))
     operations = epochs * epoch + evaluations * evaluation
+    operations += finished * forward_pass * shifted_samples(spec, size.test)
     known, slowest = cards()
     hours = {card.name: operations / card.operations_per_second / 3600 for card in known}
     assumption = (
@@ -127,7 +129,7 @@ def forward_operations(architecture: Mapping[str, Any], size: DataSetSize) -> fl
     with torch.device("cpu" if trees else "meta"), torch.no_grad():
         model = build_model(input_shape=size.input_shape, classes=size.classes, **described).eval()
         counter = FlopCounterMode(display=False)
-        inputs = _example_trees(size) if trees else torch.zeros((1, *size.input_shape), dtype=_kind(size))
+        inputs = _example(described["name"], size) if trees else torch.zeros((1, *size.input_shape), dtype=_kind(size))
         with counter:
             model(inputs)
     return float(counter.get_total_flops())
@@ -144,6 +146,17 @@ def trajectory_samples(spec: SweepSpec, size: DataSetSize) -> float:
     """Return how many samples' forward passes the trajectory takes after an average epoch."""
     settings = spec.evaluation.trajectory
     return 0.0 if settings is None else _samples(size, settings.splits) / settings.every
+
+
+def shifted_samples(spec: SweepSpec, test: int) -> int:
+    """Return how many samples of shifts a finished network is measured on, where the test split has `test`.
+
+    Other data sets are counted as large as the test split.
+    """
+    from trainables.datasets.shifts import build_shift
+
+    shifts = [build_shift(entry) for entry in spec.evaluation.shifts]
+    return sum(len(shift.names) * min(shift.samples or test, test) for shift in shifts)
 
 
 def curvature_passes(spec: SweepSpec, size: DataSetSize) -> float:
@@ -166,6 +179,15 @@ def _kind(size: DataSetSize) -> Any:
     import torch
 
     return torch.int32 if size.text else torch.float32
+
+
+def _example(network: str, size: DataSetSize) -> Any:
+    """Return an average sample of data that decide what a network computes."""
+    import torch
+
+    if ARCHITECTURES.has_tag(network, "translation"):
+        return torch.ones((1, *size.input_shape), dtype=torch.int32)  # both sentences without padding
+    return _example_trees(size)
 
 
 def _example_trees(size: DataSetSize) -> Any:

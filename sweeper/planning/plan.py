@@ -45,7 +45,7 @@ SHOWN_STRATA = 24
 """Strata that a plan shows a line each of; of more, the smallest."""
 
 NAMED_SHARE = 0.1
-"""Share of the work from which measuring the Hessian is named."""
+"""Share of the work from which measuring the Hessian, or data beyond the data set's own, is named."""
 
 REPORT_SECONDS = 0.05
 """What the driver and the tables cost for each evaluation of a replicate."""
@@ -80,11 +80,13 @@ class Cost:
         epoch_seconds: of one epoch.
         evaluation_seconds: of one evaluation.
         curvature_seconds: of the Hessian, which is part of the evaluation.
+        shifted_seconds: of all shifts, which a finished replicate is measured on besides.
     """
 
     epoch_seconds: float
     evaluation_seconds: float
     curvature_seconds: float = 0.0
+    shifted_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Plan(PlanView):
         balance: a sentence on the shares of the classes where they are far from equal.
         curvature_share: of the work, what measuring the Hessian takes; 0 where it is not measured or not known.
         cohorts: how trials fall into cohorts, a few words each; empty where none are asked for.
+        shifted_share: the same of corrupted and other data; making them, once a node, is not counted.
     """
 
     trials: int
@@ -140,6 +143,7 @@ class Plan(PlanView):
     balance: str = ""
     curvature_share: float = 0.0
     cohorts: tuple[str, ...] = ()
+    shifted_share: float = 0.0
 
     def warnings(self) -> Iterator[str]:
         """Yield that it is a rehearsal, if it is."""
@@ -177,6 +181,9 @@ class Plan(PlanView):
         if self.curvature_share >= NAMED_SHARE:
             leave_out = "--set evaluation.curvature=false leaves it out"
             yield "curvature", f"{self.curvature_share:.0%} of that for the Hessian at every evaluation; {leave_out}"
+        if self.shifted_share >= NAMED_SHARE:
+            fewer = "name fewer kinds or severities, or fewer samples of each"
+            yield "evaluation splits", f"{self.shifted_share:.0%} of that for corrupted and other data; {fewer}"
         if self.estimate and self.estimate.worth_a_card:
             for card, (low, high) in self.estimate.gpu_hours.items():
                 yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
@@ -228,7 +235,9 @@ def plan(
         shares = architecture_shares(spec)
         epoch = sum(share * costs[name].epoch_seconds for name, share in shares.items())
         evaluation = sum(share * costs[name].evaluation_seconds for name, share in shares.items())
-        work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS)
+        measured_once = sum(share * costs[name].shifted_seconds for name, share in shares.items())
+        shifted = simulated[:, -1] * replicates * measured_once
+        work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
         seconds = Range.of(START_SECONDS + work / workers)
     reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
     counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
@@ -237,12 +246,17 @@ def plan(
     planned = replace(planned, searcher=searched(spec), cohorts=cohort_lines(spec))
     if costs and seconds is not None:
         hessian = sum(share * costs[name].curvature_seconds for name, share in architecture_shares(spec).items())
-        planned = replace(planned, curvature_share=float((evaluations * hessian).mean() / work.mean()))
+        planned = replace(
+            planned,
+            curvature_share=float((evaluations * hessian).mean() / work.mean()),
+            shifted_share=float(shifted.mean() / work.mean()),
+        )
     if isinstance(schedule, Stratified):
         planned = replace(planned, strata=_strata(spec, rungs, names, by_stratum))
     if not estimated:
         return planned
-    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean))
+    finished = float(simulated[:, -1].mean()) * replicates
+    return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, finished))
 
 
 def searched(spec: SweepSpec) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
+from sweeper.core.key_paths import join_path
 from sweeper.planning.user_code_checks import dataset_fault, own_faults
 from sweeper.space.configurations import examples
 from sweeper.space.dataset_axes import variants
@@ -15,10 +16,12 @@ from sweeper.space.models import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
 from trainables.datasets.sharing import content_key, node_copy
+from trainables.datasets.shifts import build_shift
 from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
 from trainables.training.lanes.packing import packing_fault
+from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
 
 LOOKED_AT = 2000
@@ -31,7 +34,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     Raises:
         SweeperError: the data cannot be loaded: path, rule, remedy.
         InvalidSearchSpace: with every architecture and batch size that does not fit, every one to be fused that
-            cannot be, and every split to be measured on that the data lack.
+            cannot be, and every split to be measured on that the data lack or that cannot be made from them.
     """
     dataset = _load(spec.dataset)
     drawn = examples(spec)[:LOOKED_AT]
@@ -41,8 +44,12 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     unknown = split_faults(spec.evaluation.model_dump(), tuple(dataset.splits))
     if unknown:
         raise InvalidSearchSpace(unknown)
+    lacking = shift_faults(spec, dataset)
+    if lacking:
+        raise InvalidSearchSpace(lacking)
     training = TrainingSettings(**spec.training.model_dump())
     names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
+    named = [(str(each["loss"]["name"]), str(each["architecture"]["name"])) for each in names]
     faults = [
         *_faults(
             "space.architecture",
@@ -65,11 +72,22 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
             lambda names: acceleration_fault(names, training),
         ),
         *_faults("training.compile", [training], compiler_fault),
+        *(Fault(place, rule) for place, rule in translation_faults(dataset, spec.evaluation.model_dump(), named)),
         *_faults("dataset", variants(spec.space), lambda named: _variant_fault(named, dataset)),
     ]
     if faults:
         raise InvalidSearchSpace(faults)
     return dataset
+
+
+def shift_faults(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
+    """Return why splits beyond the data set's own cannot be had: other data are loaded for it."""
+    found = []
+    for index, entry in enumerate(spec.evaluation.splits):
+        rule = build_shift(entry).fault(dataset) if isinstance(entry, dict) else None
+        if rule is not None:
+            found.append(Fault(join_path("evaluation.splits", index), rule))
+    return found
 
 
 def data_keys(spec: SweepSpec) -> dict[str, str] | None:

@@ -117,7 +117,7 @@ def legend(found: Matrix, *, starred: bool = True) -> str:
         for cell in line
         if cell
     )
-    known = any(noise is not None for noise in found.decides.noise.values())
-    parts = [f"≈ no worse than the best. {CAUTION}" if known else "One replicate each: differences cannot be judged."]
-    parts += ["* stopped early."] if stopped and starred else []
+    judged = f"≈ no worse than the best (multiple comparisons, 95 %). {CAUTION}"
+    parts = [judged if found.decides.judged else "One replicate each: differences cannot be judged."]
+    parts += ["* not trained to the end."] if stopped and starred else []
     return " ".join(parts)

@@ -1,22 +1,25 @@
 """The best configuration of each loss on each network, before and after temperature scaling, with intervals.
 
-All values are of the split that the objective is measured on. Intervals and comparisons count the chance of seeds (the
-replicates' spread, pooled over configurations at the same epoch), not that of having chosen the best of several.
+All values are of the split that the objective is measured on. Intervals count the chance of seeds (the replicates'
+spread, pooled over configurations at the same epoch), not that of having chosen the best of several; comparisons, which
+are those of `best_set` over all configurations at the same epoch, count both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sweeper.analysis.statistics.basics import Spread
-from sweeper.analysis.statistics.pooled import SeedNoise, seed_noise
+from sweeper.analysis.statistics.basics import Spread, spread
+from sweeper.analysis.statistics.best_set import is_behind, may_be_best
+from sweeper.analysis.statistics.pooled import Pooled, pooled
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard
-from sweeper.text.cells import Row, Value, float_or_none, int_of, text_of
+from sweeper.results.pareto import against_constraints
+from sweeper.text.cells import Row, Value, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, describe, label, number, short
 
 AFTER = {
@@ -34,34 +37,54 @@ Key = tuple[str, str, str]
 """Data set's settings in words (empty where they do not vary), loss, network."""
 
 
+Replicated = Mapping[int, float]
+"""Seed → value."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """One column of the tables at every evaluation.
 
     Attributes:
         label: in words, e.g. `validation NLL after temperature scaling`.
-        values: trial → epoch → mean and spread of its replicates; finite ones only.
-        noise: epoch → the replicates' spread, pooled over trials.
+        values: trial → epoch → its replicates' values; finite ones only.
         larger: whether it should be large.
+        left_out: trials that are compared with none: they break a constraint.
     """
 
     label: str
-    values: Mapping[str, Mapping[int, Spread]]
-    noise: Mapping[int, SeedNoise | None]
+    values: Mapping[str, Mapping[int, Replicated]]
     larger: bool
+    left_out: Set[str] = frozenset()
+    _noise: dict[int, tuple[list[str], Pooled | None]] = field(default_factory=dict, repr=False, compare=False)
 
     def last(self, row: Row) -> Spread | None:
         """Return a trial's value at its last evaluation, None where it has none."""
         found = self.values.get(text_of(row, "trial"), {})
-        return found[max(found)] if found else None
+        return spread([*found[max(found)].values()]) if found else None
+
+    def noise(self, epoch: int) -> tuple[list[str], Pooled | None]:
+        """Return the trials that are compared at an epoch, and their replicates' pooled spread."""
+        if epoch not in self._noise:
+            trials = [name for name, found in self.values.items() if epoch in found and name not in self.left_out]
+            mode = "max" if self.larger else "min"
+            self._noise[epoch] = trials, pooled([self.values[name][epoch] for name in trials], mode)
+        return self._noise[epoch]
+
+    @property
+    def judged(self) -> bool:
+        """Whether differences can be judged at any epoch: some configuration has a second replicate."""
+        return any(len(replicates) > 1 for found in self.values.values() for replicates in found.values())
+
+    def interval(self, trial: str) -> tuple[float, float] | None:
+        """Return the 95 % interval of a trial's mean at its last evaluation; None where nothing is known."""
+        trials, noise = self.noise(max(self.values[trial]))
+        return noise.interval(trials.index(trial)) if noise is not None and trial in trials else None
 
     def text(self, row: Row) -> str:
         """Return e.g. `0.0412 (0.0380 … 0.0447)`, the mean alone without a second replicate, or `–`."""
-        found = self.values.get(text_of(row, "trial"), {})
-        if not found:
-            return "–"
-        noise, value = self.noise[max(found)], found[max(found)]
-        return estimate_text(value.mean, noise.interval(value) if noise is not None else None)
+        value = self.last(row)
+        return "–" if value is None else estimate_text(value.mean, self.interval(text_of(row, "trial")))
 
     def better(self, a: Spread, b: Spread) -> bool:
         """Return whether the mean of `a` is better than that of `b`."""
@@ -70,14 +93,21 @@ class Measured:
     def worse(self, best: Row, other: Row) -> bool | None:
         """Return whether `other` is worse than `best` beyond the chance of seeds, at the last epoch that both have.
 
-        None where that is unknown: no epoch in common, or no second replicate.
+        By multiple comparisons with the best, as `best_set`: where `best` is the best of all that are compared there,
+        whether `other` is out of their best set. None where that is unknown: no epoch in common, no second replicate.
         """
-        mine, others = (self.values.get(text_of(row, "trial"), {}) for row in (best, other))
+        names = [text_of(row, "trial") for row in (best, other)]
+        mine, others = (self.values.get(name, {}) for name in names)
         epoch = max(mine.keys() & others.keys(), default=None)
-        noise = self.noise[epoch] if epoch is not None else None
-        if epoch is None or noise is None:
+        if epoch is None:
             return None
-        return noise.apart(mine[epoch], others[epoch]) and self.better(mine[epoch], others[epoch])
+        trials, noise = self.noise(epoch)
+        if noise is None or not set(names) <= set(trials):
+            return None
+        first, second = map(trials.index, names)
+        if first == int(noise.scores.argmax()):
+            return not may_be_best(noise, second)
+        return is_behind(noise, second, first)
 
 
 @dataclass(frozen=True)
@@ -130,7 +160,8 @@ def matrix(results: Results, board: Leaderboard) -> Matrix | None:
     wanted = [name for name in dict.fromkeys((before, *after, second, *AFTER.get(second, ()))) if name in present]
     values = evaluated(results, goal.split if goal.split in ("val", "test") else "val", wanted)
     values[goal.metric] = values[goal.column] if goal.column in values else by_epoch(results, goal)
-    measured = {name: measure(name, goal, found, board) for name, found in values.items() if found}
+    against = frozenset(against_constraints(results))
+    measured = {name: measure(name, goal, found, board, against) for name, found in values.items() if found}
     if goal.metric not in measured:
         return None
     decides = measured[goal.metric]
@@ -172,55 +203,65 @@ def named(value: Value) -> str:
     return "all" if value is None else str(value)
 
 
-def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str, dict[str, dict[int, Spread]]]:
-    """Return column → trial → epoch → mean and spread over replicates, of every evaluation on a split."""
+def evaluated(results: Results, split: str, columns: Sequence[str]) -> dict[str, dict[str, dict[int, Replicated]]]:
+    """Return column → trial → epoch → the replicates' values, of every evaluation on a split."""
     if not columns:
         return {}
-    parts = ", ".join(f"avg({c}) AS {c}, stddev_samp({c}) AS {c}_sd, count({c}) AS {c}_n" for c in columns)
     rows = results.rows(
-        f"SELECT trial, epoch, {parts} FROM (SELECT * FROM evaluations WHERE split = '{split}' "
-        "QUALIFY row_number() OVER (PARTITION BY trial, replicate, epoch ORDER BY stage) = 1) GROUP BY trial, epoch"
+        f"SELECT trial, epoch, {_lists(columns)} FROM (SELECT * FROM evaluations WHERE split = '{split}' "
+        "QUALIFY row_number() OVER (PARTITION BY trial, replicate, epoch ORDER BY stage) = 1) "
+        f"{_WITH_SEEDS} GROUP BY trial, epoch"
     )
-    return {column: spreads(rows, column) for column in columns}
+    return {column: replicated(rows, column) for column in columns}
 
 
-def by_epoch(results: Results, goal: Goal) -> dict[str, dict[int, Spread]]:
+_WITH_SEEDS = "JOIN (SELECT DISTINCT trial, replicate, seed FROM trials) USING (trial, replicate)"
+
+
+def _lists(columns: Sequence[str]) -> str:
+    """Return the SQL of every replicate's seed and values, in one order."""
+    return ", ".join(f"list({name} ORDER BY replicate) AS {name}" for name in ("seed", *columns))
+
+
+def by_epoch(results: Results, goal: Goal) -> dict[str, dict[int, Replicated]]:
     """Return the same of an objective that only `epochs` has, such as the training loss."""
     if goal.metric not in results.columns("epochs"):
         return {}
-    name = goal.metric
-    rows = results.rows(
-        f"SELECT trial, epoch, avg({name}) AS {name}, stddev_samp({name}) AS {name}_sd, count({name}) AS {name}_n "
-        "FROM epochs GROUP BY trial, epoch"
-    )
-    return spreads(rows, name)
+    rows = results.rows(f"SELECT trial, epoch, {_lists([goal.metric])} FROM epochs {_WITH_SEEDS} GROUP BY trial, epoch")
+    return replicated(rows, goal.metric)
 
 
-def spreads(rows: Sequence[Row], column: str) -> dict[str, dict[int, Spread]]:
-    """Return trial → epoch → the column's mean and spread; what is missing or not finite is left out."""
-    found: dict[str, dict[int, Spread]] = {}
+def replicated(rows: Sequence[Row], column: str) -> dict[str, dict[int, Replicated]]:
+    """Return trial → epoch → the column's values by seed; what is missing or not finite is left out."""
+    found: dict[str, dict[int, Replicated]] = {}
     for row in rows:
-        mean = float_or_none(row, column)
-        if mean is not None and math.isfinite(mean):
-            value = Spread(mean, float_or_none(row, f"{column}_sd"), int_of(row, f"{column}_n"))
-            found.setdefault(text_of(row, "trial"), {})[int_of(row, "epoch")] = value
+        seeds, values = row["seed"], row[column]
+        if not isinstance(seeds, list) or not isinstance(values, list):
+            continue
+        kept = {
+            seed: value
+            for seed, value in zip(seeds, values, strict=True)
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        }
+        if kept:
+            found.setdefault(text_of(row, "trial"), {})[int_of(row, "epoch")] = kept
     return found
 
 
-def measure(column: str, goal: Goal, values: Mapping[str, Mapping[int, Spread]], board: Leaderboard) -> Measured:
-    """Return a column with its pooled spread at each epoch."""
+def measure(
+    column: str,
+    goal: Goal,
+    values: Mapping[str, Mapping[int, Replicated]],
+    board: Leaderboard,
+    left_out: Set[str] = frozenset(),
+) -> Measured:
+    """Return a column of the trials that did not fail."""
     larger = goal.mode == "max" if column in (goal.metric, goal.column) else False
     kept = {text_of(row, "trial") for row in board.rows if row["status"] != FAILED}
-    epochs = sorted({epoch for trial, found in values.items() for epoch in found if trial in kept})
     base = next((name for name, after in AFTER.items() if column in after), None)
     words = f"{label(base)} after temperature scaling" if base else label(column)
     words = goal.label if column == goal.metric and base is None else words
-    noise = {}
-    for epoch in epochs:
-        spread = [found[epoch] for trial, found in values.items() if trial in kept and epoch in found]
-        relative = not larger and all(value.mean >= 0 for value in spread)
-        noise[epoch] = seed_noise(spread, relative=relative)
-    return Measured(words, {trial: found for trial, found in values.items() if trial in kept}, noise, larger)
+    return Measured(words, {trial: found for trial, found in values.items() if trial in kept}, larger, left_out)
 
 
 def best_after(rows: Sequence[Row], after: Measured) -> Row | None:

@@ -19,6 +19,7 @@ from sweeper.results import Results, load
 from sweeper.results.queries import (
     READ_TABLES,
     QueryError,
+    bring_what_is_read,
     check_reads_only,
     create_final_view,
     current_generation,
@@ -45,6 +46,8 @@ class SeveralResults:
             QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
         """
         check_reads_only(query)
+        for member in self.members.values():
+            bring_what_is_read(member.paths, query)
         return read_steadily(
             lambda: {name: current_generation(found.folder) for name, found in self.members.items()}, connect_all, query
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +38,8 @@ FROM (
 ) AS evaluations
 JOIN trials ON {same}
 """
+
+_READS_PREDICTIONS = re.compile(r"\bpredictions\b", re.IGNORECASE)
 
 EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?P<statement>.+)", re.IGNORECASE | re.DOTALL)
 
@@ -112,6 +114,20 @@ def read_steadily(
         if before == look():
             return found
     raise QueryError("the tables kept being replaced while they were read", "try again")
+
+
+def bring_what_is_read(paths: SweepPaths, query: str, trials: Collection[str] | None = None) -> None:
+    """Fetch the predictions of a sweep whose copy from a store lacks them, if a query reads any. Raises StoreError.
+
+    Args:
+        paths: of the sweep.
+        query: any text with the table's name counts as one that reads it.
+        trials: whose predictions it reads; those of all trials by default.
+    """
+    if _READS_PREDICTIONS.search(query):
+        from sweeper.storage.copies import bring_predictions
+
+        bring_predictions(paths, trials)
 
 
 def create_final_view(connection: duckdb.DuckDBPyConnection, key: Sequence[str]) -> None:

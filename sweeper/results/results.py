@@ -13,7 +13,7 @@ generation from beginning to end even when the link is swapped meanwhile.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +27,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.results.queries import (
     VIEWS,
     QueryError,
+    bring_what_is_read,
     check_reads_only,
     connect,
     current_generation,
@@ -66,20 +67,26 @@ class Results:
         """The places of the sweep's files."""
         return SweepPaths(self.folder)
 
-    def sql(self, query: str) -> pa.Table:
+    def sql(self, query: str, *, trials: Collection[str] | None = None) -> pa.Table:
         """Return the rows of one reading SQL statement over the tables and the view `final`.
+
+        Args:
+            query: the statement.
+            trials: whose predictions it reads, where these are still in a store; those of all trials by default.
 
         Raises:
             QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
+            StoreError: when predictions have to be fetched and cannot be.
         """
         check_reads_only(query)
+        bring_what_is_read(self.paths, query, trials)
         if self.frozen is not None:
             return execute(self.frozen, query)
         return read_steadily(lambda: current_generation(self.folder), connect, query)
 
-    def rows(self, query: str) -> list[Row]:
-        """Return the rows of a query. Raises as `sql` does."""
-        rows: list[Row] = self.sql(query).to_pylist()
+    def rows(self, query: str, *, trials: Collection[str] | None = None) -> list[Row]:
+        """Return the rows of a query. Arguments and errors are those of `sql`."""
+        rows: list[Row] = self.sql(query, trials=trials).to_pylist()
         return rows
 
     def table(self, name: str) -> pa.Table:
@@ -90,7 +97,7 @@ class Results:
 
     def columns(self, name: str) -> list[str]:
         """Return the column names of a table. Raises as `table` does."""
-        names: list[str] = self.sql(f"SELECT * FROM {name} LIMIT 0").column_names
+        names: list[str] = self.sql(f"SELECT * FROM {name} LIMIT 0", trials=()).column_names
         return names
 
     def pandas(self, name: str = "final") -> pandas.DataFrame:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from sweeper.journal.decision import Decision
 from sweeper.journal.records import Record, Reported
+from sweeper.scheduling.ranking import Constraint
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
 
@@ -108,6 +109,11 @@ class Scheduler(ABC):
     @property
     def metrics(self) -> tuple[str, ...]:
         """What it compares besides its metric's mean: none but for several objectives and constraints."""
+        return ()
+
+    @property
+    def constraints(self) -> Sequence[Constraint]:
+        """What trials must keep to; none for a scheduler without constraints."""
         return ()
 
     @property

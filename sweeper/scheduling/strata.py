@@ -18,6 +18,7 @@ from typing import Any
 from sweeper.journal.decision import Decision
 from sweeper.journal.records import Judged, Record, Suggested
 from sweeper.scheduling.base import Measured, RungState, Scheduler, in_stratum
+from sweeper.scheduling.ranking import Constraint
 
 
 def stratum_name(values: Mapping[str, Any], within: Sequence[str]) -> str:
@@ -61,6 +62,11 @@ class Stratified(Scheduler):
     def metrics(self) -> tuple[str, ...]:
         """What is compared in every stratum."""
         return self.one_pool.metrics
+
+    @property
+    def constraints(self) -> Sequence[Constraint]:
+        """The same constraints in every stratum."""
+        return self.one_pool.constraints
 
     @property
     def constrained_metrics(self) -> tuple[str, ...]:

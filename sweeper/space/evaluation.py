@@ -10,12 +10,13 @@ from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
 from sweeper.space.components import resolve_components
 from sweeper.space.registries import Registries
+from sweeper.space.shifts import resolve_shifts, shift_faults
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT
 from trainables.registry import LABEL, column_label
 from trainables.registry.nearest import did_you_mean
 
 FITTED_ON = "val"
-"""The split that no evaluation leaves out, see `trainables.training.evaluation.FITTED_ON`."""
+"""The split that every evaluation measures, named or not, see `trainables.training.evaluation.FITTED_ON`."""
 
 
 def check_evaluation(
@@ -29,6 +30,7 @@ def check_evaluation(
         dataset: the resolved data set; its component says which splits it has.
         faults: those found so far.
     """
+    _resolve_splits(evaluation, registries, faults)
     faults += split_faults(evaluation, _known_splits(dataset, registries))
     for key, registry, besides in (
         ("posthoc", registries.posthoc, (LABEL, POSTHOC_SPLIT)),
@@ -51,6 +53,18 @@ def check_evaluation(
     return evaluation
 
 
+def _resolve_splits(evaluation: dict[str, Any], registries: Registries, faults: list[Fault]) -> None:
+    """Put resolved shifts in the place of those that the file has, and `val` first where it is missing."""
+    given, place = evaluation.get("splits"), join_path("evaluation", "splits")
+    if not isinstance(given, list):
+        return
+    before = len(faults)
+    found = resolve_shifts(given, registries, place, faults)
+    if len(faults) == before:
+        faults += shift_faults(found, place)
+    evaluation["splits"] = found if FITTED_ON in found else [FITTED_ON, *found]
+
+
 def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) -> list[Fault]:
     """Return what is wrong with the splits that an evaluation and its trajectory name.
 
@@ -67,11 +81,8 @@ def split_faults(evaluation: Mapping[str, object], known: Sequence[str] | None) 
             if known is not None and isinstance(name, str) and name not in known:
                 hint = did_you_mean(name, tuple(known)).removeprefix("; ")
                 faults.append(Fault(where, f"the data set has no split {name!r}", hint))
-            elif name in names[:index]:
+            elif isinstance(name, str) and name in names[:index]:
                 faults.append(Fault(where, f"{name!r} is named twice", "name each split once"))
-        if place == "evaluation" and isinstance(given, list) and FITTED_ON not in names:
-            rule = f"splits = {names} lack {FITTED_ON}, on which post-hoc methods are fitted and objectives evaluated"
-            faults.append(Fault("evaluation.splits", rule, f"add {FITTED_ON}"))
     return faults
 
 

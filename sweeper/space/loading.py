@@ -175,7 +175,10 @@ def _check_names(values: dict[str, Plain], space: Plain, registries: Registries)
             faults += resolved_faults(tree, "space")
         faults += _count_faults(values, tree)
         if isinstance(scheduler, dict):
-            faults += within_faults(scheduler, tree)
+            faults += within_faults(scheduler.get(WITHIN.name), tree)
+        keep = values.get("keep")
+        if isinstance(keep, dict) and keep.get("per") != []:
+            faults += within_faults(keep.get("per"), tree, "keep.per")
     evaluation = values.get("evaluation", {})
     if isinstance(evaluation, dict):
         values["evaluation"] = check_evaluation(dict(evaluation), registries, values.get("dataset"), faults)

@@ -138,6 +138,18 @@ class SearcherSettings(_PlugIn):
         return self.method.learns
 
 
+class Keep(_Part):
+    """Whose checkpoints are kept when trials have ended, for `sweeper export`.
+
+    Attributes:
+        best: how many trials; of each stratum where `per` names paths.
+        per: paths of the space that divide trials, as `scheduler.within`, e.g. `[loss]`.
+    """
+
+    best: int = Field(default=1, ge=1)
+    per: list[str] = Field(default_factory=list)
+
+
 class Replicates(_Part):
     """How many seeds each configuration is trained with, and how they share a processor.
 
@@ -210,6 +222,19 @@ class Trajectory(_Part):
     gradient_norms: list[Annotated[int, Field(ge=1)]] = []
 
 
+class Checkpoint(_Part):
+    """How often a running trial's checkpoint is written; see `trainables.worker.checkpoint_writer`.
+
+    Attributes:
+        every_seconds: between two checkpoints: at most so much training is lost with a process, and what it did since
+            its last report. At 0 each report has one, every 10 s or epoch. Rungs have one in any case.
+        keep: how many of a running trial stay; a second one is there should the newest be damaged.
+    """
+
+    every_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    keep: int = Field(default=1, ge=1, le=1000)
+
+
 class Budget(_Part):
     """What a sweep may spend; see `sweeper.execution.controllers.budget` for what happens when it is spent.
 
@@ -268,7 +293,8 @@ class Evaluation(_Part):
         bootstrap: resamples for the calibration errors' standard errors; 0 for none.
         trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
         metrics: what is measured besides, the project's further metrics or your own, each `{name: …, option: value}`.
-        splits: the data set's splits to measure on; `val`, which post-hoc methods are fitted on, is among them.
+        splits: the data set's splits to measure on by name, among them `val`, which post-hoc methods are fitted on; and
+            shifts, which finished networks are measured on, each `{name: …, option: value}`.
     """
 
     bins: int = Field(default=15, ge=1, le=1000)
@@ -277,7 +303,17 @@ class Evaluation(_Part):
     bootstrap: int = Field(default=100, ge=0, le=100_000)
     trajectory: Trajectory | None = None
     metrics: list[dict[str, Any]] = Field(default_factory=list)
-    splits: list[str] = ["val", "test"]
+    splits: list[str | dict[str, Any]] = ["val", "test"]
+
+    @property
+    def own_splits(self) -> list[str]:
+        """The data set's splits that every evaluation measures on."""
+        return [each for each in self.splits if isinstance(each, str)]
+
+    @property
+    def shifts(self) -> list[dict[str, Any]]:
+        """The splits beyond the data set's own, which the last evaluation measures on."""
+        return [each for each in self.splits if isinstance(each, dict)]
 
 
 def _tree(space: object) -> Fields:
@@ -313,7 +349,9 @@ class SweepSpec(_Part):
             With `packing: trials` it holds for each replicate, from one rung to the next.
         hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
             data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
+        checkpoint: how often a running trial's checkpoint is written between rungs, and how many are kept.
         budget: what may be spent; `null` for no limit.
+        keep: whose checkpoints are kept at the end.
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
         notify: who is notified of the end, of failures and of an exhausted budget.
         priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
@@ -338,7 +376,9 @@ class SweepSpec(_Part):
     retries: int = Field(default=2, ge=0, le=100)
     trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
+    checkpoint: Checkpoint = Checkpoint()
     budget: Budget | None = None
+    keep: Keep = Keep()
     max_concurrent: int | None = Field(default=None, ge=1)
     priority: int = Field(default=0, ge=-1000, le=1000)
     notify: list[Notification] = Field(default_factory=list)
@@ -393,6 +433,10 @@ class SweepSpec(_Part):
             del values["replicates"]["lanes"]  # likewise
         if self.evaluation.splits == Evaluation().splits:
             del values["evaluation"]["splits"]  # likewise
+        if self.checkpoint == Checkpoint():
+            del values["checkpoint"]
+        if self.keep == Keep():
+            del values["keep"]  # likewise
         if self.searcher == SearcherSettings():
             del values["searcher"]
         elif not self.searcher.warm_start:

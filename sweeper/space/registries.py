@@ -25,6 +25,7 @@ class Registries:
         curvature_defaults: every setting of the curvature measurement with its default.
         curvature_faults: the rules that a mapping of such settings breaks, each a sentence beginning with the setting.
         claims: the names of the claims that a sweep's tables can be judged by.
+        shifts: the registry of evaluation splits that are not the data set's own.
         schedulers, searchers: the registries of what decides on trials and chooses configurations.
     """
 
@@ -38,6 +39,7 @@ class Registries:
     curvature_faults: Callable[[Mapping[str, Any]], list[str]]
     claims: tuple[str, ...] = ()
     further_metrics: Registry = field(default_factory=lambda: Registry("metric"))
+    shifts: Registry = field(default_factory=lambda: Registry("evaluation split"))
     schedulers: Registry = field(default_factory=lambda: SCHEDULERS)
     searchers: Registry = field(default_factory=lambda: SEARCHERS)
 
@@ -62,6 +64,7 @@ def installed_registries() -> Registries:
     from sweeper.analysis.claims import CLAIMS
     from trainables.curvature import CurvatureSettings, settings_faults
     from trainables.datasets import DATASETS
+    from trainables.datasets.shifts import SHIFTS
     from trainables.losses import LOSSES
     from trainables.metrics import METRIC_NAMES
     from trainables.metrics.further import METRICS
@@ -73,4 +76,4 @@ def installed_registries() -> Registries:
     defaults = asdict(CurvatureSettings())
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
     metrics = (*METRIC_NAMES, *REFINEMENT_COLUMNS)
-    return Registries(*components, metrics, defaults, settings_faults, tuple(CLAIMS), METRICS)
+    return Registries(*components, metrics, defaults, settings_faults, tuple(CLAIMS), METRICS, SHIFTS)

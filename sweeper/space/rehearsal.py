@@ -37,6 +37,7 @@ EPOCH_SETTINGS = ("milestones", "warmup_epochs", "checkpoint_after")
 """Settings of a recipe that are epochs from 1 on and shares of the run below."""
 
 BOOTSTRAP = 20
+SHIFTED_SAMPLES = 100
 CURVATURE = {"samples": 16, "lanczos_steps": 3, "trace_probes": 2, "max_matvecs": 16, "spectrum_steps": 3}
 
 FORBIDDEN = ("header", "rehearsal", "rehearsed")
@@ -203,7 +204,9 @@ def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: lis
     from sweeper.space.rehearsal_parts import known_splits
 
     known = known_splits(values["dataset"])
-    evaluation["splits"] = _kept_splits(evaluation["splits"], known, said)
+    own = [each for each in evaluation["splits"] if isinstance(each, str)]
+    shifts = [_scaled_shift(each, said) for each in evaluation["splits"] if not isinstance(each, str)]
+    evaluation["splits"] = [*_kept_splits(own, known, said), *shifts]
     evaluation["bootstrap"] = min(evaluation["bootstrap"], BOOTSTRAP)
     curvature = evaluation["curvature"]
     if curvature:
@@ -214,6 +217,21 @@ def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: lis
         trajectory = _scaled_trajectory(evaluation["trajectory"], epochs)
         evaluation["trajectory"] = {**trajectory, "splits": _kept_splits(trajectory["splits"], known, said)}
     values["evaluation"] = evaluation
+
+
+def _scaled_shift(shift: dict[str, Any], said: list[str]) -> dict[str, Any]:
+    """Return a shift with fewer samples, kinds and severities, computed here, and another data set's stand-in."""
+    from sweeper.space.rehearsal_parts import rehearsed_dataset
+
+    scaled = {**shift, "samples": min(shift.get("samples") or SHIFTED_SAMPLES, SHIFTED_SAMPLES)}
+    if "kinds" in shift:
+        kinds = [kind for kind in shift["kinds"] if kind != "frost"][:2] or shift["kinds"]
+        scaled |= {"kinds": kinds, "severities": shift["severities"][::4]}
+        scaled.pop("folder", None)
+    if "dataset" in shift:
+        scaled["dataset"] = rehearsed_dataset(shift["dataset"], said)
+    said.append(f"{shift['name']} data of {scaled['samples']} samples")
+    return scaled
 
 
 def _kept_splits(asked: Sequence[str], known: Sequence[str], said: list[str]) -> list[str]:

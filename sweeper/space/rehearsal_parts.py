@@ -21,6 +21,9 @@ def rehearsed_dataset(dataset: Mapping[str, Any], said: list[str]) -> dict[str, 
     options = dict(found(dataset)) if callable(found) else dict(LIKE_CIFAR if found is None else found)
     if not options:
         return dict(dataset)
+    if "name" in options:
+        said.append(f"{name} → {options['name']}")
+        return options
     if "augment" in dataset:
         options["augment"] = dataset["augment"]
     shown = {**_defaults(DATASETS, digits_stand_in.NAME), **options}

@@ -1,4 +1,4 @@
-"""Checking `scheduler.within`: its paths against the space, and the sizes of the strata that they make."""
+"""Checking `scheduler.within` and `keep.per`: paths against the space, and the sizes of the strata that they make."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from trainables.registry.nearest import did_you_mean
 PLACE = f"scheduler.{WITHIN.name}"
 
 
-def within_faults(scheduler: Mapping[str, Plain], space: Fields) -> list[Fault]:
+def within_faults(paths: Plain, space: Fields, place: str = PLACE) -> list[Fault]:
     """Return what is wrong with the paths that divide trials into strata; values of a wrong type are found elsewhere.
 
     Args:
-        scheduler: the file's values, its short forms written out.
+        paths: what the file gives.
         space: the resolved space.
+        place: where it gives them.
     """
-    paths = scheduler.get(WITHIN.name)
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         return []
     if not paths:
-        return [Fault(PLACE, "within names no path", "name e.g. [architecture, loss], or leave it out for one pool")]
+        key = place.rpartition(".")[2]
+        return [Fault(place, f"{key} names no path", "name e.g. [architecture, loss], or leave it out for one pool")]
     named = [str(path) for path in paths]
     found = [
-        Fault(join_path(PLACE, index), f"{path!r} is named twice", "name each path once")
+        Fault(join_path(place, index), f"{path!r} is named twice", "name each path once")
         for index, path in enumerate(named)
         if path in named[:index]
     ]
-    return found + [f for index, path in enumerate(named) for f in _path_faults(path, join_path(PLACE, index), space)]
+    return found + [f for index, path in enumerate(named) for f in _path_faults(path, join_path(place, index), space)]
 
 
 def _path_faults(path: str, place: str, space: Fields) -> list[Fault]:

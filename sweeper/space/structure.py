@@ -17,6 +17,7 @@ from trainables.registry.nearest import did_you_mean
 
 SHORT_FORMS = {
     "dataset": "name",
+    "keep": "best",
     "scheduler": "name",
     "searcher": "name",
     "replicates": "count",
@@ -30,7 +31,7 @@ SHORT_FORMS = {
 def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
     """Return the file's values with the short forms outside the space written out."""
     written = dict(values)
-    for key in ("header", "objective", "resources", "evaluation", "replicates", "searcher", "training"):
+    for key in ("header", "objective", "resources", "evaluation", "keep", "replicates", "searcher", "training"):
         if key in written and written[key] is None:  # a key with nothing below it
             del written[key]
     for key, inner in SHORT_FORMS.items():
@@ -39,6 +40,9 @@ def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
     scheduler = written.get("scheduler")
     if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
         written["scheduler"] = {**scheduler, "name": "none"}
+    kept = written.get("keep")
+    if isinstance(kept, dict) and isinstance(kept.get("per"), str):
+        written["keep"] = {**kept, "per": [kept["per"]]}
     if "notify" in written:
         written["notify"] = notify.written_out(written["notify"])
     return written

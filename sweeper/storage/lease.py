@@ -2,6 +2,9 @@
 
 The lock is the operating system's (`flock`): it falls with the process, however that dies, so a killed driver
 never blocks its resume. The record next to it (host, pid, heartbeat) is what the error names.
+
+Where the folder's file system has no locks, as Lustre or NFS may have none, a file that the driver renews stands for
+the lock (`trainables.files.heartbeats`): its resume then waits until a killed driver has been silent for 20 s.
 """
 
 from __future__ import annotations
@@ -16,9 +19,16 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from trainables.files.locks import lock_open_file
+from trainables.files.heartbeats import Heartbeat
+from trainables.files.locks import NoLocksError, lock_open_file
 
 HEARTBEAT_SECONDS = 5.0
+
+HEARTBEAT = "driver.heartbeat"
+"""The file that stands for the lock where there are none."""
+
+LONG_SILENCE_SECONDS = 120.0
+"""Without locks, a record that is older than this is a dead driver's; clocks of machines differ by less."""
 
 GLANCE_SECONDS = 1.0
 """Who only asks for the holder has the lock for a moment; a driver waits that much before it believes in another."""
@@ -31,6 +41,7 @@ class Lease:
         """Prepare a lease whose record is `path`."""
         self._path = path
         self._descriptor: int | None = None
+        self._heartbeat: Heartbeat | None = None
         self._beaten = -math.inf
 
     def __enter__(self) -> Lease:
@@ -43,7 +54,7 @@ class Lease:
                 f"the results folder {self._path.parent} cannot be written to: {error.strerror}",
                 "make it writable, or choose another with --output",
             ) from error
-        if not lock_open_file(descriptor, patience=GLANCE_SECONDS):
+        if not self._take(descriptor):
             driver = _read(descriptor)
             os.close(descriptor)
             raise SweeperError(
@@ -54,7 +65,7 @@ class Lease:
         self._descriptor = descriptor
         try:
             self.beat(force=True)
-        except OSError:  # a full disk: the lock must not outlive the attempt
+        except (OSError, SweeperError):  # a full disk: the lock must not outlive the attempt
             self.__exit__(None, None, None)
             raise
         return self
@@ -64,9 +75,46 @@ class Lease:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+        if self._heartbeat is not None:
+            self._heartbeat.release()
+            self._heartbeat = None
+
+    @property
+    def locked(self) -> bool:
+        """Whether the lease is a lock; where it is not, another driver may have taken it."""
+        return self._heartbeat is None
+
+    def _take(self, descriptor: int) -> bool:
+        """Take the lock, or what stands for it; tell whether it was to be had."""
+        try:
+            return lock_open_file(descriptor, patience=GLANCE_SECONDS)
+        except NoLocksError:
+            pass
+        heartbeat = Heartbeat(self._path.with_name(HEARTBEAT))
+        try:
+            if not heartbeat.take(0.0):
+                return False
+        except OSError as error:
+            os.close(descriptor)
+            raise SweeperError(
+                f"the file system of {self._path.parent} has no locks, nor links: {error.strerror}",
+                "keep results on one that has, such as a local disk or NFS, or in an object store (--output s3://…)",
+            ) from error
+        self._heartbeat = heartbeat
+        return True
 
     def beat(self, *, force: bool = False) -> None:
-        """Renew the heartbeat when it is due."""
+        """Renew the heartbeat when it is due.
+
+        Raises SweeperError when another driver has taken the sweep over, which can be where there are no locks.
+        """
+        if self._heartbeat is not None and self._heartbeat.lost:
+            driver = self._record()
+            raise SweeperError(
+                f"process {driver.get('pid', '?')} on {driver.get('host', '?')} has taken the sweep "
+                f"{self._path.parent.name!r} over: this driver was silent for too long and stops",
+                f"every record so far is kept; see `sweeper status {SweepPaths(self._path.parent).in_commands}`",
+            )
         # The clock on the wall may be put back; the heart continues.
         now = time.monotonic()
         if self._descriptor is None or (not force and now - self._beaten < HEARTBEAT_SECONDS):
@@ -75,6 +123,9 @@ class Lease:
         os.pwrite(self._descriptor, record, 0)
         os.ftruncate(self._descriptor, len(record))
         self._beaten = now
+
+    def _record(self) -> dict[str, Any]:
+        return _read(self._descriptor) if self._descriptor is not None else {}
 
 
 def holder(path: Path) -> dict[str, Any] | None:
@@ -85,6 +136,10 @@ def holder(path: Path) -> dict[str, Any] | None:
         return None
     try:
         return None if lock_open_file(descriptor, shared=True, patience=0) else _read(descriptor)
+    except NoLocksError:
+        found, beaten = _read(descriptor), path.with_name(HEARTBEAT).exists()
+        age = time.time() - float(found.get("heartbeat", 0.0))
+        return found if beaten and age < LONG_SILENCE_SECONDS else None
     finally:
         os.close(descriptor)
 

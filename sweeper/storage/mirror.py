@@ -1,9 +1,9 @@
 """The mirror of a running sweep in a store: uploads the driver's files, downloads the trials' files.
 
 The journal is put at once (`sweeper.storage.store_journal`). Everything else follows in a separate thread, so that a
-slow store never holds up a decision: tables and files go up, trials' tables come down, many journal objects become
-one, and a wish to stop that someone put into the store is passed on. What a failing store leaves behind is put at the
-sweep's end. The lease has a thread of its own: none of this can silence it.
+slow store never holds up a decision: tables and files go up, trials' small tables come down, predictions are published
+where they are, many journal objects become one, and a wish to stop that someone put into the store is passed on. What
+a failing store leaves behind is put at the sweep's end. The lease has a thread of its own: none of this can silence it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import Journal, record_names
+from sweeper.journal.journal import Journal
+from sweeper.journal.segments import last_sequence
+from sweeper.storage.kept_tables import KEPT, KeptTables
 from sweeper.storage.object_names import is_table_file
 from sweeper.storage.places import Place, fetch, objects
 from sweeper.storage.store_journal import StoredJournal
 from sweeper.storage.store_lease import LeaseLostError, StoreLease
 from sweeper.storage.terms import JOURNAL
 from sweeper.tables.large_tables import Arrivals
-from trainables.worker.object_store import Store, StoreError
+from trainables.worker.object_store import Store, StoreError, patiently
 from trainables.worker.trial_files import CHECKPOINTS, INCOMING
 
 TURN_SECONDS = 1.0
@@ -62,9 +64,9 @@ class SharedFolder:
     held = True
     """Whether this driver has the sweep."""
 
-    def journal(self) -> Journal:
-        """Open the sweep's journal for appending."""
-        return Journal(self._paths.journal)
+    def journal(self, *, alone: bool = True) -> Journal:
+        """Open the sweep's journal for appending; see there for `alone`."""
+        return Journal(self._paths.journal, alone=alone)
 
     def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
         """Remove the checkpoints of a trial (`c00007`) or of one of its replicates (`c00007/r1`)."""
@@ -107,6 +109,7 @@ class Mirror:
         self._requested: set[tuple[str, str]] = set()
         self._removed: list[str] = []
         self._collected: set[str] = set()
+        self._kept = KeptTables(store, paths.generations / INCOMING)
         self._put: dict[str, tuple[int, int]] = {}
         self._pushed, self._pause = 0.0, 0.0
         self._ended = threading.Event()
@@ -117,10 +120,7 @@ class Mirror:
         self._lease.take()
         self._lease.start()
         try:
-            if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
-                self.store.put_all(dict(objects(self._paths)))
-            self.store.delete([STOP])
-            fetch(self.store, self._paths.root)
+            patiently(self._open)
         except BaseException:
             self._lease.release()
             raise
@@ -138,13 +138,20 @@ class Mirror:
         except (StoreError, LeaseLostError) as reason:
             _log.warning("%s", reason)
 
+    def _open(self) -> None:
+        """Make store and folder equal. Raises SweeperError, or StoreError."""
+        if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
+            self.store.put_all(dict(objects(self._paths)))
+        self.store.delete([STOP])
+        self._kept.begin(fetch(self.store, self._paths.root))
+
     @property
     def held(self) -> bool:
         """Whether this driver took the sweep, and no other has taken it since."""
         return self._lease.held and not self._lease.lost
 
-    def journal(self) -> Journal:
-        """Open the sweep's journal for appending."""
+    def journal(self, *, alone: bool = True) -> Journal:
+        """Open the sweep's journal for appending; its records are this driver's own by its term."""
         self._journal = StoredJournal(self._paths.journal, self.store, self._lease)
         return self._journal
 
@@ -167,6 +174,19 @@ class Mirror:
         """Return whether a requested file has not arrived yet."""
         return (table, name) in self._requested
 
+    @property
+    def kept(self) -> Sequence[str]:
+        """The tables whose files stay in the store."""
+        return KEPT
+
+    def publish(self, table: str, names: Collection[str], *, only: bool) -> None:
+        """Have files of such a table published there; with `only`, have all others of it withdrawn."""
+        self._kept.publish(table, names, only=only)
+
+    def lost(self, table: str) -> Sequence[str]:
+        """Return the files of such a table that were found nowhere."""
+        return self._kept.lost(table)
+
     def forget(self, table: str, name: str) -> None:
         """Cancel a request for a file that is here already."""
         with self._lock:
@@ -188,12 +208,13 @@ class Mirror:
         if names:
             kept = {f"{JOURNAL}/{name}.damaged": self._paths.journal / f"{name}.damaged" for name in names}
             self.store.put_all(dict(kept))
-            self._lease.begin_again(len(record_names(self._paths.journal)))
+            self._lease.begin_again(last_sequence(self._paths.journal) + 1)
 
     def collect(self) -> None:
-        """Download all requested tables now. Raises SweeperError when the store cannot be reached."""
+        """Download or publish all requested tables now. Raises SweeperError when the store cannot be reached."""
         try:
-            self._fetch_requested()
+            patiently(self._fetch_requested)
+            patiently(self._publish_kept)
         except StoreError as error:
             raise self._failed(error) from error
 
@@ -203,11 +224,10 @@ class Mirror:
         Once all trials have ended, what they left behind without its ever being journaled is removed.
         """
         try:
-            self._remove_checkpoints()
-            self._push()
-            self._put_what_differs()
+            for work in (self._remove_checkpoints, self._publish_kept, self._push, self._put_what_differs):
+                patiently(work)
             if ended:
-                self.store.delete(self.store.entries(INCOMING))
+                patiently(lambda: self.store.delete(self.store.entries(INCOMING)))
         except StoreError as error:
             raise self._failed(error) from error
 
@@ -225,6 +245,7 @@ class Mirror:
                     self._paths.stop_marker.touch()
                     self.store.delete([STOP])
                 self._fetch_requested()
+                self._publish_kept()
                 self._remove_checkpoints()
                 if time.monotonic() - self._pushed >= self._pause:
                     self._push()
@@ -243,6 +264,10 @@ class Mirror:
         with self._lock:
             self._collected |= {f"{INCOMING}/{table}/{name}" for table, name in wanted}
             self._requested.difference_update(wanted)
+
+    def _publish_kept(self) -> None:
+        self._lease.require()
+        self._kept.work()
 
     def _remove_checkpoints(self) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ WHOLE_FILES = ("sweep.yaml", "manifest.json", "extensions.zip", "report.html", "
 
 LEASE = "lease.json"
 
-_DAMAGED_RECORD = re.compile(r"\d{10}-[a-z]+(-c\d+)?(-e\d+)?\.json\.damaged")
+_DAMAGED_RECORD = re.compile(r"\d{10}-([a-z]+(-c\d+)?(-e\d+)?\.json|\d{10}\.records)\.damaged")
 _TABLE_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.parquet")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\\]")
 

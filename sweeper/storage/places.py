@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.caching import cache_folder
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
+from sweeper.storage.copies import fetch_changed, is_current, kept_files, remember_address
+from sweeper.storage.kept_tables import kept_file
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.object_names import WHOLE_FILES, local_path
 from sweeper.storage.store_journal import fetch_journal
@@ -142,8 +143,10 @@ def publish(name: str, output: str | Path) -> None:
         place.store.child(name).put_all(dict(made))
 
 
-def fetch(store: Store, root: Path, *, tables: bool = True) -> None:
+def fetch(store: Store, root: Path, *, tables: bool = True) -> Mapping[str, Entry]:
     """Make the folder `root` equal to a sweep in a store: fetch what is new or changed, remove what is gone.
+
+    Predictions stay there until somebody reads them, see `sweeper.storage.copies`. Returns what the store holds.
 
     Raises StoreError; SweeperError when an object there has a name that would leave the folder.
     """
@@ -158,14 +161,13 @@ def fetch(store: Store, root: Path, *, tables: bool = True) -> None:
         path = local_path(paths, name)
         if path is not None and (tables or not name.startswith("tables/")):
             wanted[path] = (name, entry)
-    stale = {path: name for path, (name, entry) in wanted.items() if not _is_current(path, entry)}
-    store.download_all({name: path for path, name in stale.items()})
-    for path in stale:
-        # Gone since the listing: a sweep that is being written replaces nothing but whole files.
-        if path.exists():
-            os.utime(path, ns=(wanted[path][1].written, wanted[path][1].written))
-    for path in _present(paths, tables=tables) - wanted.keys():
+    later = {path: entry for path, (name, entry) in wanted.items() if kept_file(name) is not None}
+    fetch_changed(store, {path: wanted[path] for path in wanted.keys() - later.keys()})
+    outdated = {path for path in kept_files(paths) if path in later and not is_current(path, later[path])}
+    for path in outdated | (_present(paths, tables=tables) - wanted.keys()):
         path.unlink(missing_ok=True)
+    remember_address(root, store)
+    return found
 
 
 def _fetch_records(store: Store, paths: SweepPaths) -> dict[str, Entry]:
@@ -178,11 +180,16 @@ def _fetch_records(store: Store, paths: SweepPaths) -> dict[str, Entry]:
 
 
 def objects(paths: SweepPaths) -> dict[str, Path]:
-    """Return what a sweep's folder has that its store must have too, the journal apart: name → file."""
+    """Return what a sweep's folder has that its store must have too, the journal apart: name → file.
+
+    Predictions are not in it: a driver's folder has none but copies.
+    """
     found = {name: paths.root / name for name in WHOLE_FILES if (paths.root / name).is_file()}
     generation = paths.tables.resolve()
     for path in _parquet_files(generation):
-        found[f"tables/{path.relative_to(generation).as_posix()}"] = path
+        name = f"tables/{path.relative_to(generation).as_posix()}"
+        if kept_file(name) is None:
+            found[name] = path
     return found
 
 
@@ -209,11 +216,3 @@ def _parquet_files(generation: Path) -> Iterator[Path]:
     for folder in generation.iterdir() if generation.is_dir() else ():
         if folder.is_dir():
             yield from folder.glob("*.parquet")
-
-
-def _is_current(path: Path, entry: Entry) -> bool:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False
-    return found.st_size == entry.size and found.st_mtime_ns == entry.written

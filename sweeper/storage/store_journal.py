@@ -1,27 +1,27 @@
 """A journal whose records are in a store before any decision based on them takes effect.
 
 Records that settle together are one object below the prefix of the driver's term, whole or absent; from time to time
-many of them become one. Here, in the copy of whoever drives or reads, each record is a file, as everywhere.
+many of them become one. In the copy of whoever drives or reads, an object is a segment of the journal.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import Journal, record_names
+from sweeper.journal import segments
+from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Record
+from sweeper.journal.segments import joined, piece_of, segment_name
 from sweeper.storage.store_lease import StoreLease
 from sweeper.storage.terms import Part, Term, settled
 from trainables.files.atomic import write_bytes
 from trainables.worker.object_store import PATIENCE_SECONDS, Entry, Store, StoreError, patiently
-
-SEALED = 1000
-"""Records of which one object is made: a journal of 100,000 trials (some 800,000 records) is then 800 objects."""
 
 AT_ONCE = 256
 """Objects that are fetched before their records are written here: some MB."""
@@ -37,7 +37,7 @@ class StoredJournal(Journal):
         self, folder: Path, store: Store, lease: StoreLease, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         """Continue after the last record in `folder`, which `fetch_journal` has made equal to the store's."""
-        super().__init__(folder)
+        super().__init__(folder, joins_earlier=False)
         self._store, self._lease, self._sleep = store, lease, sleep
         self._waiting: list[Record] = []
         self._unsealed: list[Record] = []
@@ -63,7 +63,7 @@ class StoredJournal(Journal):
         name = self._lease.term.group_name(group[0].sequence, group[-1].sequence)
         try:
             self._lease.require()
-            patiently(lambda: self._store.put(name, _joined(group)), sleep=self._sleep)
+            patiently(lambda: self._store.put(name, joined([record.to_bytes() for record in group])), sleep=self._sleep)
             # A pause may have come between: then nobody may act on what was put.
             self._lease.require()
         except StoreError as error:
@@ -84,12 +84,12 @@ class StoredJournal(Journal):
         """
         with self._sealing:
             names, records = [*self._groups], [*self._unsealed]
-        if len(records) < SEALED:
+        if len(records) < segments.SEALED:
             return
         if len(names) > 1:
             self._lease.require()
             whole = self._lease.term.group_name(records[0].sequence, records[-1].sequence)
-            self._store.put(whole, _joined(records))
+            self._store.put(whole, joined([record.to_bytes() for record in records]))
         with self._sealing:
             del self._unsealed[: len(records)], self._groups[: len(names)]
         if len(names) > 1:
@@ -110,13 +110,13 @@ def fetch_journal(store: Store, folder: Path, found: Mapping[str, Entry], terms:
     Raises StoreError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known, present = _read_index(folder / INDEX), {*record_names(folder)}
-    index: dict[str, tuple[list[int], list[str]]] = {}
+    known, present = _read_index(folder / INDEX), {*os.listdir(folder)}
+    index: dict[str, tuple[list[int], str]] = {}
     stale: list[tuple[Part, list[int]]] = []
     for part in settled(terms, found):
         key = [found[part.name].size, found[part.name].written, part.first, part.last]
         had = known.get(part.name)
-        if had is not None and had[0] == key and present.issuperset(had[1]):
+        if had is not None and had[0] == key and had[1] in present:
             index[part.name] = had
         else:
             stale.append((part, key))
@@ -128,42 +128,25 @@ def fetch_journal(store: Store, folder: Path, found: Mapping[str, Entry], terms:
             if content is None:
                 return False
             index[part.name] = key, _unpack(folder, part, content)
-    for name in present.difference(*(names for _, names in index.values())):
-        (folder / name).unlink(missing_ok=True)
+    for name in present.difference(name for _, name in index.values()):
+        if piece_of(name) is not None:
+            (folder / name).unlink(missing_ok=True)
     write_bytes(folder / INDEX, json.dumps(index).encode(), durable=False)
     return True
 
 
-def _joined(records: Sequence[Record]) -> bytes:
-    """Return the content of an object: each record's two lines."""
-    return b"\n".join(record.to_bytes() for record in records) + b"\n"
-
-
-def _unpack(folder: Path, part: Part, content: bytes) -> list[str]:
-    """Write a file for each record of an object that counts; return their names."""
+def _unpack(folder: Path, part: Part, content: bytes) -> str:
+    """Write the records of an object that count as one file, a segment; return its name."""
     lines = content.split(b"\n")
-    names = []
-    for sequence in range(part.first, part.last + 1):
-        place = 2 * (sequence - part.begins)
-        data = b"\n".join(lines[place : place + 2])
-        if data:
-            names.append(_name_of(data, sequence))
-            write_bytes(folder / names[-1], data, durable=False)
-    return names
+    first, last = (2 * (sequence - part.begins) for sequence in (part.first, part.last + 1))
+    name = segment_name(part.first, part.last)
+    write_bytes(folder / name, b"\n".join(lines[first:last]) + b"\n", durable=False)
+    return name
 
 
-def _name_of(data: bytes, sequence: int) -> str:
-    """Return a record's file name; a damaged one gets a name under which whoever reads the journal complains."""
+def _read_index(path: Path) -> dict[str, tuple[list[int], str]]:
     try:
-        record = Record.from_bytes(data)
-    except (ValueError, KeyError, TypeError):
-        return f"{sequence:010d}-damaged.json"
-    return record.file_name if record.sequence == sequence else f"{sequence:010d}-damaged.json"
-
-
-def _read_index(path: Path) -> dict[str, tuple[list[int], list[str]]]:
-    try:
-        return {name: (key, names) for name, (key, names) in json.loads(path.read_bytes()).items()}
+        return {name: (key, file) for name, (key, file) in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         # It is a convenience: without it everything is fetched again.
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,7 +39,20 @@ MERGED_KEY = b"evaluations"
 
 
 class Arrivals(Protocol):
-    """Brings files that trials left in a store to `incoming`, where no folder is shared."""
+    """Brings files that trials left in a store to `incoming`, where no folder is shared.
+
+    The files of the tables `kept` never come: they are published where they are.
+    """
+
+    @property
+    def kept(self) -> Collection[str]:
+        """The tables whose files stay in the store."""
+
+    def publish(self, table: str, names: Collection[str], *, only: bool) -> None:
+        """Give files of such a table their final names soon; with `only`, take those of all others away."""
+
+    def lost(self, table: str) -> Sequence[str]:
+        """Return the files of such a table that were found nowhere."""
 
     def request(self, table: str, name: str) -> None:
         """Ask for a file of a table."""
@@ -65,13 +78,14 @@ class LargeTables:
         self, generations: Generations, schemas: Mapping[str, pa.Schema], arrivals: Arrivals | None = None
     ) -> None:
         self._generations, self._schemas, self._arrivals = generations, schemas, arrivals
-        self._waiting: dict[str, dict[str, int]] = {table: {} for table in LARGE_TABLES}
-        self._published = dict.fromkeys(LARGE_TABLES, 0)
-        self._lost: dict[str, list[str]] = {table: [] for table in ALWAYS_WRITTEN}
+        self._kept: dict[str, set[str]] = {table: set() for table in (arrivals.kept if arrivals is not None else ())}
+        self._waiting: dict[str, dict[str, int]] = {table: {} for table in LARGE_TABLES if table not in self._kept}
+        self._published = dict.fromkeys(self._waiting, 0)
+        self._lost: dict[str, list[str]] = {table: [] for table in ALWAYS_WRITTEN if table in self._waiting}
 
     def missing(self) -> dict[str, list[str]]:
         """Return, by table, the names of the files of journaled evaluations that are not there, nor on their way."""
-        found = {}
+        found = {table: [*names] for table in self._kept if self._arrivals and (names := self._arrivals.lost(table))}
         for table, lost in self._lost.items():
             present = {path.name for path in (self._generations.incoming / table).iterdir()}
             awaited = (name for name in self._waiting[table] if name not in present and not self._comes(table, name))
@@ -87,6 +101,15 @@ class LargeTables:
                 waiting[name] = LOOKS
                 if self._arrivals is not None:
                     self._arrivals.request(table, name)
+            for kept in self._kept.values():
+                kept.add(name)
+
+    def publish_kept(self, *, only: bool = False) -> None:
+        """Have what was expected published where it stays; with `only`, what was not is taken away from there."""
+        for table, names in self._kept.items():
+            if self._arrivals is not None:
+                self._arrivals.publish(table, {*names}, only=only)
+            names.clear()
 
     def publish(self, generation: Path, *, everything: bool = False) -> None:
         """Rename what has arrived into `generation`; large numbers of small files are merged first.
@@ -95,7 +118,8 @@ class LargeTables:
             generation: the published one.
             everything: also publish what would otherwise wait for more to be merged with.
         """
-        for table in LARGE_TABLES:
+        self.publish_kept()
+        for table in self._waiting:
             arrived = self._arrived(table)
             while arrived and self._published[table] < SINGLE_PARTS:
                 self._move(arrived.pop(0), generation)
@@ -129,7 +153,7 @@ class LargeTables:
 
     def clear_incoming(self) -> None:
         """Remove files of evaluations that were never journaled; no trial may be running."""
-        for table in LARGE_TABLES:
+        for table in self._waiting:
             for leftover in (self._generations.incoming / table).iterdir():
                 # A file that the mirror of a store is fetching has a temporary name, and another a moment later.
                 if leftover.name not in self._waiting[table] and not leftover.name.startswith(own_temporary_names()):

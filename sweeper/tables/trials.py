@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sweeper.core.ids import ReplicateSeeds, config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import ARITHMETIC, REHEARSAL, record_batch
@@ -120,6 +121,8 @@ class TrialsTable:
         )
         if any(trial.replicates for trial in trials):
             columns |= self._own_columns(trials, columns)
+        if ARITHMETIC in columns:
+            columns[ARITHMETIC] = _computed(columns[ARITHMETIC], columns["device"])
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _own_columns(self, trials: Sequence[TrialState], columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
@@ -138,6 +141,12 @@ class TrialsTable:
             )
             for name in _OWN_COLUMNS
         }
+
+
+def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:
+    """Return how training steps were computed: TF32 is a GPU's, and a CPU that is asked for it computes in float32."""
+    on_cpu = pc.equal(device, pa.scalar("cpu", device.type)).fill_null(False)
+    return pc.if_else(on_cpu, pc.replace_substring_regex(asked, "^tf32", "float32"), asked)
 
 
 def _as_text(value: object) -> str | None:

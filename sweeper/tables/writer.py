@@ -191,6 +191,7 @@ class ParquetSink:
             rebuilt.finish()
         for folder in (before, *self._generations.unproven):
             self._large.carry_over(folder, generation)
+        self._large.publish_kept(only=True)
         self._write_fixed_parts(generation)
         self._generations.publish(generation)
         self._generations.remove_superseded()

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweeper.tracking.dataset_input import CONTEXT, CONTEXT_TAG, UsedDataset
 from sweeper.tracking.diagrams import DIAGRAM_TAG
 from sweeper.tracking.runs import GENERATION_TAG, SWEEP_RUN, RunUpdate
 
@@ -73,7 +74,14 @@ class FoundRun:
 class ClientStore:
     """The runs of one sweep in a tracking store, by place."""
 
-    def __init__(self, uri: str, experiment: str, artifact_location: str | None, description: str = "") -> None:
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        artifact_location: str | None,
+        description: str = "",
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
         """Take note; nothing is sent before `prepare` and `connect`.
 
         Args:
@@ -81,11 +89,13 @@ class ClientStore:
             experiment: its name; created when missing, restored when deleted.
             artifact_location: of a new experiment; `None` leaves it to the server.
             description: of a new experiment, in Markdown.
+            tags: further tags of the experiment, new or not.
         """
         self._uri, self._experiment, self._artifact_location = uri, experiment, artifact_location
         self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN
         self.answered: Callable[[], None] = lambda: None
-        self._description = description
+        self._description, self._more_tags = description, dict(tags or {})
+        self._unfinished: set[int] = set()
         self._sweep_id = self._generation = ""
         self._run_ids: dict[int, str] = {}
         self._statuses: dict[int, str] = {}
@@ -128,12 +138,17 @@ class ClientStore:
                 self.drawn[run.place] = run.tags[DIAGRAM_TAG]
             if run.place == SWEEP_RUN:
                 self._tags = dict(run.tags)
+        self._unfinished = {place for place, sequence in known.items() if sequence < 0}
         return known
 
     def write(self, updates: Iterable[RunUpdate]) -> None:
         """Send updates, the parent's first when there is one."""
         for update in updates:
+            new = update.place not in self._run_ids or update.place in self._unfinished
             run_id = self._run_ids.get(update.place) or self._create(update)
+            if new and update.dataset is not None:
+                self._log_dataset(run_id, update.dataset)
+            self._unfinished.discard(update.place)
             # The tag that says what a run holds goes last, so that it never promises too much.
             if self._statuses[update.place] != update.status:
                 self._set_status(run_id, update)
@@ -169,7 +184,7 @@ class ClientStore:
 
         found = self._client.get_experiment_by_name(self._experiment)
         if found is None:
-            tags = {DESCRIPTION_TAG: self._description, **EXPERIMENT_TAGS}
+            tags = {DESCRIPTION_TAG: self._description, **EXPERIMENT_TAGS, **self._more_tags}
             try:
                 return str(self._client.create_experiment(self._experiment, self._artifact_location, tags))
             except MlflowException as error:
@@ -178,6 +193,9 @@ class ClientStore:
                 found = self._client.get_experiment_by_name(self._experiment)
         if found.lifecycle_stage != "active":
             self._client.restore_experiment(found.experiment_id)
+        for key, value in self._more_tags.items():
+            if found.tags.get(key) != value:
+                self._client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
 
     def _find_runs(self) -> list[FoundRun]:
@@ -211,6 +229,13 @@ class ClientStore:
         )
         self._run_ids[update.place], self._statuses[update.place] = run.info.run_id, run.info.status
         return str(run.info.run_id)
+
+    def _log_dataset(self, run_id: str, used: UsedDataset) -> None:
+        """Record what a run trains on; a second time changes nothing."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        dataset = Dataset(used.name, used.digest, used.source_type, used.source, profile=used.profile)
+        self._client.log_inputs(run_id, datasets=[DatasetInput(dataset, [InputTag(CONTEXT_TAG, CONTEXT)])])
 
     def _set_status(self, run_id: str, update: RunUpdate) -> None:
         if update.end_time is None:

@@ -12,28 +12,43 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, trial_name
-from sweeper.journal.journal import generation, record_names
+from sweeper.journal.journal import generation
 from sweeper.journal.records import Ended
+from sweeper.journal.segments import contents, last_sequence
 from sweeper.journal.tail import JournalTail
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.models import SweepSpec
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.recalibrations import recalibration_parts, state_of_recalibrations
+from sweeper.text.labels import in_order
 from sweeper.text.redaction import redact
 from sweeper.tracking.artifacts import artifacts
 from sweeper.tracking.client_store import ClientStore
 from sweeper.tracking.diagrams import DIAGRAM, Diagrams, reliability_diagram, said_of
+from sweeper.tracking.points import epochs_between_points
 from sweeper.tracking.questions import as_markdown, questions
 from sweeper.tracking.recalibrations import recalibration_points
-from sweeper.tracking.runs import RunProjection, RunUpdate, SweepDescription
+from sweeper.tracking.runs import (
+    GIT_COMMIT,
+    SOURCE_NAME,
+    SOURCE_TYPE,
+    SWEEP_RUN,
+    USER,
+    RunProjection,
+    RunUpdate,
+    SweepDescription,
+)
+from sweeper.tracking.shared_view import TAG, shared_view
 from sweeper.tracking.sqlite_store import sqlite_store
+from sweeper.tracking.system_metrics import SystemMetrics
 from sweeper.tracking.watchdog import Watchdog
 from trainables.files.locks import LockHeldError, file_lock
 
@@ -75,10 +90,11 @@ class Projection:
         self.paths = paths = SweepPaths(root.resolve())
         artifacts_at = None if uri.startswith("http") else (paths.root.parent / "mlartifacts" / paths.name).as_uri()
         kind = sqlite_store() if uri.startswith("sqlite:") else ClientStore
-        self._store = kind(uri, paths.name, artifacts_at, _questions(paths))
+        self._store = kind(uri, paths.name, artifacts_at, *_experiment(paths))
         self._watchdog = watchdog
         if watchdog is not None:
             self._store.answered = watchdog.heard
+        self.system: SystemMetrics | None = None
         self.runs = self.points = 0
         self.ended_at = -1
         self._abandoned = False
@@ -91,7 +107,7 @@ class Projection:
 
     def begin(self) -> bool:
         """Start at the journal's beginning; `False` while the journal has no record yet."""
-        if not record_names(self.paths.journal):
+        if last_sequence(self.paths.journal) < 0:
             return False
         spec = SweepSpec.model_validate(read_specification(self.paths.sweep_file, required=True))
         self._judging = spec.schedule
@@ -112,6 +128,8 @@ class Projection:
                 self.ended_at = record.sequence
             if self._runs.pending_points >= POINTS_A_PASS:
                 self._write(self._runs.take())
+        if self.system is not None:
+            self._runs.add(SWEEP_RUN, self.system.take())
         self._write(self._runs.take(abandoned=abandoned))
         if abandoned or time.monotonic() - self._drawn_at >= DIAGRAM_SECONDS:
             self._draw()
@@ -207,16 +225,17 @@ def sentence(error: Exception) -> str:
     return redact((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
-def _questions(paths: SweepPaths) -> str:
-    """Return what to ask MLflow of the sweep, as Markdown."""
+def _experiment(paths: SweepPaths) -> tuple[str, dict[str, str]]:
+    """Return the experiment's description, what to ask MLflow of the sweep, and its tags: the view for its link."""
     spec = SweepSpec.model_validate(read_specification(paths.sweep_file, required=True))
-    return as_markdown(
-        questions(named_components(spec.space.nodes["loss"]), spec.objective.metric, spec.schedule.rungs[0])
-    )
+    goal, trials = spec.objective, len(configurations(spec))
+    asked = questions(named_components(spec.space.nodes["loss"]), goal.metric, spec.schedule.rungs[0])
+    return as_markdown(asked), {TAG: shared_view(goal.metric, goal.mode, in_order(varying_columns(spec.space)), trials)}
 
 
 def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
-    first = paths.journal / record_names(paths.journal)[0]
+    manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
+    first = next(contents(paths.journal))
     facts: dict[str, object] = {
         "dataset": spec.dataset.get("name"),
         "objective": f"{spec.objective.mode} {spec.objective.metric}",
@@ -225,6 +244,10 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         "replicates": spec.replicates.count,
         "seed": spec.seed,
         "version": _from_manifest(paths, "versions", "calibration-sweeper"),
+        SOURCE_NAME: _source_name(manifest),
+        SOURCE_TYPE: "LOCAL",
+        GIT_COMMIT: (manifest.get("git") or {}).get("commit"),
+        USER: str(manifest.get("submitter") or "").partition("@")[0],
         "own_code": _from_manifest(paths, "extensions", "digest"),
         "results": paths.root,
         "rehearsal": "true" if spec.is_rehearsal else "",
@@ -233,12 +256,22 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
     return SweepDescription(
         name=paths.name,
         # The first record names host, process and time, so sweeps of one name on one server stay apart.
-        identity=hashlib.sha256(first.read_bytes()).hexdigest()[:16],
+        identity=hashlib.sha256(first.data).hexdigest()[:16],
         generation=generation(paths.journal),
         configurations=configurations(spec),
         varying=varying_columns(spec.space),
         tags={key: str(value) for key, value in facts.items() if value not in (None, "")},
+        every=epochs_between_points(spec.scheduler.max_epochs),
+        dataset=spec.dataset,
+        recorded=manifest.get("dataset") or {},
     )
+
+
+def _source_name(manifest: Mapping[str, Any]) -> str:
+    """Return the search space that the command named, e.g. `quickstart`; else the program's name."""
+    words = [str(word) for word in manifest.get("command") or ()]
+    named = [word for word in words[words.index("run") + 1 :] if not word.startswith("-")] if "run" in words else []
+    return named[0] if named else "sweeper"
 
 
 def _from_manifest(paths: SweepPaths, part: str, key: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sweeper.core.ids import config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import REHEARSAL
@@ -15,7 +16,8 @@ from sweeper.journal.records import Record, Suggested, configuration_of
 from sweeper.journal.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import JournalRows
 from sweeper.text.labels import describe, in_order
-from sweeper.tracking.points import Point, epoch_points, evaluation_points
+from sweeper.tracking.dataset_input import UsedDataset, used_dataset
+from sweeper.tracking.points import Point, epoch_points, evaluation_points, thinned
 from trainables.worker.trial_reports import Row
 
 GENERATION_TAG = "journal_generation"
@@ -42,7 +44,12 @@ LONGEST_TEXT = 5000
 LONGEST_NAME = 120
 """Longer names of runs are cut: MLflow's pages show less of them."""
 
-EVERYWHERE = frozenset({REHEARSAL, "version", "own_code"})
+SOURCE_NAME, SOURCE_TYPE, GIT_COMMIT, USER = (
+    "mlflow.source.name", "mlflow.source.type", "mlflow.source.git.commit", "mlflow.user",
+)  # fmt: skip
+"""MLflow's own tags for where a run comes from."""
+
+EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", SOURCE_NAME, SOURCE_TYPE, GIT_COMMIT, USER})
 """Tags of the parent that its children carry, too."""
 
 
@@ -60,6 +67,7 @@ class RunUpdate:
         tags: everything else that is known, as text.
         points: metric values to add.
         sequence: the newest journal record that is in; stored with the run.
+        dataset: what a trial trains on; `None` for the parent.
     """
 
     place: int
@@ -72,6 +80,7 @@ class RunUpdate:
     tags: dict[str, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
     sequence: int = -1
+    dataset: UsedDataset | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,9 @@ class SweepDescription:
         configurations: nested values by index; those that a searcher chose are in the journal instead.
         varying: the hyperparameter columns that become params; the others become tags.
         tags: of the parent run.
+        every: epochs between two points of a measurement; see `epochs_between_points`.
+        dataset: name and options of the sweep's data set, for configurations that name none.
+        recorded: what the manifest says of it.
     """
 
     name: str
@@ -94,6 +106,9 @@ class SweepDescription:
     configurations: Sequence[Mapping[str, object]]
     varying: Sequence[str]
     tags: Mapping[str, str]
+    every: int = 1
+    dataset: Mapping[str, Any] = field(default_factory=lambda: {"name": "unknown"})
+    recorded: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RunProjection:
@@ -128,11 +143,13 @@ class RunProjection:
         rows = self._rows.project(record)
         configuration = configuration_of(record.body)
         if rows and configuration is not None and configuration in self._touched:
-            measured = [*epoch_points(rows.get("epochs", ())), *evaluation_points(rows.get("evaluations", ()))]
+            evaluations = rows.get("evaluations", ())
+            epochs = thinned(rows.get("epochs", ()), self._description.every, evaluations)
+            measured = [*epoch_points(epochs), *evaluation_points(evaluations)]
             points = self._points.setdefault(configuration, [])
             points += [Point(key, value, milliseconds, step) for key, value, step in measured]
             self._waiting += len(measured)
-            self._texts.setdefault(configuration, {}).update(unavailable_texts(rows.get("evaluations", ())))
+            self._texts.setdefault(configuration, {}).update(unavailable_texts(evaluations))
 
     @property
     def pending_points(self) -> int:
@@ -141,7 +158,7 @@ class RunProjection:
 
     def add(self, place: int, points: Sequence[Point]) -> None:
         """Add points that are not in the journal to a run whose trial is; a trial that never began has no run."""
-        if place in self._began:
+        if points and place in self._began:
             self._points.setdefault(place, []).extend(points)
             self._waiting += len(points)
             self._touched.add(place)
@@ -205,7 +222,12 @@ class RunProjection:
             tags=tags,
             points=self._points.get(index, []),
             sequence=self.state.sequence,
+            dataset=used_dataset(self._dataset_of(configuration), self._description.recorded),
         )
+
+    def _dataset_of(self, configuration: Mapping[str, object]) -> Mapping[str, Any]:
+        named = configuration.get("dataset")
+        return named if isinstance(named, Mapping) else self._description.dataset
 
     def _sweep_update(self, abandoned: bool) -> RunUpdate:
         outcome = self.state.outcome or (INTERRUPTED if abandoned else RUNNING)
@@ -224,7 +246,7 @@ class RunProjection:
             status=RUN_STATUS[outcome],
             end_time=ended_at,
             tags={**self._description.tags, "status": outcome, "attempt": str(self.state.attempt)},
-            points=points,
+            points=points + self._points.get(SWEEP_RUN, []),
             sequence=self.state.sequence,
         )
 

@@ -11,12 +11,11 @@ are theirs; with any other release, `sqlite_store` gives the public client.
 from __future__ import annotations
 
 import getpass
-import math
 import shutil
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -25,15 +24,23 @@ from urllib.parse import unquote, urlsplit
 from sweeper.tracking.client_store import (
     DESCRIPTION_TAG,
     EXPERIMENT_TAGS,
-    PARENT_TAG,
-    SEQUENCE_TAG,
     ClientStore,
     FoundRun,
 )
 from sweeper.tracking.diagrams import DIAGRAM_TAG
 from sweeper.tracking.empty_store import provide
-from sweeper.tracking.points import Point
 from sweeper.tracking.runs import SWEEP_RUN, RunUpdate
+from sweeper.tracking.sqlite_rows import (
+    Row,
+    experiment_tags,
+    insert,
+    insert_datasets,
+    latest_rows,
+    metric_rows,
+    param_rows,
+    tag,
+    tag_rows,
+)
 from trainables.files.atomic import replacing
 from trainables.files.locks import file_lock
 
@@ -41,13 +48,8 @@ BULK_VERSIONS = {"3.17": "dc11669786a5"}
 """Releases of MLflow whose tables are written in bulk, and the revision that marks such tables. Add a release when the
 tests of this folder pass with it."""
 
-LARGEST = 1.7976931348623157e308
-"""What MLflow's SQL store writes for an infinite value."""
-
 PATIENCE_SECONDS = 15.0
 """How long another writer may have the file before a call gives up; below `DATABASE_ANSWERS_WITHIN`."""
-
-Row = dict[str, object]
 
 
 class SqliteStore(ClientStore):
@@ -74,22 +76,21 @@ class SqliteStore(ClientStore):
         made = {update.place: self._run_id_of(update) for update in batch if update.place not in self._run_ids}
         ids = {**self._run_ids, **made}
         with self._session() as session:
-            _insert(session, "runs", (self._run_row(update, ids) for update in batch if update.place in made))
+            insert(session, "runs", (self._run_row(update, ids) for update in batch if update.place in made))
             ends = ((u.status, u.end_time, ids[u.place]) for u in batch if u.place not in made)
             session.executemany("UPDATE runs SET status = ?, end_time = ? WHERE run_uuid = ?", ends)
-            _insert(session, "tags", _tag_rows(batch, ids, made), replace=("value",))
-            _insert(session, "params", _param_rows(batch, ids))
-            _insert(session, "metrics", _metric_rows(batch, ids))
-            _insert(
-                session, "latest_metrics", _latest_rows(batch, ids), replace=("value", "timestamp", "step", "is_nan")
-            )
+            insert_datasets(session, self._experiment_id, [update for update in batch if update.place in made], made)
+            insert(session, "tags", tag_rows(batch, ids, made), replace=("value",))
+            insert(session, "params", param_rows(batch, ids))
+            insert(session, "metrics", metric_rows(batch, ids))
+            insert(session, "latest_metrics", latest_rows(batch, ids), replace=("value", "timestamp", "step", "is_nan"))
         self._run_ids = ids
         self._statuses |= {update.place: update.status for update in batch}
 
     def set_parent_tag(self, key: str, value: str) -> None:
         """Set a tag of the parent run."""
         with self._session() as session:
-            _insert(session, "tags", [_tag(self._run_ids[SWEEP_RUN], key, value)], replace=("value",))
+            insert(session, "tags", [tag(self._run_ids[SWEEP_RUN], key, value)], replace=("value",))
         self._tags[key] = value
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
@@ -106,9 +107,9 @@ class SqliteStore(ClientStore):
             return
         for place, (path, _) in files.items():
             self._copy(path, place)
-        tags = [_tag(self._run_ids[place], DIAGRAM_TAG, str(epoch)) for place, (_, epoch) in files.items()]
+        tags = [tag(self._run_ids[place], DIAGRAM_TAG, str(epoch)) for place, (_, epoch) in files.items()]
         with self._session() as session:
-            _insert(session, "tags", tags, replace=("value",))
+            insert(session, "tags", tags, replace=("value",))
         self.drawn |= {place: str(epoch) for place, (_, epoch) in files.items()}
 
     def _copy(self, path: Path, place: int, folder: str | None = None) -> None:
@@ -131,14 +132,12 @@ class SqliteStore(ClientStore):
                 now = int(time.time() * 1000)
                 row: Row = {"name": self._experiment, "artifact_location": self._artifact_location}
                 row |= {"lifecycle_stage": "active", "creation_time": now, "last_update_time": now}
-                _insert(session, "experiments", [row])
+                insert(session, "experiments", [row])
                 found = session.execute(asked, (self._experiment,)).fetchone()
                 tags = {DESCRIPTION_TAG: self._description, **EXPERIMENT_TAGS}
-                _insert(
-                    session,
-                    "experiment_tags",
-                    ({"experiment_id": found[0], "key": k, "value": v} for k, v in tags.items()),
-                )
+                insert(session, "experiment_tags", experiment_tags(found[0], tags))
+            if found is not None:
+                insert(session, "experiment_tags", experiment_tags(found[0], self._more_tags), replace=("value",))
         if found is None or found[2] != "active":
             identifier = super()._open_experiment()
             self._artifacts = str(self._client.get_experiment(identifier).artifact_location)
@@ -213,79 +212,3 @@ def local_folder(uri: str) -> Path | None:
     """Return the folder that an artifact location names, or `None` when it is no folder of this machine."""
     parts = urlsplit(uri)
     return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
-
-
-KEYS = {
-    "tags": "key, run_uuid",
-    "latest_metrics": "key, run_uuid",
-}
-"""Table → the columns by which a row is found that is there already."""
-
-
-def _insert(session: sqlite3.Connection, table: str, rows: Iterable[Row], replace: Sequence[str] = ()) -> None:
-    """Insert rows; where the key exists, replace the columns `replace`, or leave the row when there are none."""
-    values = list(rows)
-    if not values:
-        return
-    names = list(values[0])
-    conflict = "ON CONFLICT DO NOTHING"
-    if replace:
-        newer = f" WHERE excluded.step >= {table}.step" if "step" in replace else ""
-        changes = ", ".join(f"{name} = excluded.{name}" for name in replace)
-        conflict = f"ON CONFLICT ({KEYS[table]}) DO UPDATE SET {changes}{newer}"
-    places = ", ".join(f":{name}" for name in names)
-    session.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places}) {conflict}", values)
-
-
-def _tag(run_id: str, key: str, value: str) -> Row:
-    return {"run_uuid": run_id, "key": key, "value": value}
-
-
-def _tag_rows(updates: Sequence[RunUpdate], ids: dict[int, str], made: dict[int, str]) -> Iterator[Row]:
-    for update in updates:
-        tags = {**update.tags, SEQUENCE_TAG: str(update.sequence)}
-        if update.place in made:
-            tags |= {**update.identity, "mlflow.runName": update.name}
-            if update.place != SWEEP_RUN:
-                tags[PARENT_TAG] = ids[SWEEP_RUN]
-        for key, value in tags.items():
-            yield _tag(ids[update.place], key, value)
-
-
-def _param_rows(updates: Sequence[RunUpdate], ids: dict[int, str]) -> Iterator[Row]:
-    for update in updates:
-        for key, value in update.params.items():
-            yield _tag(ids[update.place], key, value)
-
-
-def _metric_rows(updates: Sequence[RunUpdate], ids: dict[int, str]) -> Iterator[Row]:
-    for update in updates:
-        for point in update.points:
-            yield _metric_row(ids[update.place], point)
-
-
-def _latest_rows(updates: Sequence[RunUpdate], ids: dict[int, str]) -> Iterator[Row]:
-    for update in updates:
-        latest: dict[str, Point] = {}
-        for point in update.points:
-            if point.key not in latest or point.step >= latest[point.key].step:
-                latest[point.key] = point
-        for point in latest.values():
-            yield _metric_row(ids[update.place], point)
-
-
-def _metric_row(run_id: str, point: Point) -> Row:
-    """Return a point as MLflow stores it: not-a-number as 0 with a mark, infinity as the largest number."""
-    value, is_nan = point.value, math.isnan(point.value)
-    if is_nan:
-        value = 0.0
-    elif math.isinf(value):
-        value = math.copysign(LARGEST, value)
-    return {
-        "run_uuid": run_id,
-        "key": point.key,
-        "value": value,
-        "timestamp": point.timestamp,
-        "step": point.step,
-        "is_nan": is_nan,
-    }

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.errors import SweeperError
-from sweeper.journal.journal import record_names
+from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
 from sweeper.text.redaction import redact
 from sweeper.tracking.projection import Projection, sentence, store_errors
+from sweeper.tracking.system_metrics import requested
 from sweeper.tracking.watchdog import Watchdog
 
 PASS_SECONDS = 2.0
@@ -93,8 +94,8 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
         driver: tells whether it is still there.
     """
     projection = Projection(root, uri, Watchdog(over=lambda: not driver.wait(0.0)))
-    names = record_names(projection.paths.journal)
-    newest_before = int(names[-1][:10]) if names else -1
+    newest_before = last_sequence(projection.paths.journal)
+    projection.system = requested(projection.paths.root)
     with projection.alone(patience=60.0):
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
         while True:

@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 from sweeper.storage.manifest import hardware
 from tests.benchmarks.bench_replicates import configuration
 from trainables.datasets import load_dataset
-from trainables.training.evaluation import predict
 from trainables.training.lanes import Lanes
 from trainables.training.loop import Replicate
+from trainables.training.prediction import predict
 
 SAMPLES = 128  # of a Hessian, as the quickstart's
 REPEATS = 5

@@ -26,9 +26,9 @@ import pyarrow.dataset as ds
 
 from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.journal.journal import read_journal, record_names
+from sweeper.journal.segments import SEALED
 from sweeper.journal.state import SweepState
 from sweeper.scheduling.asha import Halving
-from sweeper.storage.store_journal import SEALED
 from sweeper.text.durations import duration
 from tests.sweeper.records import fields
 from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate
@@ -36,6 +36,12 @@ from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate
 DRIVER_SECONDS = 0.006
 """Processor time of a driver on Ray a report: 5.6 ms, of which Ray Tune's loop takes 3.1 and the driver's own work 2.5
 (400 reports more of one sweep, with both executors, on two loaded cores of an AMD EPYC)."""
+
+CHECKPOINT_MB = 188
+"""Of one replicate of a ResNet-50 under SGD with momentum: 23.5 million parameters, twice, of 4 bytes."""
+
+LISTED = 1000
+"""Objects that one request lists."""
 
 MLFLOW_POINTS_A_SECOND = 960 / 0.148
 """In batches of 960 over HTTP to one server, measured on two cores (MLflow 3.17)."""
@@ -117,13 +123,21 @@ def lines(traffic: Traffic, sizes: Sizes, trials: int, replicates: int) -> list[
     }
     reached, busy = dict(sorted(traffic.reached.items())), 100 * peak * DRIVER_SECONDS
     record, rate, memory = sizes.record_bytes * replicates, points / traffic.seconds, trials * sizes.trial_bytes
+    saved = traffic.checkpoints / traffic.seconds
+    writes = traffic.total_reports + 2 * records // SEALED + traffic.checkpoints + 3 * traffic.evaluations
+    listings = (records // SEALED + SEALED + traffic.evaluations) // LISTED
     found = [
         f"wall time           {duration(traffic.seconds)}; trials at each rung {reached}",
         f"reports             {traffic.total_reports:,}: {mean:.1f} a second, {peak:.1f} in the busiest minute",
         f"driver              {busy:.0f} % of one core in that minute ({DRIVER_SECONDS * 1000:g} ms a report)",
         f"journal             {records:,} records, {journal / 1e9:.2f} GB ({record:,.0f} bytes each)",
-        f"journal in a store  at most {traffic.total_reports + 2 * records // SEALED:,} objects put, one a report and "
-        f"one for each {SEALED:,} records; at most {records // SEALED + SEALED:,} are left, which a resume fetches",
+        f"journal, segments   {records // SEALED:,} files of {SEALED:,} records each, and less than {SEALED:,} of one",
+        f"checkpoints         {traffic.checkpoints:,}: {saved:.1f} a second; of {CHECKPOINT_MB} MB each "
+        f"{saved * CHECKPOINT_MB / 1e3:.1f} GB/s (with every report it would be {mean * CHECKPOINT_MB / 1e3:.1f})",
+        f"requests to a store {writes:,} that write, copy or list: an object for a report's records, checkpoints, two "
+        f"tables of each evaluation, and a copy within the store; {traffic.evaluations:,} that read",
+        f"  of a resume       at most {records // SEALED + SEALED:,} journal objects, one request each, and "
+        f"{listings:,} for a listing",
         f"MLflow              {trials:,} runs, {points:,.0f} points: {rate:.0f} a second of the "
         f"{MLFLOW_POINTS_A_SECOND:,.0f} that one server takes",
         f"driver's memory     at least {memory / 1e9:.2f} GB ({sizes.trial_bytes / 1e3:.1f} kB a trial)",

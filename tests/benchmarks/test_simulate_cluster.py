@@ -26,6 +26,7 @@ def test_books_balance(seed: int) -> None:
     lengths = [b - a for a, b in zip((0, *schedule.rungs), schedule.rungs, strict=False)]
     assert traffic.epochs == sum(count * length for count, length in zip(passed, lengths, strict=True))
     assert traffic.busy_seconds <= slots * traffic.seconds
+    assert traffic.evaluations <= traffic.checkpoints <= traffic.total_reports
 
 
 def test_long_epochs_report_each_and_short_ones_every_ten_seconds() -> None:
@@ -33,3 +34,5 @@ def test_long_epochs_report_each_and_short_ones_every_ten_seconds() -> None:
     long, short = (simulate(schedule, 40, SimulatedCluster(4, 0, e, 0.0), 0) for e in (60.0, 1.0))
     assert long.total_reports == 40 * 30
     assert short.total_reports == 40 * 3
+    # Each minute-long epoch has a checkpoint; of half a minute's training only the end has one.
+    assert long.checkpoints == 40 * 30 and short.checkpoints == 40

@@ -1,8 +1,8 @@
 """A real Ray cluster of several nodes on this machine, in a process of its own that a test commands by lines.
 
 `python -m tests.faults.cluster NODES` starts a head without cores and NODES nodes of one core each, prints the address,
-and then takes `kill N` (SIGKILL a node's raylet; N counts from 0, `head` is the head), `add`, and the end of its
-input, which ends every process it started.
+and then takes `kill N` (SIGKILL a node's raylet; N counts from 0, `head` is the head), `add`, `add FOLDER` (a node with
+its temporary files there), and the end of its input, which ends every process it started.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def main() -> None:
                 cluster.remove_node(nodes.pop(int(number) % len(nodes)), allow_graceful=False)
             case ["add"]:
                 nodes.append(cluster.add_node(num_cpus=1))
+            case ["add", folder]:
+                nodes.append(cluster.add_node(num_cpus=1, env_vars={"TMPDIR": folder}))
         print(f"cluster: {len(nodes)} nodes", flush=True)
     for node in [*nodes, cluster.head_node]:
         node.kill_all_processes(check_alive=False, allow_graceful=False)

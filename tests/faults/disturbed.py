@@ -23,7 +23,15 @@ Strike = Callable[[subprocess.Popen[str]], None]
 class Disturbed:
     """Sweeps that are disturbed one after the other until `kills` blows have fallen, each checked at its end."""
 
-    def __init__(self, space: Path, folder: Path, seed: int, *options: str | Path, mlflow: Path | None = None) -> None:
+    def __init__(
+        self,
+        space: Path,
+        folder: Path,
+        seed: int,
+        *options: str | Path,
+        mlflow: Path | None = None,
+        program: str = "sweeper",
+    ) -> None:
         """Disturb sweeps of `space` that run with `options`.
 
         Args:
@@ -32,7 +40,9 @@ class Disturbed:
             seed: of the moments.
             options: of `sweeper run`.
             mlflow: changes whenever MLflow was written to; without it nothing is logged there.
+            program: the module that is run.
         """
+        self._program = program
         self.folder, self.random, self._mlflow = folder, random.Random(seed), mlflow
         self._space, self._options, self._expected = space, options, undisturbed(space)
         self.fallen: list[str] = []
@@ -59,7 +69,7 @@ class Disturbed:
 
     def _once(self, paths: SweepPaths, kills: int, strike: Strike, environ: dict[str, str]) -> bool:
         """Run until a blow or to the end; return whether it was the end."""
-        with started(*self.command(paths), cwd=self.folder, environment=environ) as process:
+        with started(*self.command(paths), cwd=self.folder, environment=environ, program=self._program) as process:
             moments = self._moments(paths)
             moment = moments.draw(process) if len(self.fallen) < kills else None
             if moment is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import record_names
+from sweeper.journal.segments import last_sequence
 from tests.patience import patient
 
 POLL_SECONDS = 0.001
@@ -103,8 +103,8 @@ class Moments:
         return f"{kind} + {pause * 1000:.0f} ms"
 
     def _records(self, count: int) -> Callable[[], bool]:
-        wanted = len(record_names(self._paths.journal)) + count
-        return lambda: len(record_names(self._paths.journal)) >= wanted
+        wanted = last_sequence(self._paths.journal) + count
+        return lambda: last_sequence(self._paths.journal) >= wanted
 
     def _checkpoint(self, count: int) -> Callable[[], bool]:
         """Between the checkpoint and the record of its report: the report has not reached the driver yet."""

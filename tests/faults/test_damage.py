@@ -149,6 +149,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield disk
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_then_a_read_only_one(space: Path, tmp_path: Path, small_disk: SmallDisk) -> None:
     paths = SweepPaths(small_disk.seen_from_outside / "s")
     options = ["--no-mlflow", "--cpus", "1", "--output", str(small_disk.folder)]
@@ -178,7 +179,7 @@ def test_a_full_disk_and_then_a_read_only_one(space: Path, tmp_path: Path, small
     check_survived(copied, undisturbed(space), one_at_a_time=True)
 
 
-@pytest.mark.parametrize("left", ["4k", "8k", "16k"])
+@pytest.mark.parametrize("left", ["8k", *(pytest.param(left, marks=pytest.mark.slow) for left in ("4k", "16k"))])
 def test_a_disk_that_is_full_at_the_start_is_a_clear_error_and_takes_no_name(
     space: Path, tmp_path: Path, left: str
 ) -> None:

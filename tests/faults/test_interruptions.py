@@ -64,6 +64,7 @@ def test_killed_driver_resumes_under_a_reader(tmp_path: Path) -> None:
     assert rows[0]["n"] == 0
 
 
+@pytest.mark.slow
 def test_interrupt_leaves_a_resumable_sweep(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
     with started("run", write_space(tmp_path), "--no-mlflow", *QUICK, cwd=tmp_path) as process:

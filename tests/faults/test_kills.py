@@ -8,6 +8,7 @@ servers, nodes and heads as well, by `make test-faults`. By default a node is lo
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
+from sweeper.journal.segments import pieces
 from tests.faults.cluster import local_cluster
 from tests.faults.disturbed import Disturbed, here
 from tests.faults.processes import below, fork_servers, kill_ids, trial_processes, wait_until
@@ -78,6 +80,19 @@ def test_killed_cohorts(tmp_path: Path, seed: int, kills: int) -> None:
     assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
     shared = [body for body in failures if "shared the process" in body["reason"]]
     assert shared and not any(body["counts"] for body in shared)
+
+
+@pytest.mark.parametrize("kills", [FULL])
+def test_a_killed_driver_whose_journal_has_many_segments(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "1", program="tests.faults.short_segments")
+    root = str(Path(__file__).parents[2])
+
+    def beside_the_tests() -> Iterator[dict[str, str]]:
+        for environ in here():
+            yield {**environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")]))}
+
+    disturbed.fatal(kills, kill, beside_the_tests)
+    assert sum(piece.sealed for piece in pieces(disturbed.paths(0).journal)) > 2
 
 
 FAIR = {

@@ -10,6 +10,7 @@ import pytest
 
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import record_names
+from sweeper.journal.segments import last_sequence
 from sweeper.results import load
 from tests.faults.processes import kill_ids, trial_processes
 from tests.faults.reference import SMALL, check_survived, undisturbed
@@ -79,8 +80,8 @@ def _wait_for_half_a_configuration(paths, process, after):
 
 def _wait_for_records(paths, process, further):
     """Wait for so many further records; `False` when the process ends before."""
-    wanted, deadline = len(record_names(paths.journal)) + further, time.monotonic() + 240
-    while len(record_names(paths.journal)) < wanted:
+    wanted, deadline = last_sequence(paths.journal) + further, time.monotonic() + 240
+    while last_sequence(paths.journal) < wanted:
         if process.poll() is not None:
             return False
         assert time.monotonic() < deadline

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.journal.journal import record_names
+from sweeper.journal.segments import last_sequence
 from sweeper.storage.places import DRIVING, local_copy, place_of
 from tests.faults.processes import wait_until
 from tests.faults.reference import SMALL, check_survived, undisturbed
@@ -64,11 +64,11 @@ def _wake_some_time(
     paused: subprocess.Popen[str], other: subprocess.Popen[str], paths: SweepPaths, draw: random.Random
 ) -> None:
     """Let the first driver go on at a random moment after the other has taken over: soon, later, or after its end."""
-    before = len(record_names(paths.journal))
-    wait_until(lambda: len(record_names(paths.journal)) > before or other.poll() is not None, 120)
-    taken = len(record_names(paths.journal))
+    before = last_sequence(paths.journal)
+    wait_until(lambda: last_sequence(paths.journal) > before or other.poll() is not None, 120)
+    taken = last_sequence(paths.journal)
     further = draw.choice([1, 3, 8, 1000])
-    wait_until(lambda: len(record_names(paths.journal)) >= taken + further or other.poll() is not None, 200)
+    wait_until(lambda: last_sequence(paths.journal) >= taken + further or other.poll() is not None, 200)
     time.sleep(draw.random() * 0.3)
     os.kill(paused.pid, signal.SIGCONT)
 

@@ -13,23 +13,30 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import TABLES, SweepPaths
+from sweeper.core.schemas import table_schemas
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
 from sweeper.results import load
+from sweeper.storage.kept_tables import KeptTables
 from sweeper.storage.mirror import Mirror
 from sweeper.storage.places import fetch, local_copy, objects
 from sweeper.storage.store_journal import StoredJournal
 from sweeper.storage.store_lease import BEAT_SECONDS, SILENCE_SECONDS, LeaseLostError, StoreLease
+from sweeper.tables.large_tables import MERGED_KEY
 from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.random_sweep import RandomSweep, expected_rows
 from tests.sweeper.records import fields, made_body
 from trainables.worker.object_store import PATIENCE_SECONDS, Store, StoreError, patiently
 from trainables.worker.trial_files import TrialFiles
+from trainables.worker.trial_tables import part_name, write_parquet, write_predictions
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +129,7 @@ def test_a_store_without_conditional_writes_is_read_back(store: Store, monkeypat
     def unable(*_: object) -> None:
         raise ValueError("not implemented")
 
-    monkeypatch.setattr("trainables.worker.object_store._conditional", unable)
+    monkeypatch.setattr("trainables.worker.store_clients._obstore", unable)
     monkeypatch.setattr("trainables.worker.object_store.READ_BACK_SECONDS", 0.0)
     assert store.create("a", b"mine") and not store.create("a", b"yours")
     monkeypatch.setattr("trainables.worker.object_store.time.sleep", lambda _: store.put("b", b"theirs"))
@@ -186,7 +193,7 @@ def test_records_are_in_the_store_before_they_count(store: Store, tmp_path: Path
 def test_many_objects_become_one_and_read_the_same(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.storage.store_journal.SEALED", 10)
+    monkeypatch.setattr("sweeper.journal.segments.SEALED", 10)
     drivers = _Drivers(store, tmp_path)
     _, journal = drivers.take()
     for number in range(25):
@@ -226,7 +233,7 @@ def test_what_counts_is_what_was_acted_on(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Drivers write, are paused, are replaced and wake up at random; a reader looks in between."""
-    monkeypatch.setattr("sweeper.storage.store_journal.SEALED", 8)
+    monkeypatch.setattr("sweeper.journal.segments.SEALED", 8)
     draw, drivers = random.Random(seed), _Drivers(store, tmp_path)
     living = [drivers.take()]
     acted: list[int] = []
@@ -266,7 +273,7 @@ def test_a_strangers_object_is_not_written_outside(store: Store, tmp_path: Path,
     store.put("sweep.yaml", b"samples: 1\n")
     store.put("notes.txt", b"kept there")
     fetch(store, tmp_path / "reader")
-    assert sorted(path.name for path in (tmp_path / "reader").iterdir()) == ["journal", "sweep.yaml"]
+    assert sorted(path.name for path in (tmp_path / "reader").iterdir()) == [".store", "journal", "sweep.yaml"]
     client = boto3.client("s3", endpoint_url=service["AWS_ENDPOINT_URL"], aws_access_key_id="t",
                           aws_secret_access_key="t", region_name="us-east-1")  # fmt: skip
     prefix = store.uri.removeprefix(f"s3://{BUCKET}/")
@@ -328,6 +335,7 @@ def test_a_sweep_goes_on_from_the_store_alone(store: Store, tmp_path: Path, seed
         with Mirror(sweep.paths, store) as mirror:
             _drive(sweep, mirror, 12 if attempt < 3 else 10_000, tmp_path / f"trials-{attempt}")
         assert not list((machine / "sweep").glob("checkpoints/*"))
+        assert not list((machine / "sweep").glob("generations/*/predictions/c*")), "they never pass through the driver"
     name, folder = local_copy(store.uri, "results")
     copy = folder / name
     records = list(read_journal(copy / "journal"))
@@ -340,9 +348,76 @@ def test_a_sweep_goes_on_from_the_store_alone(store: Store, tmp_path: Path, seed
     stored = results.rows("select distinct trial, replicate, epoch from predictions")
     assert {(row["trial"], row["replicate"], row["epoch"]) for row in stored} == evaluations
     assert not store.entries("incoming") and "lease.json" not in store.entries(recursive=False)
-    assert {name: entry.size for name, entry in store.entries("tables").items()} == {
+    kept = {f"tables/predictions/{part_name(*key)}" for key in evaluations}
+    assert {name: entry.size for name, entry in store.entries("tables").items() if name not in kept} == {
         name: path.stat().st_size for name, path in objects(SweepPaths(copy)).items() if name.startswith("tables/")
     }
+    assert kept == {name for name in store.entries("tables") if "/predictions/c" in name}
+
+
+def _published(store: Store, machine: Path, names: list[str], *, only: bool = False) -> KeptTables:
+    """A driver on a fresh machine has learnt what there is, and was told what is journaled."""
+    kept = KeptTables(store, machine)
+    kept.begin(store.entries())
+    kept.publish("predictions", names, only=only)
+    kept.work()
+    return kept
+
+
+def test_predictions_are_published_where_they_are(store: Store, tmp_path: Path) -> None:
+    one, two, three, four = (part_name("c00001", 0, epoch) for epoch in (1, 3, 9, 27))
+    store.put_all({f"incoming/predictions/{name}": name.encode() for name in (one, two, three)})
+    assert _published(store, tmp_path, [one]).lost("predictions") == []
+    assert {*store.entries("tables")} == {f"tables/predictions/{one}"}
+    # Killed between the copy and the removal: it is there twice.
+    store.put(f"tables/predictions/{two}", two.encode())
+    assert _published(store, tmp_path, [one, two, four]).lost("predictions") == [four]
+    assert {*store.entries("tables")} == {f"tables/predictions/{name}" for name in (one, two)}
+    # The journal was cut off before the second: readers must not see it until it is measured again.
+    _published(store, tmp_path, [one], only=True)
+    assert {*store.entries("tables")} == {f"tables/predictions/{one}"}
+    _published(store, tmp_path, [one, two, three], only=True)
+    found = store.entries("tables")
+    assert {name: store.get(name) for name in found} == {
+        f"tables/predictions/{name}": name.encode() for name in (one, two, three)
+    }
+
+
+def test_files_that_an_older_release_merged_are_known_by_their_evaluations(store: Store, tmp_path: Path) -> None:
+    names = [part_name("c00001", 0, 1), part_name("c00002", 0, 1)]
+    whole = pa.table({"trial": ["c00001", "c00002"]}).replace_schema_metadata({MERGED_KEY: " ".join(names)})
+    pq.write_table(whole, tmp_path / "merged")
+    store.put("tables/predictions/c00001-r0-e00001-and-1-more.parquet", tmp_path / "merged")
+    assert _published(store, tmp_path, names, only=True).lost("predictions") == []
+    assert {*store.entries()} == {"tables/predictions/c00001-r0-e00001-and-1-more.parquet"}
+
+
+def test_predictions_are_fetched_when_they_are_read(store: Store, tmp_path: Path, service: dict[str, str]) -> None:
+    for trial in ("c00001", "c00002"):
+        logits, targets = {"val": np.zeros((3, 2))}, {"val": np.zeros(3, int)}
+        path = write_predictions(tmp_path / trial, trial, 0, 1, logits, targets)
+        store.put(f"tables/predictions/{path.name}", path)
+    store.put("sweep.yaml", b"samples: 2\n")
+    for table in TABLES:
+        empty = write_parquet(tmp_path / f"{table}.parquet", table_schemas({}, 2, ())[table], [])
+        store.put(f"tables/{table}/empty.parquet", empty)
+    found = load(store.uri)
+
+    def here() -> set[str]:
+        return {path.name[:6] for path in (found.folder / "tables" / "predictions").glob("c*")}
+
+    assert found.rows("SELECT count(*) AS n FROM reliability") == [{"n": 0}] and here() == set()
+    query = "SELECT count(*) AS n FROM predictions"
+    assert found.rows(f"{query} WHERE trial = 'c00002'", trials=["c00002"]) == [{"n": 3}] and here() == {"c00002"}
+    with found.snapshot() as frozen:
+        assert frozen.rows(query) == [{"n": 6}]
+    again = write_predictions(tmp_path / "again", "c00001", 0, 1, {"val": np.zeros((5, 2))}, {"val": np.zeros(5, int)})
+    store.put(f"tables/predictions/{again.name}", again)
+    store.delete(["tables/predictions/c00002-r0-e00001.parquet"])
+    assert load(store.uri).rows(query) == [{"n": 5}]
+    shutil.copytree(found.folder, tmp_path / "elsewhere", symlinks=True)
+    (tmp_path / "elsewhere" / "tables" / "predictions" / again.name).unlink()
+    assert load(tmp_path / "elsewhere").rows(query) == [{"n": 0}], "its address counts in the cache alone"
 
 
 def _moved(sweep: RandomSweep, root: Path) -> RandomSweep:
@@ -401,7 +476,7 @@ def test_reading_fetches_only_what_has_changed(store: Store, tmp_path: Path) -> 
     store.delete([record])
     fetch(store, source)
     assert (source / "tables" / "trials" / "x.parquet").read_bytes() == b"three"
-    assert not (source / record).exists()
+    assert not [*read_journal(source / "journal")]
     assert (source / "sweep.yaml").stat().st_ino == before[source / "sweep.yaml"]
     shutil.rmtree(source)
     with contextlib.suppress(FileNotFoundError):

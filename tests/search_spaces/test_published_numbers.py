@@ -14,6 +14,7 @@ from sweeper.analysis.papers.recipes import recipe_of, shipped_recipe
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.metrics import METRIC_NAMES
+from trainables.metrics.further import further_metric_names
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC, parameter_names
 from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS
@@ -25,6 +26,7 @@ PRINTED_CELLS = {
     # rows of the paper x columns, and one more a temperature in brackets
     "mukhoti-1": 11 * 5 * 3,
     "mukhoti-2": 11 * 5 * 3,
+    "mukhoti-3": 3 * 5,
     "mukhoti-4": 11 * 7,
     "mukhoti-5": 11 * 7 * 3,
     "mukhoti-6": 11 * 7 * 3,
@@ -78,7 +80,12 @@ def test_every_number_names_what_exists(table: str) -> None:
         assert not number.posthoc or number.posthoc in POSTHOC
         assert number.split in ("val", "test", "train", "")
         assert number.printed and number.source.startswith(table.split("-")[0])
-        known = {*METRIC_NAMES, *FIGURE_QUANTITIES, *POSTERIOR_COLUMNS}
+        known = {
+            *METRIC_NAMES,
+            *FIGURE_QUANTITIES,
+            *POSTERIOR_COLUMNS,
+            *further_metric_names(["bleu", "bleu_by_temperature"]),
+        }
         known |= set(parameter_names(number.posthoc)) if number.posthoc else set()
         known |= {h.name for h in LOSSES[number.loss].hyperparameters} if number.loss else set()
         assert number.metric in known, number

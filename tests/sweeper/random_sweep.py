@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -87,6 +88,11 @@ class RandomSweep:
         }  # fmt: skip
         spec = SweepSpec.model_validate(values)
         self.paths.sweep_file.write_text(yaml.safe_dump(spec.resolved()))
+        manifest = {
+            "command": ["sweeper", "run", "space.yaml"], "submitter": "somebody@here", "git": {"commit": "c0ffee"},
+            "dataset": {**spec.dataset, "samples": {"train": 6, "val": 4, "test": 2}, "split_hash": "ab"},
+        }  # fmt: skip
+        self.paths.manifest.write_text(json.dumps(manifest))
         self.configurations = list(configurations(spec))
         self.schemas = table_schemas(column_types(spec.space), CLASSES, METRICS)
 

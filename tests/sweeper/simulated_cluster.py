@@ -11,9 +11,11 @@ import heapq
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
+from sweeper.journal.decision import Decision
 from sweeper.scheduling.base import Scheduler, decide
 
 
@@ -26,6 +28,7 @@ class Traffic:
         reports: by minute of the sweep.
         starts: processes' starts that were journaled (the first report took longer than a second).
         epochs, evaluations: of trials; replicates multiply them.
+        checkpoints: that trials write: at rungs, and between them when one is due.
         reached: rung → trials.
         busy_seconds: of all slots together.
     """
@@ -35,6 +38,7 @@ class Traffic:
     starts: int = 0
     epochs: int = 0
     evaluations: int = 0
+    checkpoints: int = 0
     reached: Counter[int] = field(default_factory=Counter)
     busy_seconds: float = 0.0
 
@@ -53,9 +57,22 @@ class SimulatedCluster:
     epoch_seconds: float = 60.0
     spread: float = 0.3
     report_seconds: float = 10.0
+    checkpoint_seconds: float = 60.0
 
 
-def simulate(schedule: Scheduler, trials: int, cluster: SimulatedCluster, seed: int = 0) -> Traffic:
+class Listener(Protocol):
+    """Is told what reaches the driver, as it happens."""
+
+    def started(self, now: float, trial: int) -> None:
+        """A trial's process began."""
+
+    def reported(self, now: float, trial: int, epochs: range, value: float, decision: Decision | None) -> None:
+        """A trial reported these epochs, the last of them with this value; at a rung there is a decision."""
+
+
+def simulate(
+    schedule: Scheduler, trials: int, cluster: SimulatedCluster, seed: int = 0, listener: Listener | None = None
+) -> Traffic:
     """Run a sweep of `trials` on a cluster and return what reached the driver.
 
     A trial's epoch takes a lognormal time around the median; its loss falls towards a floor of its own.
@@ -68,6 +85,7 @@ def simulate(schedule: Scheduler, trials: int, cluster: SimulatedCluster, seed: 
     # (time of the next report, trial, epochs done by then)
     events: list[tuple[float, int, int]] = []
     column = {epoch: place for place, epoch in enumerate(schedule.rungs)}
+    reported, saved = [0] * trials, [0.0] * trials
     following = {epoch: min(r for r in schedule.rungs if r > epoch) for epoch in range(schedule.max_epochs)}
 
     def train(now: float, trial: int, done: int) -> None:
@@ -82,6 +100,9 @@ def simulate(schedule: Scheduler, trials: int, cluster: SimulatedCluster, seed: 
         trial = next(waiting, None)
         if trial is not None:
             traffic.starts += 1
+            saved[trial] = now
+            if listener is not None:
+                listener.started(now, trial)
             train(now, trial, 0)
 
     for slot in range(min(cluster.slots, trials)):
@@ -91,15 +112,20 @@ def simulate(schedule: Scheduler, trials: int, cluster: SimulatedCluster, seed: 
         now, trial, done = heapq.heappop(events)
         traffic.seconds = now
         traffic.reports[int(now // 60)] += 1
-        if done not in column:
-            train(now, trial, done)
-            continue
-        traffic.evaluations += 1
-        traffic.reached[done] += 1
-        value = float(floors[trial] + 1 / (1 + done) + noise[trial, column[done]])
-        decision = decide(rungs, trial, done, value)
-        rungs.add(done, trial, value)
-        if decision is not None and decision.kind == "continue":
+        if done in column or now - saved[trial] >= cluster.checkpoint_seconds:
+            saved[trial] = now
+            traffic.checkpoints += 1
+        value, decision = float(floors[trial] + 1 / (1 + done)), None
+        if done in column:
+            traffic.evaluations += 1
+            traffic.reached[done] += 1
+            value += float(noise[trial, column[done]])
+            decision = decide(rungs, trial, done, value)
+            rungs.add(done, trial, value)
+        if listener is not None:
+            listener.reported(now, trial, range(reported[trial] + 1, done + 1), value, decision)
+        reported[trial] = done
+        if done not in column or (decision is not None and decision.kind == "continue"):
             train(now, trial, done)
         else:
             begin(now)

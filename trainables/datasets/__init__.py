@@ -16,10 +16,12 @@ from trainables.datasets import (
     fashion_mnist,
     image_folder,
     newsgroups,
+    number_words,
     sentiment,
     svhn,
     synthetic,
     tiny_imagenet,
+    wmt14,
 )
 from trainables.datasets.base import DataSet, DataSetUnavailableError, Split, batch_fault, batches, evaluation_batches
 from trainables.datasets.own import OWN_DATASETS
@@ -50,6 +52,8 @@ for _source in (
     synthetic,
     newsgroups,
     sentiment,
+    wmt14,
+    number_words,
 ):
     for _component in _source.COMPONENTS:
         DATASETS.register(_component)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -47,5 +48,11 @@ class CropAndFlip:
         edges = (self.padding,) * 4
         if not isinstance(self.black, tuple):
             return functional.pad(images, edges, value=self.black)
-        black = torch.tensor(self.black, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)
+        black = _pixel(self.black, images.dtype, images.device)
         return functional.pad(images - black, edges) + black
+
+
+@functools.lru_cache(maxsize=16)  # rebuilding it would stall a GPU's queue at every batch
+def _pixel(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a pixel, [1, C, 1, 1]."""
+    return torch.tensor(values, dtype=dtype, device=device).view(1, -1, 1, 1)

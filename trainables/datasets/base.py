@@ -11,7 +11,8 @@ from torch import Tensor
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.preprocessing import ImagePreprocessing
-from trainables.datasets.streaming import ahead, sent
+from trainables.datasets.streaming import streamed
+from trainables.datasets.translation import Translation
 from trainables.registry import SPLITS
 
 
@@ -25,6 +26,8 @@ class Split:
         preprocessing: stored inputs to network inputs, applied to each batch on the device; `None`: nothing to do.
         augmentation: random changes of training batches; `None` for validation and test.
         streamed: whether inputs stay on the host, from where batches go to the targets' device ahead of their use.
+        lengths: tokens of each sample, int64 [N], where samples are padded to one length: training batches then hold
+            samples of about one length, and their size counts tokens. It stays on the host.
     """
 
     inputs: Tensor
@@ -32,6 +35,7 @@ class Split:
     preprocessing: ImagePreprocessing | None = None
     augmentation: CropAndFlip | None = None
     streamed: bool = False
+    lengths: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -40,6 +44,16 @@ class Split:
         """Return the split with its tensors on `device`; where batches are `streamed`, with its targets there alone."""
         inputs = self.inputs if streamed else self.inputs.to(device)
         return replace(self, inputs=inputs, targets=self.targets.to(device), streamed=streamed)
+
+    def first(self, count: int) -> Split:
+        """Return the first `count` samples."""
+        lengths = None if self.lengths is None else self.lengths[:count]
+        return replace(self, inputs=self.inputs[:count], targets=self.targets[:count], lengths=lengths)
+
+    @property
+    def size(self) -> int:
+        """What a batch's size counts: samples, or the tokens of those that have lengths."""
+        return len(self) if self.lengths is None else int(self.lengths.sum())
 
     def select(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return network inputs [B, ...] and targets [B] of the samples at `indices` (int64 [B], same device).
@@ -76,6 +90,7 @@ class DataSet:
         vocabulary: number of token ids of a text data set, id 0 being padding; `None` for other data.
         posterior: true class probabilities of the test split, float64 [N, K], where they are known.
         word_vectors: pretrained word vectors [vocabulary, dimension], where asked for.
+        translation: what turns outputs into text where samples are pairs of sentences; `None` for other data.
         further: splits besides these three by name, e.g. shifted data that an evaluation may ask for. A data set's
             component names them in `splits`, so that a search space is checked before anything is loaded.
 
@@ -94,6 +109,7 @@ class DataSet:
     vocabulary: int | None = None
     posterior: Tensor | None = None
     word_vectors: Tensor | None = None
+    translation: Translation | None = None
     further: Mapping[str, Split] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -141,7 +157,8 @@ def batches(
 
     Args:
         split: usually `train`, on its device.
-        batch_size: samples a batch; the last batch may be shorter.
+        batch_size: samples a batch, or tokens with their padding where the split has lengths; the last batch may be
+            shorter.
         generator: CPU generator.
         drop_last: leave out a shorter last batch.
 
@@ -151,6 +168,10 @@ def batches(
     samples = len(split)
     check_batch_size(batch_size, samples, drop_last)
     chosen = torch.randperm(samples, generator=generator)
+    if split.lengths is not None:
+        for places in of_like_length(split.lengths, chosen, batch_size, generator):
+            yield split.select(places.to(split.targets.device))
+        return
     order = chosen.to(split.targets.device)
     draws = None
     if split.augmentation is not None:
@@ -158,7 +179,7 @@ def batches(
     end = samples - samples % batch_size if drop_last else samples
     parts = [slice(start, min(start + batch_size, end)) for start in range(0, end, batch_size)]
     if split.streamed:
-        stored = ahead(lambda rows: sent(split.inputs, chosen[rows], split.targets.device), parts)
+        stored = streamed(split.inputs, (chosen[rows] for rows in parts), split.targets.device)
         for rows, gathered in zip(parts, stored, strict=True):
             yield split.prepare(gathered, None if draws is None else draws[rows]), split.targets[order[rows]]
         return
@@ -176,21 +197,45 @@ def epoch_order(split: Split, generator: torch.Generator) -> Tensor:
     return torch.randperm(len(split), generator=generator).to(split.targets.device)
 
 
+def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Return the samples in batches of about one length, as Vaswani et al. 2017, section 5.1, in random order.
+
+    Args:
+        lengths: tokens of each sample, int64 [N].
+        order: a random order of the samples, which decides among those of one length.
+        size: tokens of a batch at most, every sample padded to its longest; a longer sample is a batch of its own.
+        generator: draws the order of the batches.
+    """
+    rising = order[torch.argsort(lengths[order], stable=True)]
+    found, start = [], 0
+    widths = lengths[rising].tolist()
+    for end in range(1, len(widths) + 1):
+        if end == len(widths) or widths[end] * (end + 1 - start) > size:
+            found.append(rising[start:end])
+            start = end
+    return [found[number] for number in torch.randperm(len(found), generator=generator).tolist()]
+
+
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B])."""
-    for start in range(0, len(split), batch_size):
-        rows = slice(start, start + batch_size)
+    parts = [slice(start, start + batch_size) for start in range(0, len(split), batch_size)]
+    if split.streamed and len(parts) > 1:
+        places = torch.arange(len(split))
+        stored = streamed(split.inputs, (places[rows] for rows in parts), split.targets.device)
+        for rows, gathered in zip(parts, stored, strict=True):
+            yield split.prepare(gathered), split.targets[rows]
+        return
+    for rows in parts:
         yield split.prepare(split.inputs[rows]), split.targets[rows]
 
 
 def batch_fault(dataset: DataSet, batch_size: int) -> str | None:
     """Return why a data set cannot be trained on in batches of `batch_size`, or `None`; for use before a run."""
-    samples = len(dataset.train)
-    if batch_size > samples:
-        return (
-            f"batch_size = {batch_size} is larger than the {samples} training samples of {dataset.name}; "
-            f"choose at most {samples}"
-        )
+    most = dataset.train.size
+    if batch_size > most:
+        what = "samples" if dataset.train.lengths is None else "tokens"
+        whose = f"the {most} training {what} of {dataset.name}"
+        return f"batch_size = {batch_size} is larger than {whose}; choose at most {most}"
     return None
 
 

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.datasets.augmentation import CropAndFlip
@@ -30,6 +31,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import data_folder, locked, temporary_beside
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.translation import Translation
 from trainables.registry import SPLITS
 
 UNUSED_DAYS = 30
@@ -38,8 +40,8 @@ UNUSED_DAYS = 30
 _FACTS = "facts.json"
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError)
 
-_PARTS = {part.__name__: part for part in (CropAndFlip, ImagePreprocessing)}
-"""What a split may carry besides tensors and plain values."""
+_PARTS = {part.__name__: part for part in (CropAndFlip, ImagePreprocessing, Translation)}
+"""What a data set may carry besides tensors and plain values."""
 
 
 def content_key(dataset: DataSet) -> str:
@@ -92,6 +94,43 @@ def node_copy(dataset: DataSet) -> DataSet:
     return shared_dataset(content_key(dataset), lambda: dataset)
 
 
+def shared_arrays(key: str, compute: Callable[[], dict[str, NDArray[np.generic]]]) -> dict[str, NDArray[np.generic]]:
+    """Return arrays that follow from other data, computed by the first process of a node and mapped by all.
+
+    Where no folder can be written, or others could have written it, each process computes its own.
+
+    Args:
+        key: names what they are computed from, and how; a folder's name.
+        compute: returns them, called under a lock.
+    """
+    folder = data_folder() / "shared" / key
+    found = _mapped_arrays(folder)
+    if found is not None:
+        return found
+    with ExitStack() as guard:
+        with contextlib.suppress(DataSetUnavailableError, OSError):
+            guard.enter_context(locked(folder))
+        found = _mapped_arrays(folder)
+        if found is not None:
+            return found
+        arrays = compute()
+        with contextlib.suppress(DataSetUnavailableError, OSError):
+            _publish(folder, arrays, {})
+    return _mapped_arrays(folder) or arrays
+
+
+def _mapped_arrays(folder: Path) -> dict[str, NDArray[np.generic]] | None:
+    """Return a folder's arrays by name; `None` where it is missing or damaged, or others could have written it."""
+    try:
+        if not (folder / _FACTS).is_file() or not _only_ours(folder):
+            return None
+        found = {file.stem: np.load(file, mmap_mode="c", allow_pickle=False) for file in folder.glob("*.npy")}
+        os.utime(folder)
+    except _UNREADABLE:
+        return None
+    return found
+
+
 def _leaves(dataset: DataSet) -> dict[str, Any]:
     """Return every field of the data set and of its splits by name, e.g. `train.inputs`."""
     found: dict[str, Any] = {
@@ -104,7 +143,7 @@ def _leaves(dataset: DataSet) -> dict[str, Any]:
 
 
 def _write(dataset: DataSet, folder: Path) -> None:
-    """Write `folder` in one step, replacing one that cannot be read, and remove copies long unused.
+    """Write a data set's copy.
 
     Data that carry something else than plain values (a preprocessing of a user's own) are not shared.
     """
@@ -112,13 +151,20 @@ def _write(dataset: DataSet, folder: Path) -> None:
     facts = {name: _plain(value) for name, value in leaves.items() if not isinstance(value, Tensor)}
     if any(_from_plain(told) != leaves[name] for name, told in facts.items()):
         return
+    arrays = {name: each.contiguous().numpy() for name, each in leaves.items() if isinstance(each, Tensor)}
+    _publish(folder, arrays, facts)
+
+
+def _publish(folder: Path, arrays: Mapping[str, NDArray[np.generic]], facts: Mapping[str, object]) -> None:
+    """Write `folder` in one step, replacing one that cannot be read, and remove copies long unused."""
     with temporary_beside(folder) as temporary:
         complete = temporary / "arrays"
         complete.mkdir()
-        for name, tensor in leaves.items():
-            if isinstance(tensor, Tensor):
-                np.save(complete / f"{name}.npy", tensor.contiguous().numpy(), allow_pickle=False)
+        for name, array in arrays.items():
+            np.save(complete / f"{name}.npy", array, allow_pickle=False)
         (complete / _FACTS).write_text(json.dumps(facts))
+        for written in (complete, *complete.iterdir()):  # whatever the umask: what a group may write is not trusted
+            written.chmod(written.stat().st_mode & ~0o022)
         if folder.is_dir():
             folder.rename(temporary / "unreadable")
         complete.rename(folder)

@@ -1,12 +1,18 @@
-"""Data that stay on the host: batches are gathered and sent to the device while the one before trains."""
+"""Data that stay on the host: batches are gathered and sent to the device while the one before trains.
+
+On a GPU three things run at once: a thread gathers batch i + 2 into page-locked memory, a stream of its own copies
+batch i + 1, and the network's stream computes on batch i. Two rules keep that safe, and `streamed` holds both: a
+buffer is written again only once its copy is done, and the network's stream waits for the copy of what it reads.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,9 +42,96 @@ def ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Res
                 job.cancel()
 
 
-def sent(inputs: Tensor, rows: Tensor, device: torch.device) -> Tensor:
-    """Return `inputs[rows]`, gathered on the host, on `device`; to a GPU without waiting for it."""
-    gathered = inputs.index_select(0, rows)
-    if device.type != "cuda":
-        return gathered.to(device)
-    return gathered.pin_memory().to(device, non_blocking=True)
+@dataclass(frozen=True)
+class Copy:
+    """A copy on its way: the tensor on the device, and what tells when it is there."""
+
+    tensor: Tensor
+    done: Any
+
+
+class Copier(Protocol):
+    """Copies from the host beside other work of the device."""
+
+    def buffer(self, like: Tensor, rows: int) -> Tensor:
+        """Return memory of the host, [rows, ...], from which can be copied while the host goes on."""
+
+    def send(self, source: Tensor) -> Copy:
+        """Begin to copy `source`, which must stay as it is until `wait_for`."""
+
+    def wait_for(self, copy: Copy) -> None:
+        """Let the host wait until a copy is done and its source may be overwritten."""
+
+    def received(self, copy: Copy) -> Tensor:
+        """Let what the caller computes next on the device wait for a copy; return its tensor."""
+
+
+class CudaCopier:
+    """Copies on a CUDA stream of its own, from page-locked memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Make a stream on `device`."""
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def buffer(self, like: Tensor, rows: int) -> Tensor:
+        """Return page-locked memory."""
+        return torch.empty((rows, *like.shape[1:]), dtype=like.dtype, pin_memory=True)
+
+    def send(self, source: Tensor) -> Copy:
+        """Begin to copy in the stream."""
+        with torch.cuda.stream(self._stream):
+            return Copy(source.to(self._device, non_blocking=True), self._stream.record_event())
+
+    def wait_for(self, copy: Copy) -> None:
+        """Wait for the event after the copy."""
+        copy.done.synchronize()
+
+    def received(self, copy: Copy) -> Tensor:
+        """Let the current stream wait, and tell the allocator that it reads what another stream allocated."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(copy.done)
+        copy.tensor.record_stream(current)
+        return copy.tensor
+
+
+def streamed(
+    inputs: Tensor, rows: Iterable[Tensor], device: torch.device, copier: Copier | None = None
+) -> Iterator[Tensor]:
+    """Yield `inputs[rows]` on `device` for each of `rows`, gathered and sent ahead of its use.
+
+    Args:
+        inputs: [N, ...] on the host.
+        rows: int64 [B] each; none is longer than the first.
+        device: where the batches are needed.
+        copier: how they get there; by default on a stream of its own for a GPU, and without one elsewhere.
+    """
+    if copier is None and device.type == "cuda":
+        copier = CudaCopier(device)
+    if copier is None:
+        yield from ahead(lambda chosen: inputs.index_select(0, chosen).to(device), rows)
+        return
+    sender = _Sender(inputs, copier)
+    for copy in ahead(sender.send, rows):
+        yield copier.received(copy)
+
+
+class _Sender:
+    """Gathers batches into buffers that take turns, in one thread."""
+
+    def __init__(self, inputs: Tensor, copier: Copier) -> None:
+        self._inputs, self._copier = inputs, copier
+        self._buffers: deque[tuple[Tensor, Copy]] = deque()
+
+    def send(self, rows: Tensor) -> Copy:
+        """Gather `inputs[rows]` into the buffer whose copy began first, and begin to copy it."""
+        if len(self._buffers) < AHEAD:
+            buffer = self._copier.buffer(self._inputs, len(rows))
+        else:
+            buffer, before = self._buffers.popleft()
+            self._copier.wait_for(before)
+        part = buffer[: len(rows)]
+        torch.index_select(self._inputs, 0, rows, out=part)
+        copy = self._copier.send(part)
+        self._buffers.append((buffer, copy))
+        return copy

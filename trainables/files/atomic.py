@@ -91,6 +91,16 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
         temporary.write_bytes(content)
 
 
+def write_new_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Write a whole file unless there is one of that name. Raises FileExistsError, or OSError."""
+    with temporary_file(path.parent) as temporary:
+        temporary.write_bytes(content)
+        if durable:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        os.link(temporary, path)  # fails where the name is taken, in one step
+
+
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Write a whole text file, in UTF-8, as `replacing` does. Raises OSError."""
     write_bytes(path, text.encode(), durable=durable)

@@ -1,10 +1,12 @@
 """Locks between processes: the operating system's (`flock`), which fall with their process, however that dies.
 
 A lock belongs to an open file, not to its name, so a lock file is never removed: its content means nothing here.
+Where a file system has no locks, a file that is renewed stands for one (`trainables.files.heartbeats`).
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import threading
@@ -14,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from trainables.files.heartbeats import Heartbeat
+
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 """Seconds between two tries for a lock that another has; the pause doubles."""
 
@@ -21,6 +25,14 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 _waits_began: dict[int, float] = {}
 _seconds_waited: dict[int, float] = {}
 """By thread: when the wait it is in began, and how long all of its earlier ones took."""
+
+
+LOCKLESS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""The numbers of errors by which a file system says that it has no locks."""
+
+
+class NoLocksError(OSError):
+    """The file system has no locks."""
 
 
 class LockHeldError(Exception):
@@ -52,8 +64,24 @@ def lock_open_file(
         clock: seconds.
 
     Raises:
-        OSError: its file system has no locks.
+        NoLocksError: its file system has no locks.
+        OSError: it cannot be locked for another reason.
     """
+    try:
+        return _lock(file, shared, patience, sleep, clock)
+    except OSError as error:
+        if error.errno not in LOCKLESS:
+            raise
+        raise NoLocksError(error.errno, error.strerror) from error
+
+
+def _lock(
+    file: int | HasDescriptor,
+    shared: bool,
+    patience: float,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float],
+) -> bool:
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     if patience == math.inf:
         with _waiting():
@@ -93,7 +121,7 @@ def seconds_waited(thread: int) -> float:
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -> Iterator[None]:
-    """Hold the lock file `path`, which is made where it is missing.
+    """Hold the lock file `path`, which is made where it is missing; a heartbeat beside it where there are no locks.
 
     Args:
         path: the lock file; its folder exists.
@@ -105,6 +133,26 @@ def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -
         OSError: the file cannot be opened for writing.
     """
     with path.open("w") as file:
-        if not lock_open_file(file, shared=shared, patience=patience):
+        try:
+            taken = lock_open_file(file, shared=shared, patience=patience)
+        except NoLocksError:
+            with _heartbeat(path, patience):
+                yield
+            return
+        if not taken:
             raise LockHeldError(f"another process has the lock {path}")
         yield
+
+
+@contextmanager
+def _heartbeat(path: Path, patience: float) -> Iterator[None]:
+    """Hold a lock file's heartbeat. Raises LockHeldError."""
+    heartbeat = Heartbeat(path.with_name(f"{path.name}.heartbeat"))
+    with _waiting():
+        taken = heartbeat.take(patience)
+    if not taken:
+        raise LockHeldError(f"another process has the lock {path}")
+    try:
+        yield
+    finally:
+        heartbeat.release()

@@ -11,9 +11,10 @@ import shutil
 import tempfile
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
-from trainables.files.locks import lock_open_file
+from trainables.files.locks import NoLocksError, lock_open_file
 
 NEW_SECONDS = 60.0
 """A folder this young is left alone: its process may be about to lock it."""
@@ -27,7 +28,8 @@ class Scratch:
         _remove_abandoned(prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        lock_open_file(lock, patience=0)
+        with suppress(NoLocksError):  # then nobody removes it but this process
+            lock_open_file(lock, patience=0)
         self.remove = weakref.finalize(self, _remove, self.path, lock)
 
     def __enter__(self) -> Path:
@@ -55,5 +57,7 @@ def _remove_abandoned(prefix: str) -> None:
             old = found.st_uid == os.getuid() and time.time() - found.st_mtime > NEW_SECONDS
             if old and lock_open_file(lock, patience=0):  # else its process lives, and holds the lock
                 shutil.rmtree(folder, ignore_errors=True)
+        except NoLocksError:
+            return  # whose processes live cannot be told
         finally:
             os.close(lock)

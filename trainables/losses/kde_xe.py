@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -99,10 +100,15 @@ def without_diagonal(log_kernel: Tensor) -> Tensor:
     return log_kernel.masked_fill(torch.eye(len(log_kernel), device=log_kernel.device, dtype=torch.bool), -math.inf)
 
 
+@functools.lru_cache(maxsize=16)  # copying them would stall a GPU's queue at every batch
+def _bandwidths(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return BANDWIDTHS.to(dtype=dtype, device=device)
+
+
 def select_bandwidth(f: Tensor) -> Tensor:
     """Return the bandwidth of 20 candidates with the largest leave-one-out likelihood of f [N, D], N ≥ 2."""
     products = f.log() @ f.transpose(-1, -2)  # the same for every bandwidth, which only scales it
-    candidates = BANDWIDTHS.to(f)
+    candidates = _bandwidths(f.dtype, f.device)
     likelihoods = [
         torch.logsumexp(without_diagonal(products / b + log_normaliser(f, b)), dim=-1).sum() for b in candidates
     ]

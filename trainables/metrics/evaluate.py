@@ -78,14 +78,9 @@ def evaluate_probabilities(probabilities: ArrayLike, targets: ArrayLike, bins: i
     confidence = values[rows, prediction]
     correct = prediction == labels
     found = _likelihood_metrics(values, labels, correct)
-    found |= _calibration_metrics(confidence, correct, bins)
+    found |= confidence_metrics(confidence, correct, bins)
     found["cw_ece"] = classwise_calibration_error(values, labels, bins)
     found["cw_ada_ece"] = classwise_calibration_error(values, labels, bins, "equal_mass")
-    sure = confidence > 0.99
-    found["s99"] = float(sure.mean())
-    found["s99_accuracy"] = _mean(correct[sure])
-    found["confidence"] = float(confidence.mean())
-    found["confidence_wrong"] = _mean(confidence[~correct])
     sizes = np.bincount(labels, minlength=values.shape[1])
     hits = np.bincount(labels[correct], minlength=values.shape[1])
     found["balanced_accuracy"] = float((hits[sizes > 0] / sizes[sizes > 0]).mean())
@@ -101,7 +96,6 @@ def _likelihood_metrics(values: Floats, labels: Integers, correct: Booleans) -> 
     ahead |= (values == of_target) & (np.arange(values.shape[1]) < labels[:, None])
     entropy = -np.einsum("nk,nk->n", values, np.log(np.maximum(values, SMALLEST_PROBABILITY)))
     return {
-        "accuracy": float(correct.mean()),
         "top5": float((ahead.sum(axis=1) < 5).mean()),
         "nll": float(nll.mean()),
         "nll_correct": _mean(nll[correct]),
@@ -112,14 +106,20 @@ def _likelihood_metrics(values: Floats, labels: Integers, correct: Booleans) -> 
     }
 
 
-def _calibration_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict[str, float]:
-    """Return ece, mce, ada_ece, aurc and e_aurc of the top confidence [N]; one sort serves the last three."""
+def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict[str, float]:
+    """Return the metrics that the top confidence [N] and its correctness [N] decide; one sort serves several."""
     samples = len(confidence)
     right = correct.astype(np.float64)
     order = np.argsort(confidence, kind="stable")
     ascending, wrong = confidence[order], ~correct[order]
     aurc = float(tied_rank_weights(ascending) @ wrong / samples)
+    sure = confidence > 0.99
     return {
+        "accuracy": float(correct.mean()),
+        "s99": float(sure.mean()),
+        "s99_accuracy": _mean(correct[sure]),
+        "confidence": float(confidence.mean()),
+        "confidence_wrong": _mean(confidence[~correct]),
         "ece": calibration_error(confidence, right, bins),
         "mce": calibration_error(confidence, right, bins, norm="maximum"),
         "ada_ece": float(np.abs(group_sums(ascending - ~wrong, bins)).sum() / samples),
@@ -138,8 +138,11 @@ def reliability_bins(
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_probabilities(values, targets, bins)
-    confidence = values.max(axis=1)
-    correct = values.argmax(axis=1) == np.asarray(targets)
+    return confidence_bins(values.max(axis=1), values.argmax(axis=1) == np.asarray(targets), bins)
+
+
+def confidence_bins(confidence: Floats, correct: Booleans, bins: int = 15) -> list[dict[str, float | int | None]]:
+    """Return the rows of `reliability_bins` from the top confidence [N] and its correctness [N]."""
     index = equal_width_bin(confidence, bins)
     counts = np.bincount(index, minlength=bins)
     confidences = sums_by_bin(index, confidence, bins)

@@ -131,7 +131,7 @@ def _inverse_temperatures(values: Logits, own: Floats, fold: Integers) -> Floats
             break
         beta = float(moved.mean())
     exact = values.astype(np.float64)
-    return np.array([_search(exact[fold != each], own[fold != each], tolerance=1e-10) for each in range(FOLDS)])
+    return np.array([_search(exact[fold != each], own[fold != each], 1e-10, start=beta) for each in range(FOLDS)])
 
 
 def _expanded(values: Logits, own: Floats, fold: Integers, beta: float) -> tuple[Floats, bool]:
@@ -172,16 +172,17 @@ def _moment(weights: Logits, values: Logits, total: Floats) -> Floats:
     return _sums(weights) / total
 
 
-def _search(values: Logits, own: Floats, tolerance: float) -> float:
+def _search(values: Logits, own: Floats, tolerance: float, start: float | None = None) -> float:
     """Return the β between e^−16 and e^16 with the least mean NLL: Newton's method within a bracket that closes in.
 
     The NLL is convex in β, so its slope Σ_k p_k z_k − z_y rises; where it does not change sign, the bound is returned.
-    `tolerance` is relative, for β.
+    `tolerance` is relative, for β; the search begins at `start`, where none is given at what the logits' size suggests.
     """
     low, high = math.exp(-LOG_BOUND), math.exp(LOG_BOUND)
     target = float(own.mean())
     spread = math.sqrt(float(np.mean(np.square(values, dtype=np.float64))))
-    beta = min(max(1.0 / spread if spread > 0 else 1.0, low), high)
+    suggested = 1.0 / spread if spread > 0 else 1.0
+    beta = min(max(suggested if start is None else start, low), high)
     for _ in range(100):
         weights = np.exp(values * values.dtype.type(beta))
         total = _sums(weights)

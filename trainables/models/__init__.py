@@ -23,6 +23,7 @@ from trainables.models import (
     resnet,
     resnet_cifar,
     text_networks,
+    transformer,
     tree_lstm,
     vgg,
     vision_transformer,
@@ -49,6 +50,7 @@ for _family in (
     pretrained,
     text_networks,
     tree_lstm,
+    transformer,
 ):
     for _component in _family.COMPONENTS:
         ARCHITECTURES.register(_component)

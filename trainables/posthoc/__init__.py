@@ -11,13 +11,16 @@ or training.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from numpy.typing import ArrayLike
 
-from trainables.posthoc.base import Calibrator, PosthocUnavailable
+from trainables.posthoc.base import Calibrator, PosthocUnavailable, one_by_one
 from trainables.posthoc.components import POSTHOC
 from trainables.registry import HyperparameterValue
 
-__all__ = ["POSTHOC", "Calibrator", "PosthocUnavailable", "fit", "parameter_names"]
+__all__ = ["POSTHOC", "Calibrator", "PosthocUnavailable", "fit", "fit_many", "parameter_names"]
 
 
 def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: HyperparameterValue) -> Calibrator:
@@ -30,6 +33,19 @@ def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: Hyperparame
     """
     calibrator: Calibrator = POSTHOC.build(name, logits, targets, **options)
     return calibrator
+
+
+def fit_many(
+    name: str, data: Sequence[tuple[ArrayLike, ArrayLike]], **options: HyperparameterValue
+) -> list[Calibrator | PosthocUnavailable]:
+    """Fit post-hoc method `name` on several networks' validation logits [N, K] and targets [N], at once where it can.
+
+    Returns, for each, what `fit` returns, or the `PosthocUnavailable` that it raises. Raises ValueError as `fit`.
+    """
+    component = POSTHOC.get(name)
+    if component is None or component.build_many is None or component.faults(options):
+        return one_by_one(partial(fit, name), data, options)
+    return component.build_many(data, **options)
 
 
 def parameter_names(name: str) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.probabilities import Floats, Integers, UnusablePredictions, bin_faults, require_logits
+from trainables.registry import HyperparameterValue
 
 LogitsAndTargets = tuple[Floats, Integers]
 
@@ -53,6 +54,21 @@ class Calibrator(ABC):
     def __repr__(self) -> str:
         inside = ", ".join(f"{key}={value:.6g}" for key, value in self.parameters.items())
         return f"{type(self).__name__}({self.name}: {inside})"
+
+
+def one_by_one(
+    fit: Callable[..., Calibrator],
+    data: Sequence[tuple[ArrayLike, ArrayLike]],
+    options: Mapping[str, HyperparameterValue],
+) -> list[Calibrator | PosthocUnavailable]:
+    """Return what `fit` makes of each (logits, targets), or why it cannot."""
+    found: list[Calibrator | PosthocUnavailable] = []
+    for logits, targets in data:
+        try:
+            found.append(fit(logits, targets, **options))
+        except PosthocUnavailable as error:
+            found.append(error)
+    return found
 
 
 def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = None) -> LogitsAndTargets:

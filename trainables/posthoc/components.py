@@ -27,7 +27,7 @@ from trainables.posthoc.one_vs_rest import (
     fit_isotonic,
 )
 from trainables.posthoc.own import OWN_METHODS
-from trainables.posthoc.temperature import TEMPERATURE_GRIDS, fit_temperature
+from trainables.posthoc.temperature import TEMPERATURE_GRIDS, fit_temperature, fit_temperatures
 from trainables.registry import Component, Hyperparameter, Registry
 
 POSTHOC = Registry("post-hoc method", OWN_METHODS)
@@ -53,6 +53,7 @@ _register(
         ),
         "softmax(z/T), one T chosen by NLL, by ECE on a grid or by the focal loss",
         "Guo et al. 2017; mukhoti §5; posterior §6.1",
+        build_many=fit_temperatures,
     ),
     "temperature",
     "converged",

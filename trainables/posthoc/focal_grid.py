@@ -16,9 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trainables.metrics.binning import equal_mass_starts
 from trainables.metrics.probabilities import Floats, Integers
+from trainables.posthoc import focal_grid_tensors
+from trainables.posthoc.focal_grid_tensors import TensorData, grid_device
 from trainables.posthoc.focal_masses import TopFirst, log_masses, nll_of_wrong, slices
 
 CHEBYSHEV_POINTS = 25
@@ -50,7 +53,13 @@ class _Segment:
 
 
 def focal_grid(
-    logits: Floats, targets: Integers, gammas: Floats, temperatures: Floats, bins: int = 15, threads: int | None = None
+    logits: Floats,
+    targets: Integers,
+    gammas: Floats,
+    temperatures: Floats,
+    bins: int = 15,
+    threads: int | None = None,
+    device: torch.device | None = None,
 ) -> GridValues:
     """Return equal-mass ECE and NLL of Ψ^γ(softmax(z/T)) for every γ and T.
 
@@ -61,6 +70,7 @@ def focal_grid(
         temperatures: [T] > 0, ascending.
         bins: equal-mass bins, at most N.
         threads: worker threads; default torch's own number.
+        device: compute as tensors there; by default where `grids_on` says, and otherwise by the processor.
     """
     data = TopFirst.of(logits, targets)
     temperatures = np.asarray(temperatures, dtype=np.float64)
@@ -68,6 +78,12 @@ def focal_grid(
     smooth = own.ndim == 1
     own = np.broadcast_to(own[:, None], (len(own), len(temperatures))) if smooth else own
     found = GridValues(own, temperatures, np.empty(own.shape), np.empty(own.shape))
+    device = grid_device() if device is None else device
+    if device is not None:
+        on_device = TensorData(data, device)
+        for segment in _segments(temperatures, smooth):
+            _fill_on_device(found, on_device, segment, bins)
+        return found
     with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
         for segment in _segments(temperatures, smooth):
             _fill_segment(found, data, segment, bins, pool)
@@ -129,6 +145,31 @@ def _fill_segment(found: GridValues, data: TopFirst, segment: _Segment, bins: in
         found.ada_ece[:, place] = equal_mass_errors(1.0 / (1.0 + mass), data.correct, bins).T
 
     _run(pool, reduce, list(slices(len(temperatures), _COLUMNS_A_JOB)))
+
+
+def _fill_on_device(found: GridValues, data: TensorData, segment: _Segment, bins: int) -> None:
+    """Compute the segment's columns of `found` as tensors."""
+
+    def sent(values: Floats) -> Tensor:
+        return torch.as_tensor(np.array(values), device=data.second.device)
+
+    gammas, temperatures = found.gammas[:, segment.columns], found.temperatures[segment.columns]
+    at_points = gammas[:, :1].repeat(len(segment.points), axis=1) if segment.weights is not None else gammas
+    masses = focal_grid_tensors.log_masses(data, sent(at_points), sent(segment.points))
+    rough = torch.zeros(0, dtype=torch.int64, device=masses.device)
+    if segment.tail is not None:
+        rough = torch.nonzero(torch.tensordot(sent(segment.tail), masses, 1).abs().amax((0, 1)) > TOLERANCE).squeeze(1)
+    direct = data.rows(rough)
+    for columns in slices(len(temperatures), focal_grid_tensors.columns_at_a_time(masses, len(data))):
+        own, chosen = sent(gammas[:, columns]), sent(temperatures[columns])
+        values = (
+            masses[columns] if segment.weights is None else torch.tensordot(sent(segment.weights[columns]), masses, 1)
+        )
+        if len(rough):
+            values[:, :, rough] = focal_grid_tensors.log_masses(direct, own, chosen)
+        place = slice(segment.columns.start + columns.start, segment.columns.start + columns.stop)
+        ece, nll = focal_grid_tensors.objectives(data, values, own, chosen, bins)
+        found.ada_ece[:, place], found.nll[:, place] = ece, nll
 
 
 def _interpolated(weights: Floats, masses: Floats) -> Floats:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import Scheme, calibration_error
 from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
-from trainables.posthoc.base import PosthocUnavailable, validation_data
+from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
 from trainables.posthoc.focal_map import FocalTemperatureCalibrator, log_complement, log_phi
 
 Objective = Literal["nll", "ece", "focal"]
@@ -24,6 +24,18 @@ TEMPERATURE_GRIDS: dict[str, Floats] = {
 
 BOUND_RATIO = 1e4
 """T is searched within this factor of the logits' scale on both sides: beyond, softmax is one-hot or uniform."""
+
+SMALL_STEP = 1e-8
+"""A step of log T after which another would be below rounding: Newton's method squares the error."""
+
+ROUNDING = 1e-13
+"""What log T is known to."""
+
+TOGETHER = 2**16
+"""Logits that are fitted at once, half a MiB in float64: more do not stay in a core's cache, and take longer."""
+
+MOST_STEPS = 200
+"""Enough to halve the bracket to nothing; some ten are taken."""
 
 TIE = 1e-12
 """Objective values this close are a tie, which the smallest temperature wins; rounding alone differs by 1e-16."""
@@ -65,15 +77,68 @@ def focal_value(logits: Floats, targets: Integers, temperature: float, gamma: fl
 
 
 def temperature_by_nll(logits: Floats, targets: Integers) -> dict[str, float]:
-    """Return `temperature, converged, at_bound` of the T with least NLL of logits [N, K] (Guo et al. 2017).
+    """Return `temperature, converged, at_bound` of the T with least NLL of logits [N, K]; see `temperatures_by_nll`."""
+    return temperatures_by_nll(logits[None], targets[None])[0]
 
-    The NLL is convex in β = 1/T and so unimodal in log T: its slope has one sign change, found by Brent's method
-    in log T to 1e-12. Where every sample is right the NLL falls all the way to T → 0, and where the logits point
-    the wrong way to T → ∞: then the bound is returned, flagged `at_bound`.
+
+def temperatures_by_nll(logits: Floats, targets: Integers) -> list[dict[str, float]]:
+    """Return `temperature, converged, at_bound` of the T with least NLL of each of E logits (Guo et al. 2017).
+
+    The NLL is convex in β = 1/T: its slope has one sign change, found for all E at once by Newton's method in log T,
+    halving the bracket where a step would leave it, until steps are below 1e-8, whose squares are below rounding.
+    Where every sample is right the NLL falls all the way to T → 0, and where the logits point the wrong way to T → ∞:
+    then the bound is returned, flagged `at_bound`.
+
+    Args:
+        logits: float64 [E, N, K].
+        targets: class indices [E, N].
     """
-    scale = logit_scale(logits)
-    low, high = math.log(scale / BOUND_RATIO), math.log(scale * BOUND_RATIO)
-    return _root_between(lambda log_t: focal_slope(logits, targets, math.exp(log_t)) / scale, low, high)
+    # Differences to z_y first, so that nothing cancels where all samples are right and every term is tiny.
+    margins = logits - np.take_along_axis(logits, targets[:, :, None], axis=2)
+    largest = margins.max(axis=2)
+    margins -= largest[:, :, None]
+    ends = [math.log(logit_scale(each)) for each in logits]
+    low, high = (np.array(ends) + side * math.log(BOUND_RATIO) for side in (-1, 1))
+    every = np.arange(len(logits))
+    falls, rises = (_nll_slopes(margins, largest, at)[0] for at in (low, high))
+    bound = np.where(falls <= 0.0, low, high)
+    at_bound = (falls <= 0.0) | (rises >= 0.0)
+    found, left = np.where(at_bound, bound, np.clip(0.0, low, high)), every[~at_bound]
+    for _ in range(MOST_STEPS):
+        if not len(left):
+            break
+        slope, curvature = _nll_slopes(margins[left], largest[left], found[left])
+        low[left] = np.where(slope > 0.0, found[left], low[left])
+        high[left] = np.where(slope <= 0.0, found[left], high[left])
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = found[left] + slope / curvature
+        inside = (step >= low[left] - ROUNDING) & (step <= high[left] + ROUNDING)
+        step = np.where(inside, step, (low[left] + high[left]) / 2)
+        step = np.where(slope == 0.0, found[left], step)
+        moved, found[left] = np.abs(step - found[left]), step
+        left = left[moved > np.where(inside, SMALL_STEP, ROUNDING)]
+    converged = np.isin(every, left, invert=True)
+    return [
+        {"temperature": math.exp(found[at]), "converged": float(converged[at]), "at_bound": float(at_bound[at])}
+        for at in every
+    ]
+
+
+def _nll_slopes(margins: Floats, largest: Floats, log_t: Floats) -> tuple[Floats, Floats]:
+    """Return the NLL's slope by β = 1/T, and minus the slope of that by log T, both [E], at T = exp(log_t).
+
+    Args:
+        margins: z_k − z_y, less the largest of each sample [E, N, K].
+        largest: what was subtracted [E, N].
+        log_t: [E].
+    """
+    inverse = np.exp(-log_t)
+    weights = np.exp(margins * inverse[:, None, None])
+    total = weights.sum(axis=2)
+    first = np.einsum("enk,enk->en", weights, margins) / total
+    weights *= margins
+    second = np.einsum("enk,enk->en", weights, margins) / total
+    return (first + largest).mean(axis=1), inverse * (second - first**2).mean(axis=1)
 
 
 def temperature_by_focal(logits: Floats, targets: Integers, gamma: float) -> dict[str, float]:
@@ -98,7 +163,12 @@ def temperature_by_ece(
     correct = (prediction == targets).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     values = [calibration_error(softmax64(shifted / t).max(axis=1), correct, bins, scheme) for t in grid]
-    best = first_smallest(np.asarray(values))
+    return best_on_grid(grid, np.asarray(values))
+
+
+def best_on_grid(grid: Floats, values: Floats) -> dict[str, float]:
+    """Return `temperature, converged, at_bound` of the first T of `grid` [G] with the least of `values` [G]."""
+    best = first_smallest(values)
     return {"temperature": float(grid[best]), "converged": 1.0, "at_bound": float(best in (0, len(grid) - 1))}
 
 
@@ -165,3 +235,32 @@ def fit_temperature(
     else:
         raise PosthocUnavailable(f"objective = {objective!r} must be one of nll, ece, focal")
     return FocalTemperatureCalibrator("temperature", found, values.shape[1], found["temperature"], mapped)
+
+
+def fit_temperatures(
+    data: Sequence[tuple[ArrayLike, ArrayLike]], **options: Any
+) -> list[Calibrator | PosthocUnavailable]:
+    """Return the calibrator of each (logits, targets), or why there is none; those of one shape are fitted at once.
+
+    Args:
+        data: validation logits [N, K] and targets [N] of several networks.
+        options: those of `fit_temperature`; only the NLL is fitted at once.
+    """
+    found: list[Calibrator | PosthocUnavailable | None] = [None] * len(data)
+    shapes: dict[tuple[int, ...], list[tuple[int, Floats, Integers]]] = {}
+    for at, (logits, targets) in enumerate(data):
+        try:
+            if options.get("objective", "nll") != "nll" or 2 * np.size(logits) > TOGETHER:
+                found[at] = fit_temperature(logits, targets, **options)
+            else:
+                values, labels = validation_data(logits, targets)
+                shapes.setdefault(values.shape, []).append((at, values, labels))
+        except PosthocUnavailable as error:
+            found[at] = error
+    for (samples, classes), same in shapes.items():
+        step = TOGETHER // (samples * classes)
+        for part in (same[start : start + step] for start in range(0, len(same), step)):
+            fitted = temperatures_by_nll(np.stack([v for _, v, _ in part]), np.stack([y for _, _, y in part]))
+            for (at, _, _), each in zip(part, fitted, strict=True):
+                found[at] = FocalTemperatureCalibrator("temperature", each, classes, each["temperature"], 0.0)
+    return [each for each in found if each is not None]

@@ -18,6 +18,7 @@ TAGS = {
     "needs_model": "a loss that is computed from the network and the inputs, not from logits",
     "third_order": "a loss whose gradient differentiates the network three times, as often as its `probes` say",
     "text": "a network that takes token ids, and with them the data set's vocabulary and word vectors",
+    "translation": "a network that translates sentences, or a data set of pairs of them",
     "follows_data": "a network whose computation depends on the values of its inputs, not on their shape alone",
 }
 """Every tag and what it says of a component."""
@@ -146,13 +147,15 @@ class Component:
         source: paper and section, or the package that a user's own comes from.
         check: adds a rule over several hyperparameters at once.
         tags: marks that the project's own code looks at; `TAGS` says what each means.
-        columns: what a post-hoc method's `parameters` hold, which become columns.
+        columns: what a post-hoc method's `parameters` hold, which become columns; what a metric fills besides its own.
         splits: the names of a data set's splits, which `evaluation.splits` may ask for.
         size: a data set's size on paper, from all of its options: what a plan works with before anything is
             downloaded. `None` where only the files know it.
         stand_in: what a rehearsal trains with in its place; empty for the component itself. Of a network the name and
             hyperparameters of a smaller one, of a data set options of `digits_stand_in`, or a function of its own
             options that gives them. `None`: a network stays as it is, data are taken for images like CIFAR's.
+        build_many: makes several of it at once, of a list of what `build` is given, with its hyperparameters in common;
+            `None` where that is no faster.
         lanes: why a network or loss cannot be trained as lanes, replicates side by side; empty where it can.
     """
 
@@ -168,6 +171,7 @@ class Component:
     size: Callable[[Options], DataSetSize | None] | None = None
     stand_in: Options | Callable[[Options], Options] | None = None
     lanes: str = ""
+    build_many: Callable[..., list[Any]] | None = None
 
     def hyperparameter(self, name: str) -> Hyperparameter | None:
         """Return the description of hyperparameter `name`, or `None`."""

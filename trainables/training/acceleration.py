@@ -78,21 +78,29 @@ def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
         # cuBLAS reads it when the process first uses it; its default workspace lets streams race for buffers.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = settings.deterministic
+    torch.backends.cudnn.benchmark = False
     _allow_tf32(False)
 
 
 @contextmanager
 def training_arithmetic(settings: TrainingSettings, device: torch.device) -> Iterator[None]:
-    """Within this context a card computes products in TF32 where `settings` ask for it, and nowhere else."""
+    """Within this context a card computes products in TF32 where `settings` ask for it, and nowhere else.
+
+    cuDNN tries its kernels and keeps the fastest for each shape, of which training has two (the last batch of an epoch
+    may be smaller). Which one that is may change from run to run, so not where training is deterministic, and never
+    where something is measured.
+    """
     if device.type == "cpu":
         yield
         return
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    cudnn = torch.backends.cudnn
+    before = torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     _allow_tf32(settings.precision == TF32)
+    cudnn.benchmark = not settings.deterministic
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
 def _allow_tf32(allowed: bool) -> None:
@@ -159,6 +167,19 @@ def compiler_fault(settings: TrainingSettings) -> str | None:
     return (
         f"compile = true needs a C++ compiler, and {named or 'none of g++, clang++ and c++'} is not on this machine's "
         "path; install one (apt-get install g++), or choose compile: false"
+    )
+
+
+def card_fault(settings: TrainingSettings) -> str | None:
+    """Return why this process's GPU cannot compute as `settings` say, or `None`.
+
+    TF32 came with compute capability 8.0; older GPUs would compute float32 and the table would say TF32.
+    """
+    if settings.precision != TF32 or (found := torch.cuda.get_device_capability()) >= (8, 0):
+        return None
+    return (
+        f"precision = tf32 needs a GPU of compute capability 8.0 (Ampere) or newer, and {torch.cuda.get_device_name()} "
+        f"has {found[0]}.{found[1]}; choose precision: float32"
     )
 
 

@@ -8,7 +8,7 @@ its columns empty and its reason in a text column; it never ends the trial.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,26 @@ import torch
 from torch import Tensor, nn
 
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature, spectral_density
-from trainables.datasets.base import DataSet, Split, evaluation_batches
+from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
 from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
 from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.further import Metrics, further_metric_columns
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
+from trainables.metrics.tokens import TokenStatistics
 from trainables.posthoc import PosthocUnavailable, fit
 from trainables.posthoc.cross_fitting import cross_fitted
+from trainables.posthoc.focal_grid_tensors import grids_on
 from trainables.posthoc.posterior_columns import posterior_columns, region_columns
 from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label
 from trainables.registry.measured import CROSS_FITTED
 from trainables.training.network_norms import network_norms
+from trainables.training.prediction import predict, shifted_data
 from trainables.training.trajectory import TrajectorySettings
+from trainables.training.transfers import on_host
 
 Row = dict[str, object]
 """A record of a table: column → value."""
@@ -62,6 +66,7 @@ class EvaluationSettings:
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
         splits: the data set's splits to measure on, in the order of the rows; `val` among them.
+        shifts: other splits, which finished networks are measured on besides, see `trainables.datasets.shifts`.
         cross_fitted: those of `posthoc`, by label, that are cross-fitted on `val` besides: objectives need them.
 
     Raises:
@@ -76,6 +81,7 @@ class EvaluationSettings:
     trajectory: TrajectorySettings | None = None
     splits: tuple[str, ...] = (FITTED_ON, "test")
     cross_fitted: tuple[str, ...] = ()
+    shifts: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the splits."""
@@ -89,6 +95,7 @@ class EvaluationSettings:
         """Read settings as a resolved search space holds them. Raises ValueError on unknown curvature settings."""
         curvature, trajectory = settings.get("curvature"), settings.get("trajectory")
         bins = settings.get("bins", 15)
+        splits = settings.get("splits", EvaluationSettings.splits)
         return EvaluationSettings(
             bins=bins,
             posthoc=_written_out(settings.get("posthoc", ())),
@@ -96,8 +103,9 @@ class EvaluationSettings:
             curvature=CurvatureSettings.from_mapping(curvature) if curvature else None,
             bootstrap=settings.get("bootstrap", 100),
             trajectory=TrajectorySettings.from_mapping(trajectory, bins) if trajectory else None,
-            splits=tuple(settings.get("splits", EvaluationSettings.splits)),
+            splits=tuple(each for each in splits if isinstance(each, str)),
             cross_fitted=tuple(settings.get("cross_fitted", ())),
+            shifts=tuple(each for each in splits if not isinstance(each, str)),
         )
 
 
@@ -108,9 +116,10 @@ class Evaluation:
     Attributes:
         rows: one flat record a split, the scalars of the `evaluations` table.
         reliability: rows of the `reliability` table.
-        logits: split → float32 logits `[N, K]`.
-        targets: split → classes, int64 `[N]`.
+        logits: split → float32 logits `[N, K]`, of those that keep them.
+        targets: the same splits → classes, int64 `[N]`.
         spectra: rows of the `spectra` table; `None` where no spectral density was asked for.
+        tokens: split → what is kept of each token's prediction, of translations in the place of logits.
     """
 
     rows: list[Row]
@@ -118,13 +127,11 @@ class Evaluation:
     logits: dict[str, np.ndarray] = field(default_factory=dict)
     targets: dict[str, np.ndarray] = field(default_factory=dict)
     spectra: list[Row] | None = None
+    tokens: dict[str, TokenStatistics] = field(default_factory=dict)
 
 
-@torch.no_grad()
-def predict(model: nn.Module, split: Split, batch_size: int = 1024) -> Tensor:
-    """Return the logits `[N, K]` of a whole split, in evaluation mode, on the model's device."""
-    model.eval()
-    return torch.cat([model(inputs) for inputs, _ in evaluation_batches(split, batch_size)])
+END = "end"
+"""The stage of the last evaluation."""
 
 
 def evaluate(
@@ -137,13 +144,16 @@ def evaluate(
         loss: the training loss, whose Hessian is measured beside plain cross-entropy's.
         dataset: gives the splits.
         settings: what to measure.
-        stage: `rung` or `end`, copied into the rows.
+        stage: `rung` or `end`, copied into the rows; shifts are measured at the end alone.
         seed: of the curvature's probes and the bootstrap.
     """
     was_training = model.training
     splits = {name: dataset.splits[name] for name in settings.splits}
-    logits = {name: predict(model, split).float().cpu().numpy() for name, split in splits.items()}
-    targets = {name: split.targets.cpu().numpy() for name, split in splits.items()}
+    fetched = on_host(
+        *(predict(model, split).float() for split in splits.values()), *(split.targets for split in splits.values())
+    )
+    logits = {name: values.numpy() for name, values in zip(splits, fetched, strict=False)}
+    targets = {name: values.numpy() for name, values in zip(splits, fetched[len(splits) :], strict=True)}
     rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
     for name, row in rows.items():
         row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
@@ -152,10 +162,17 @@ def evaluate(
         rows[name].update(ood_columns(logits["test"], logits[name]))
     norms = {name: network_norms(model, split) for name, split in splits.items()}
     known = _fitting_data(model, logits, targets, settings, dataset)
-    recalibrated = _posthoc_columns(logits, targets, known, settings, loss, dataset)
+    shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
+    with grids_on(dataset.val.targets.device):
+        recalibrated = _posthoc_columns(
+            {**logits, **{name: each.logits for name, each in shifted.items() if each.same_classes}},
+            {**targets, **{name: each.targets for name, each in shifted.items()}},
+            known, settings, loss, dataset,
+        )  # fmt: skip
+        held_out = _cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss)
     for name in splits:
         rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
-    rows[FITTED_ON].update(_cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss))
+    rows[FITTED_ON].update(held_out)
     rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
     spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
     rows[FITTED_ON].update(fault)
@@ -164,6 +181,13 @@ def evaluate(
         for name in splits
         for row in reliability_bins(softmax64(logits[name]), targets[name], settings.bins)
     ]
+    for name, each in shifted.items():
+        plain = replace(settings, bootstrap=0)
+        rows[name] = {"split": name, "stage": stage, **recalibrated.get(name, {})}
+        rows[name].update(_metrics_row(each.logits, each.targets, plain, seed) if each.same_classes else {})
+        rows[name].update(ood_columns(logits["test"], each.logits) if each.detected and "test" in logits else {})
+        if each.kept:
+            logits[name], targets[name] = each.logits, each.targets
     model.train(was_training)
     return Evaluation(list(rows.values()), reliability, logits, targets, spectra)
 

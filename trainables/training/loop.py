@@ -26,9 +26,11 @@ from trainables.training.acceleration import (
     training_arithmetic,
     training_forward,
 )
-from trainables.training.evaluation import Evaluation, EvaluationSettings, evaluate, predict
+from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
+from trainables.training.prediction import predict
 from trainables.training.recipe import (
     build_optimizer,
+    changes_by_step,
     checkpoint_metric,
     learning_rate,
     prepare_gradients,
@@ -36,6 +38,8 @@ from trainables.training.recipe import (
     set_learning_rate,
 )
 from trainables.training.trajectory import TrajectorySettings, trajectory_row
+from trainables.training.transfers import on_host
+from trainables.training.translation import evaluate_translation, token_epoch_metrics
 
 
 class Replicate:
@@ -98,14 +102,24 @@ class Replicate:
         lr = self.begin_epoch()
         total = torch.zeros((), device=self.device)
         with self.own_randomness(), training_arithmetic(self.training, self.device):
+            done = 0
             for inputs, targets in self.training_batches():
+                if changes_by_step(self.recipe):
+                    set_learning_rate(self.optimizer, self.learning_rate_after(done))
+                done += len(targets)
                 value = self._loss_of(inputs, targets)
                 self.optimizer.zero_grad(set_to_none=True)
                 value.backward()
                 prepare_gradients(self.model.parameters(), self.recipe, len(targets))
                 self.optimizer.step()
                 total += value.detach() * len(targets)
-        row = self.end_epoch(float(total) / len(self.dataset.train), predict(self.model, self.dataset.val), lr)
+        if self.dataset.translation:
+            row = self._end_translation_epoch(float(total) / len(self.dataset.train), lr)
+        else:
+            predicted = predict(self.model, self.dataset.val)
+            loss, logits, targets = on_host(total, predicted, self.dataset.val.targets)
+            metrics = epoch_metrics(logits, targets, self.bins)
+            row = self.end_epoch(float(loss) / len(self.dataset.train), predicted, lr, metrics)
         return {**row, "seconds": time.perf_counter() - started}
 
     def begin_epoch(self) -> float:
@@ -115,6 +129,10 @@ class Replicate:
         self.loss.begin_epoch(self.epoch, self.max_epochs)
         self.model.train()
         return lr
+
+    def learning_rate_after(self, samples: int) -> float:
+        """Return the learning rate after so many samples of the next epoch, of a schedule that changes by step."""
+        return learning_rate(self.recipe, self.epoch + samples / len(self.dataset.train), self.max_epochs)
 
     def training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the next epoch's batches, in this replicate's order and with its augmentation."""
@@ -132,20 +150,29 @@ class Replicate:
 
         `metrics` are `epoch_metrics` of these logits, where they are known already.
         """
-        self.epoch += 1
         self.loss.end_epoch(logits, self.dataset.val.targets)
         if metrics is None:
             metrics = epoch_metrics(logits, self.dataset.val.targets, self.bins)
+        return self._counted(train_loss, metrics, lr)
+
+    def _end_translation_epoch(self, train_loss: float, lr: float) -> dict[str, Any]:
+        return self._counted(train_loss, token_epoch_metrics(self.model, self.dataset.val, self.bins), lr)
+
+    def _counted(self, train_loss: float, metrics: Mapping[str, float], lr: float) -> dict[str, Any]:
+        self.epoch += 1
         self._keep_if_best(metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
         """Return the full measurement; `stage` is `rung` (the current weights) or `end` (those the recipe keeps)."""
         current = None
-        if stage == "end" and self._kept is not None:
+        if stage == END and self._kept is not None:
             current = _copy_of(self.model)
             self.model.load_state_dict(self._kept)
-        evaluation = evaluate(self.model, self.loss, self.dataset, settings, stage=stage, seed=self.seed)
+        if self.dataset.translation is not None:
+            evaluation = evaluate_translation(self.model, self.dataset, settings, stage=stage)
+        else:
+            evaluation = evaluate(self.model, self.loss, self.dataset, settings, stage=stage, seed=self.seed)
         if current is not None:
             self.model.load_state_dict(current)
         return evaluation
@@ -195,8 +222,9 @@ class Replicate:
         nodes = supervise(inputs) if supervise is not None else None
         if nodes is None:
             return self.loss(outputs, targets)
-        # the sum over each tree's nodes and the mean over trees, as Tai et al. 2015 train
-        return self.loss(outputs, nodes) * (len(nodes) / len(targets))
+        value = self.loss(outputs, nodes)
+        # of trees the sum over each one's nodes and the mean over trees, as Tai et al. 2015 train
+        return value * (len(nodes) / len(targets)) if getattr(self.model, "sums_parts", True) else value
 
     @contextmanager
     def own_randomness(self) -> Iterator[None]:

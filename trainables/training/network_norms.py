@@ -6,7 +6,6 @@ They show what a loss does to a network while it trains (mukhoti Figs. 3e, 4, 7 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ def network_norms(model: nn.Module, split: Split) -> dict[str, float]:
     layer = last_linear(model)
     if layer is None:
         return {}
-    few = replace(split, inputs=split.inputs[:FEATURE_SAMPLES], targets=split.targets[:FEATURE_SAMPLES])
+    few = split.first(FEATURE_SAMPLES)
     norms = [features.norm(dim=1) for features, _, _ in features_and_logits(model, layer, few) if features is not None]
     return {
         "last_layer_weight_norm": float(layer.weight.detach().norm()),

@@ -22,7 +22,7 @@ EPOCH_TOLERANCE = 1e-6  # a milestone scaled in floating point still falls on it
 
 COMMON = (
     Hyperparameter("batch_size", "integer", 128, minimum=1, source="mukhoti App. D, posterior, selective"),
-    Hyperparameter("schedule", "text", "constant", choices=("constant", "cosine", "step")),
+    Hyperparameter("schedule", "text", "constant", choices=("constant", "cosine", "step", "inverse_sqrt")),
     Hyperparameter(
         "milestones",
         "numbers",
@@ -101,7 +101,9 @@ def learning_rate_factor(settings: Mapping[str, Any], epoch: float, max_epochs: 
     * `constant`: 1;
     * `step`: `decay` to the power of the milestones reached; an epoch counted from 0 equal to a milestone is past
       it, as in the papers ("150 epochs at 0.1, the next 100 at 0.01");
-    * `cosine`: from 1 at the end of the warm-up to `final_factor` at `max_epochs` (Loshchilov & Hutter 2017, Eq. 5).
+    * `cosine`: from 1 at the end of the warm-up to `final_factor` at `max_epochs` (Loshchilov & Hutter 2017, Eq. 5);
+    * `inverse_sqrt`: the root of `warmup_epochs` over the epoch, after a warm-up (Vaswani et al. 2017, Eq. 3); it
+      changes with every step, not every epoch.
 
     During the first `warmup_epochs` the factor is also multiplied by a line from `warmup_start` to 1
     (Goyal et al. 2017, section 2.2).
@@ -123,7 +125,14 @@ def learning_rate_factor(settings: Mapping[str, Any], epoch: float, max_epochs: 
         final = float(setting(settings, "final_factor"))
         progress = min(1.0, max(0.0, epoch - warmup) / max(max_epochs - warmup, EPOCH_TOLERANCE))
         return factor * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
+    if schedule == "inverse_sqrt" and epoch > warmup > 0:
+        return float(math.sqrt(warmup / epoch))
     return factor
+
+
+def changes_by_step(settings: Mapping[str, Any]) -> bool:
+    """Return whether a recipe's learning rate is set before every step rather than every epoch."""
+    return bool(setting(settings, "schedule") == "inverse_sqrt")
 
 
 def milestones_reached(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> int:
@@ -212,6 +221,8 @@ def check_recipe(values: Mapping[str, Any]) -> str | None:
     """Return the rule that several hyperparameters of a recipe break together, or `None`."""
     if values.get("nesterov") and not values.get("momentum", 0.9):
         return "nesterov needs momentum above 0; set momentum, or leave nesterov out"
+    if values.get("schedule") == "inverse_sqrt" and not values.get("warmup_epochs"):
+        return "schedule = inverse_sqrt begins to fall where the warm-up ends; give warmup_epochs above 0"
     points = list(values.get("milestones", ()))
     if points != sorted(points):
         return f"milestones = {points} must rise"
@@ -248,6 +259,7 @@ def _adam_arguments(values: Mapping[str, Any], weight_decay: float) -> dict[str,
     return {
         "lr": values.get("lr", 1e-3),
         "betas": (values.get("beta1", 0.9), values.get("beta2", 0.999)),
+        "eps": values.get("epsilon", 1e-8),
         "weight_decay": values.get("weight_decay", weight_decay),
     }
 
@@ -271,6 +283,13 @@ BETAS = tuple(
     for name, default in (("beta1", 0.9), ("beta2", 0.999))
 )
 
+ADAM = (
+    *BETAS,
+    Hyperparameter(
+        "epsilon", "number", 1e-8, minimum=0, open_minimum=True, reason="it divides", source="Kingma & Ba 2015"
+    ),
+)
+
 for _name, _build, _own, _source in (
     (
         "sgd",
@@ -283,11 +302,11 @@ for _name, _build, _own, _source in (
         ),
         "stochastic gradient descent with (Nesterov) momentum",
     ),
-    ("adam", _adam, (_lr(1e-3, "mukhoti App. D, text"), *BETAS, _weight_decay(0, "Kingma & Ba 2015")), "Adam"),
+    ("adam", _adam, (_lr(1e-3, "mukhoti App. D, text"), *ADAM, _weight_decay(0, "Kingma & Ba 2015")), "Adam"),
     (
         "adamw",
         _adamw,
-        (_lr(1e-3, "Loshchilov & Hutter 2019"), *BETAS, _weight_decay(0.01, "PyTorch's default")),
+        (_lr(1e-3, "Loshchilov & Hutter 2019"), *ADAM, _weight_decay(0.01, "PyTorch's default")),
         "Adam with decoupled weight decay",
     ),
     (

@@ -24,6 +24,7 @@ from trainables.training.network_norms import (
     last_layer_gradient_norms,
     last_linear,
 )
+from trainables.training.transfers import on_host
 
 TRAJECTORY_METRICS = (
     "nll",
@@ -105,15 +106,16 @@ def trajectory_row(
 def _measured(model: nn.Module, layer: nn.Linear | None, split: Split, bins: int) -> dict[str, float]:
     logits, norms = [], []
     for features, own, _ in features_and_logits(model, layer, split):
-        logits.append(own.float().cpu())
-        norms += [features.norm(dim=1).cpu()] if features is not None else []
-    outputs, targets = torch.cat(logits), split.targets.cpu().numpy()
+        logits.append(own.float())
+        norms += [features.norm(dim=1)] if features is not None else []
+    outputs, classes, *feature_norms = on_host(torch.cat(logits), split.targets, *([torch.cat(norms)] if norms else []))
+    targets = classes.numpy()
     if not torch.isfinite(outputs).all():
         return {}
     found = evaluate_probabilities(softmax64(outputs.numpy()), targets, min(bins, len(targets)))
     row = {name: found[name] for name in TRAJECTORY_METRICS}
     row["logit_norm"] = float(outputs.norm(dim=1).mean())
-    return {**row, "feature_norm": float(torch.cat(norms).mean())} if norms else row
+    return {**row, "feature_norm": float(feature_norms[0].mean())} if feature_norms else row
 
 
 def _gradient_columns(model: nn.Module, layer: nn.Linear, loss: Loss, split: Split) -> dict[str, Any]:

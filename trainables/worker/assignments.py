@@ -39,6 +39,12 @@ class Assignments:
         """The assignment that is trained, or the next one; `None` when there is none."""
         return self._trial.assignment if self._trial is not None else next(iter(self._waiting), None)
 
+    def leave(self) -> None:
+        """Let go of the trial in hand, which continues in another process or later: it gets a checkpoint."""
+        if self._trial is not None:
+            trial, self._trial = self._trial, None
+            trial.leave()
+
     def take(self, assignments: Iterable[Assignment]) -> None:
         """Take up other configurations; what a trial before them changed in this process is set again."""
         self._waiting, self._trial = list(assignments), None

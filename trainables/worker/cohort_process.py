@@ -176,7 +176,7 @@ class CohortProcess:
         due: list[_Seat] = []
         while not due:
             due = self._train_epoch(self._cohort, report_all)
-        return self._report(due)
+        return self._report(due, report_all)
 
     def _train_epoch(self, cohort: Cohort, report_all: bool) -> list[_Seat]:
         """Train an epoch of all lanes; return the trials whose report is due."""
@@ -193,14 +193,14 @@ class CohortProcess:
                 due.append(seat)
         return due
 
-    def _report(self, due: Sequence[_Seat]) -> News:
+    def _report(self, due: Sequence[_Seat], at_once: bool) -> News:
         """Evaluate the trials whose report is due, and report them, in order."""
         reports, lost, written = list[tuple[TrialReport, bool]](), list[tuple[int, str, str]](), []
         # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables.
         with ThreadPoolExecutor(WRITERS) as writers:
             for seat in due:
                 try:
-                    report, write = self._made(seat)
+                    report, write = self._made(seat, at_once)
                     written.append((seat, report, writers.submit(write)))
                 except Exception as error:
                     lost.append(_loss_of(seat.configuration, error))
@@ -214,17 +214,16 @@ class CohortProcess:
             self._drop(configuration)
         return News(tuple(reports), self._room, tuple(lost))
 
-    def _made(self, seat: _Seat) -> tuple[TrialReport, Callable[[], None]]:
+    def _made(self, seat: _Seat, at_once: bool) -> tuple[TrialReport, Callable[[], None]]:
         """Return a report that is due, and what writes all that belongs to it."""
         seat.fresh, started, trial = True, time.monotonic(), seat.trial
         evaluations = trial.evaluations() if trial.evaluates else {}
         rows, write_tables = trial.evaluated(evaluations)
         report = trial.report(rows, seat.spent + time.monotonic() - started)
-        write_checkpoint = trial.saving(report)
 
         def write() -> None:
             write_tables()
-            write_checkpoint()
+            trial.save(report, at_once=at_once)
 
         return report, write
 
@@ -247,7 +246,7 @@ class CohortProcess:
 
     def _drop(self, configuration: int) -> None:
         seat = self._seats.pop(configuration, None)
-        if seat is not None and seat.trial.wants_cohort:
+        if seat is not None:
             seat.trial.leave()
 
     def _in_order(self) -> list[_Seat]:

@@ -83,6 +83,7 @@ def _train(process: Assignments, connection: Connection) -> None:
         reports, exhausted = process.step()
         connection.send(Reports(tuple(reports), exhausted))
         if not connection.recv():
+            process.leave()
             return
 
 

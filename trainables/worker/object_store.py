@@ -14,22 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from pyarrow import ArrowInvalid, fs
+from pyarrow import ArrowInvalid, NativeFile, fs
 
 from trainables.files.atomic import write_bytes
+from trainables.worker.store_clients import DirectClient, UnavailableError, file_system
 
 SCHEMES = ("s3", "gs")
 
 CONNECTIONS = 16
 """Requests at once for many objects: a request waits some tens of milliseconds, most of it for the network."""
-
-TRIES = 4
-"""Tries of one request by the cloud's own retry rules; with their pauses an unreachable store is known in about 6 s."""
 
 PATIENCE_SECONDS = 120.0
 """Seconds for which drivers and trials wait for a store that is out of reach: what they have is lost with them."""
@@ -40,6 +37,9 @@ READ_BACK_SECONDS = 2.0
 """Where a store knows no conditional writes: after this time whoever wrote the same object meanwhile has done so."""
 
 _Result = TypeVar("_Result")
+
+_ABSENT = ("NO_SUCH_KEY", "NoSuchKey")
+"""How a store's own words say that there is no such object, where pyarrow has no type for it."""
 
 _OPTIONS = {
     "s3": frozenset({"region", "endpoint_override", "scheme"}),
@@ -118,9 +118,9 @@ class Store:
         _check_address(uri, parts, options)
         self.uri = uri.rstrip("/")
         self._root = f"{parts.netloc}{parts.path}".rstrip("/")
-        self._address = (parts.scheme, parts.netloc, options)
+        self._direct = DirectClient(parts.scheme, parts.netloc, options)
         try:
-            self._files = _file_system(parts.scheme, parts.netloc, options)
+            self._files = file_system(parts.scheme, parts.netloc, options)
         except (OSError, ArrowInvalid) as error:
             raise _explained(self.uri, error) from error
 
@@ -150,16 +150,11 @@ class Store:
         Google Cloud Storage and most of their kind). Elsewhere the object is looked for before, and read back after a
         pause: then two can be told so if one of them is held up for longer than that, and only the object says which.
         """
-        from obstore import put
-        from obstore.exceptions import AlreadyExistsError, BaseError
-
         with self._errors():
             try:
-                put(_conditional(*self._address), self._path(name).partition("/")[2], content, mode="create")
-            except AlreadyExistsError:
                 # An answer that was lost is asked for again, and then the object is there already: it may be ours.
-                return self.get(name) == content
-            except (BaseError, ValueError):
+                self._direct.create(self._key(name), content)
+            except UnavailableError:
                 if self.exists(name):
                     return False
                 self.put(name, content)
@@ -180,11 +175,61 @@ class Store:
         """Return an object's bytes, or `None` when there is none of that name. Raises StoreError."""
         with self._errors():
             try:
-                with self._files.open_input_stream(self._path(name)) as stream:
+                return self._direct.get(self._key(name))
+            except FileNotFoundError:
+                return None
+            except UnavailableError:
+                pass
+            try:
+                with self.open(name) as stream:
                     content: bytes = stream.read()
                     return content
             except FileNotFoundError:
                 return None
+
+    def open(self, name: str) -> NativeFile:
+        """Open an object to read parts of it. Raises FileNotFoundError where there is none, or StoreError."""
+        with self._errors():
+            try:
+                return self._files.open_input_file(self._path(name))
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                if any(sign in str(error) for sign in _ABSENT):
+                    raise FileNotFoundError(name) from error
+                raise
+
+    def move_all(self, targets: Mapping[str, str]) -> set[str]:
+        """Give objects other names, without their content coming here; return those that did not exist.
+
+        Who is interrupted between the copy and the removal of an object leaves both. Raises StoreError.
+        """
+        absent: set[str] = set()
+
+        def copy(name: str) -> None:
+            if not self._copy(name, targets[name]):
+                absent.add(name)
+
+        self._each(copy, targets)
+        self.delete(targets.keys() - absent)
+        return absent
+
+    def _copy(self, name: str, target: str) -> bool:
+        with self._errors():
+            try:
+                self._direct.copy(self._key(name), self._key(target))
+                return True
+            except FileNotFoundError:
+                return False
+            except UnavailableError:
+                pass
+            try:
+                self._files.copy_file(self._path(name), self._path(target))
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) or any(sign in str(error) for sign in _ABSENT):
+                    return False
+                raise
+            return True
 
     def download(self, name: str, target: Path) -> bool:
         """Write an object into the file `target`, whole or not at all; tell whether it exists. Raises StoreError."""
@@ -222,7 +267,12 @@ class Store:
                 except FileNotFoundError:
                     return
 
-        self._each(delete, names)
+        listed = [*names]
+        try:
+            if listed:
+                self._direct.delete([self._key(name) for name in listed])
+        except UnavailableError:
+            self._each(delete, listed)
 
     def check(self) -> None:
         """Raise StoreError unless the store answers and its bucket can be listed."""
@@ -245,6 +295,10 @@ class Store:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
+
+    def _key(self, name: str) -> str:
+        """Return an object's name in its bucket."""
+        return self._path(name).partition("/")[2]
 
     def _each(self, work: Any, names: Iterable[str]) -> None:
         listed = [*names]
@@ -280,54 +334,6 @@ def _check_address(uri: str, parts: SplitResult, options: Mapping[str, str]) -> 
         raise StoreError(f"the store's address has an unknown option {unknown[0]!r}", f"the options are {known}")
 
 
-def _file_system(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.FileSystem:
-    if scheme == "gs":
-        # Without a limit the client tries for 15 minutes before it says that there is no network.
-        return fs.GcsFileSystem(
-            endpoint_override=options.get("endpoint_override"),
-            scheme=options.get("scheme", "https"),
-            anonymous=bool(options.get("endpoint_override")),
-            retry_time_limit=timedelta(seconds=30),
-        )
-    endpoint, region = _endpoint(options), _region(bucket, options)
-    return fs.S3FileSystem(
-        region=region,
-        endpoint_override=endpoint,
-        scheme=options.get("scheme"),
-        connect_timeout=10,
-        request_timeout=60,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=TRIES),
-        allow_delayed_open=True,  # an object that fits in one part is one request instead of three
-    )
-
-
-def _conditional(scheme: str, bucket: str, options: Mapping[str, str]) -> Any:
-    """Return the bucket as a client sees it that knows conditional writes, which pyarrow's does not."""
-    from obstore.store import GCSStore, S3Store
-
-    # Whoever asks does not wait for an instance's credentials that do not exist, and has a way without.
-    patience: Any = {"max_retries": TRIES, "retry_timeout": timedelta(seconds=10)}
-    if scheme == "gs":
-        return GCSStore(bucket, retry_config=patience)
-    endpoint = _endpoint(options)
-    config: Any = {"region": _region(bucket, options), **({"endpoint": endpoint} if endpoint else {})}
-    return S3Store(bucket, config=config, client_options={"allow_http": True}, retry_config=patience)
-
-
-def _endpoint(options: Mapping[str, str]) -> str | None:
-    named = options.get("endpoint_override")
-    if named and "://" not in named:
-        named = f"{options.get('scheme', 'https')}://{named}"
-    return named or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-
-
-def _region(bucket: str, options: Mapping[str, str]) -> str:
-    named = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if named:
-        return named
-    return "us-east-1" if _endpoint(options) else str(fs.resolve_s3_region(bucket))
-
-
 _CAUSES = (
     (
         ("NO_SUCH_BUCKET", "bucket does not exist"),
@@ -340,6 +346,11 @@ _CAUSES = (
         "it refuses the credentials",
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or GOOGLE_APPLICATION_CREDENTIALS, or the machine's role) "
         "to ones that may list, read, write and delete there",
+    ),
+    (
+        ("SLOW_DOWN", "SlowDown", "HTTP status code 503"),
+        "it refuses requests, because there are too many",
+        "try again later",
     ),
     (
         ("NETWORK_CONNECTION", "Could not connect", "Couldn't connect", "resolve host", "REQUEST_TIMEOUT", "curlCode",

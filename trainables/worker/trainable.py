@@ -105,5 +105,11 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
             self._take(new_config)
         return True
 
+    def cleanup(self) -> None:
+        """Let go of the trial in hand: the sweep is being stopped."""
+        with _full_disk_of(self._leaving.node):
+            self._assignments.leave()
+
     def _take(self, config: TuneConfig) -> None:
+        self._assignments.leave()
         self._assignments.take(Assignment(*fields) for fields in json.loads(config["assignment"]))

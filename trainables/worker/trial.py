@@ -1,9 +1,9 @@
 """One trial: a configuration's replicates, trained side by side from one report to the next.
 
 `Trial.advance` trains up to the next rung, or until enough time has passed since the last report; it writes
-predictions and a checkpoint, and returns a report of plain values that the driver journals. A checkpoint holds
-the report that was sent with it, so a trial resumed from its newest checkpoint repeats a report that may have
-been lost on the way, and the driver ignores one that it has.
+predictions and, when one is due, a checkpoint, and returns a report of plain values that the driver journals. A
+checkpoint holds the report that was sent with it, so a trial resumed from its newest checkpoint repeats a report that
+may have been lost on the way, and the driver ignores one that it has, and rows that it has.
 
 A trial whose replicates are lanes of a cohort is given its epochs by whoever trains the cohort: `begin`, `take` after
 each epoch until it says that a report is due, then `report`.
@@ -20,14 +20,20 @@ from typing import Any
 from trainables.datasets.base import DataSet
 from trainables.training.cohorts import COHORT, Cohort, CohortAlone, cohort_key
 from trainables.training.cohorts.networks import is_perceptron
-from trainables.training.evaluation import Evaluation
+from trainables.training.evaluation import END, Evaluation
 from trainables.training.lanes.packing import SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training.loop import Replicate
-from trainables.worker.checkpoints import load_newest_checkpoint, write_checkpoint
+from trainables.worker.checkpoint_writer import CheckpointWriter
+from trainables.worker.checkpoints import load_newest_checkpoint
 from trainables.worker.trial_files import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
-from trainables.worker.trial_tables import write_predictions, write_reliability, write_spectra
+from trainables.worker.trial_tables import (
+    write_predictions,
+    write_reliability,
+    write_spectra,
+    write_token_predictions,
+)
 
 
 class Trial:
@@ -54,6 +60,8 @@ class Trial:
             store=settings.store,
         )
         self._folder = self._files.checkpoints
+        self._writer = CheckpointWriter(self._files, settings.checkpoint_seconds, settings.checkpoints_kept)
+        self._last_report: TrialReport | None = None
         self._wall_seconds = 0.0
         self._seconds_before = 0.0
         self._repeat: TrialReport | None = None
@@ -102,7 +110,7 @@ class Trial:
             pass
         evaluations = self._evaluate() if self.evaluates else []
         report = self.report(evaluations, clock() - started)
-        self.saving(report)()
+        self.save(report, at_once=leaving())
         return report
 
     def repeated(self) -> TrialReport | None:
@@ -117,15 +125,22 @@ class Trial:
             cohort.join(replicate)
 
     def leave(self) -> None:
-        """Take the replicates out of their cohort."""
-        assert self._cohort is not None
-        for replicate in self.replicates.values():
-            self._cohort.leave(replicate)
+        """Write a checkpoint of what was reported and has none yet, and leave the cohort if there is one.
+
+        Another process may continue from there.
+        """
+        report = self._last_report
+        if report is not None and report.epoch == self.epoch and self._writer.epoch < report.epoch:
+            self.save(report, at_once=True)
+        self._writer.settle()
+        if self._cohort is not None:
+            for replicate in self.replicates.values():
+                self._cohort.leave(replicate)
 
     def begin(self) -> None:
         """Begin the way to the next report."""
-        # The last report was journaled, or this call would not have come: its checkpoint is the one to keep.
-        self._files.remove_checkpoints_before(self.epoch)
+        # The last report was journaled, or this call would not have come: its checkpoint is one to keep.
+        self._writer.prune()
         self._rows, self._failure = [], None
 
     def take(self, rows: Sequence[dict[str, Any]], seconds: float, waited: float) -> bool:
@@ -149,14 +164,14 @@ class Trial:
         return self._failure is not None or self.epoch in self.settings.rungs or waited >= self.settings.report_seconds
 
     def report(self, evaluations: Sequence[Row], seconds: float) -> TrialReport:
-        """Return the report that is due; what `saving` returns is to be called before it is sent.
+        """Return the report that is due; `save` is to be called before it is sent.
 
         Args:
             evaluations: where `evaluates` asked for them.
             seconds: spent on this trial since its last report.
         """
         failure, self._wall_seconds = self._failure, self._wall_seconds + seconds
-        return TrialReport(
+        self._last_report = TrialReport(
             configuration=self.assignment.configuration,
             epoch=self.epoch,
             objective=math.nan if failure else self._objective(self._rows, evaluations),
@@ -169,17 +184,19 @@ class Trial:
             evaluations=evaluations,
             replicate_errors=dict(self._errors),
         )
+        return self._last_report
 
-    def saving(self, report: TrialReport) -> Callable[[], None]:
-        """Return what writes the checkpoint that belongs to a report, from the state as it is now."""
-        if self._folder is None or report.failure:
-            return lambda: None
-        folder, epoch, state = self._folder, self.epoch, self._state(report)
+    def save(self, report: TrialReport, *, at_once: bool = False) -> None:
+        """Write a checkpoint with its report if one is due, as it always is at a rung and with `at_once`.
 
-        def write() -> None:
-            self._files.checkpoint_written(write_checkpoint(folder, epoch, state), epoch)
-
-        return write
+        It is written before this returns, or else from a copy while training continues.
+        """
+        at_once = at_once or self.epoch in self.settings.rungs
+        if self._folder is None or report.failure or not (at_once or self._writer.due):
+            return
+        self._writer.write(self.epoch, self._state(report))
+        if at_once:
+            self._writer.settle()
 
     def evaluations(self) -> dict[int, Evaluation]:
         """Return an evaluation of each replicate, by number."""
@@ -202,7 +219,7 @@ class Trial:
     @property
     def stage(self) -> str:
         """The stage of an evaluation made now: `rung` or `end`."""
-        return "end" if self.epoch >= self.settings.max_epochs else "rung"
+        return END if self.epoch >= self.settings.max_epochs else "rung"
 
     def _chosen_packing(self, in_cohort: bool | None) -> str:
         """Return how the replicates share this process: what the settings ask for, where it can be.
@@ -286,7 +303,9 @@ class Trial:
             return
         place = (self._files.tables, self.assignment.trial, number, epoch)
         written = [
-            write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
+            write_token_predictions(*place, tokens=evaluation.tokens)
+            if evaluation.tokens
+            else write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
             write_reliability(*place, rows=evaluation.reliability),
         ]
         if evaluation.spectra is not None:

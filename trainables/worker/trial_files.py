@@ -76,6 +76,13 @@ class TrialFiles:
         assert store is not None
         patiently(lambda: store.put(name, path))
 
+    def keep_newest(self, count: int) -> None:
+        """Remove all but the newest `count` of this trial's checkpoints."""
+        if self.checkpoints is not None:
+            epochs = sorted({*checkpoint_epochs(self.checkpoints), *self._stored}, reverse=True)
+            if len(epochs) > count:
+                self.remove_checkpoints_before(epochs[count - 1])
+
     def remove_checkpoints_before(self, epoch: int) -> None:
         """Remove this trial's checkpoints of epochs below `epoch`."""
         if self.checkpoints is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainables.extensions.code import take_up
-from trainables.training.acceleration import prepare_arithmetic
+from trainables.training.acceleration import card_fault, prepare_arithmetic
 from trainables.worker.trial_settings import TrialSettings
 
 CONTEXT_BYTES = 512 * 2**20
@@ -18,6 +18,9 @@ def prepare_process(settings: TrialSettings) -> None:
 
     Shares of a GPU isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
     on what torch allocates, so what CUDA takes next to it comes off the share.
+
+    Raises:
+        ValueError: this GPU cannot compute as the settings say.
     """
     if settings.extensions is not None:
         take_up(settings.extensions)
@@ -25,6 +28,9 @@ def prepare_process(settings: TrialSettings) -> None:
     torch.set_default_dtype(torch.float32)
     prepare_arithmetic(settings.training, settings.device)
     if settings.device == "cuda":
+        fault = card_fault(settings.training)
+        if fault is not None:
+            raise ValueError(fault)
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         torch.cuda.set_per_process_memory_fraction(memory_cap(settings.gpu, total))

@@ -120,14 +120,17 @@ def mean_objective(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence
 def objective_values(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> list[float]:
     """Return a metric of each replicate at the last epoch; none where it was not measured.
 
+    The evaluation at a trial's end counts before the epoch's own measurement: it is of the weights that are kept, which
+    with `checkpoint: best_val_nll` are an earlier epoch's.
+
     Args:
         metric: as an objective names it.
         epoch_rows: of the sound replicates; at least one.
         evaluations: of the same report.
     """
+    split, name = measured_as(metric)
+    evaluated = [row for row in evaluations if row["split"] == split and name in row]
+    ended = [row[name] for row in evaluated if row.get("stage") == "end"]
     last = max(row["epoch"] for row in epoch_rows)
-    values = [row[metric] for row in epoch_rows if row["epoch"] == last and metric in row]
-    if not values:
-        split, name = measured_as(metric)
-        values = [row[name] for row in evaluations if row["split"] == split and name in row]
-    return values
+    values = ended or [row[metric] for row in epoch_rows if row["epoch"] == last and metric in row]
+    return values or [row[name] for row in evaluated]

@@ -31,6 +31,8 @@ class TrialSettings:
         checkpoints: the folder of checkpoints, or `None` to keep none.
         store: the sweep's address in a store, where no folder is shared; then the folders are not looked at.
         report_seconds: a report is sent at the end of the epoch in which this much time has passed.
+        checkpoint_seconds: between two checkpoints; rungs have one in any case, and at 0 each report has.
+        checkpoints_kept: how many checkpoints of a trial stay.
         batch_seconds: short configurations that no scheduler can stop are reported together for this long.
         threads: torch's threads in this process.
         device: `cpu` or `cuda`.
@@ -59,6 +61,8 @@ class TrialSettings:
     checkpoints: Path | None = None
     store: str | None = None
     report_seconds: float = 10.0
+    checkpoint_seconds: float = 0.0
+    checkpoints_kept: int = 1
     batch_seconds: float = 2.0
     threads: int = 1
     device: str = "cpu"

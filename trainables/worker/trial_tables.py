@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
 from trainables.files.atomic import replacing
+from trainables.metrics.tokens import TokenStatistics
 
 EVALUATION = (("trial", pa.string()), ("replicate", pa.int64()), ("epoch", pa.int64()))
 """The columns that say which evaluation a row belongs to."""
@@ -56,6 +57,25 @@ def predictions_schema(classes: int) -> pa.Schema:
             ("sample", pa.int64()),
             ("target", pa.int64()),
             ("logits", pa.list_(pa.float32(), classes)),
+        ]
+    )
+
+
+def token_predictions_schema(kept: int) -> pa.Schema:
+    """Return the schema of `predictions` where samples are tokens of translations, one row a token.
+
+    Of thousands of logits the `kept` largest are there, with their classes; `log_sum_exp` is that of all.
+    """
+    return pa.schema(
+        [
+            *EVALUATION,
+            ("split", pa.string()),
+            ("sample", pa.int64()),
+            ("target", pa.int64()),
+            ("target_logit", pa.float32()),
+            ("log_sum_exp", pa.float64()),
+            ("top_logits", pa.list_(pa.float32(), kept)),
+            ("top_classes", pa.list_(pa.int32(), kept)),
         ]
     )
 
@@ -169,6 +189,41 @@ def _write_rows(
     key = dict(zip(("trial", "replicate", "epoch"), place, strict=True))
     batch = pa.RecordBatch.from_pylist([{**key, **row} for row in rows], schema=schema)
     return write_parquet(folder / part_name(*place), schema, [batch], durable=True)
+
+
+def write_token_predictions(
+    folder: Path, trial: str, replicate: int, epoch: int, tokens: Mapping[str, TokenStatistics]
+) -> Path:
+    """Write what is kept of one evaluation's tokens below `folder`, in its sub-folder `predictions`.
+
+    Args:
+        folder: where the trial's tables go.
+        trial: the trial's name.
+        replicate: the replicate, counted from 0.
+        epoch: completed epochs.
+        tokens: split → statistics of its tokens, in the order of its sentences.
+
+    Returns:
+        The file's path.
+    """
+    kept = next(iter(tokens.values())).top_logits.shape[1]
+    schema = token_predictions_schema(kept)
+    batches = [_token_batch((trial, replicate, epoch, split), each, schema) for split, each in tokens.items()]
+    return write_parquet(folder / "predictions" / part_name(trial, replicate, epoch), schema, batches, durable=True)
+
+
+def _token_batch(key: tuple[str, int, int, str], tokens: TokenStatistics, schema: pa.Schema) -> pa.RecordBatch:
+    kept = tokens.top_logits.shape[1]
+    columns = [
+        *(pa.repeat(pa.scalar(value), len(tokens)) for value in key),
+        pa.array(np.arange(len(tokens), dtype=np.int64)),
+        pa.array(tokens.targets),
+        pa.array(tokens.target_logits),
+        pa.array(tokens.log_sum_exp()),
+        pa.FixedSizeListArray.from_arrays(pa.array(tokens.top_logits.reshape(-1)), kept),
+        pa.FixedSizeListArray.from_arrays(pa.array(tokens.top_classes.astype(np.int32).reshape(-1)), kept),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _prediction_batch(key: tuple[str, int, int, str], logits: np.ndarray, targets: np.ndarray) -> pa.RecordBatch:

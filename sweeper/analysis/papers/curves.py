@@ -1,4 +1,4 @@
-"""Curves against the epoch, as mukhoti's Figs. 2, 3, 7 and 10 draw them: a small picture for each measured column."""
+"""Curves against the epoch, as mukhoti's Figs. 2, 3, 7 and 10 draw them, or another number: a picture a column."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#b
 
 @dataclass(frozen=True)
 class Curves:
-    """One column against the epoch.
+    """One column against the epoch, or against what `axis` names.
 
     Attributes:
         sweep: where it comes from.
         column: of the table `epochs`.
         lines: loss → (epoch, mean over replicates).
+        axis: what the values are drawn against.
     """
 
     sweep: str
     column: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
+    axis: str = "epoch"
 
 
 def trajectories(results: Results) -> list[Curves]:
@@ -75,7 +77,7 @@ def drawn(curves: Curves) -> str:
     marks = (
         f"<text x='{LEFT - 4}' y='14' text-anchor='end'>{high:.3g}</text>"
         f"<text x='{LEFT - 4}' y='{HEIGHT - BOTTOM}' text-anchor='end'>{low:.3g}</text>"
-        f"<text x='{WIDTH - 6}' y='{HEIGHT - 8}' text-anchor='end'>epoch {right:g}</text>"
+        f"<text x='{WIDTH - 6}' y='{HEIGHT - 8}' text-anchor='end'>{html.escape(curves.axis)} {right:g}</text>"
     )
     svg = (
         f"<svg width='{WIDTH}' height='{HEIGHT}' viewBox='0 0 {WIDTH} {HEIGHT}' font-size='11' role='img'>"

@@ -38,6 +38,7 @@ class Comparison:
         rank: a trial's objective, smaller is better.
         values: trial and number → that number's metric of each replicate.
         epochs: trial → its rows of `epochs`.
+        reliability: trial → its rows of `reliability`.
     """
 
     number: PublishedNumber
@@ -46,6 +47,7 @@ class Comparison:
     rank: Callable[[str], float]
     values: Callable[[str, PublishedNumber], list[float]]
     epochs: Callable[[str], Sequence[Row]]
+    reliability: Callable[[str], Sequence[Row]]
 
     def mean(self, trial: str, metric: str, **changes: object) -> float | None:
         """Return a trial's mean of a metric, measured as the number is but for `changes`; `None` without values."""
@@ -191,6 +193,21 @@ def with_epoch(found: Comparison, metric: str) -> float | None:
     return None if np.isnan(value) else value
 
 
+def highest_bin_with_epoch(found: Comparison) -> float | None:
+    """Return Spearman's correlation of the evaluated epochs and the share of samples in the highest confidence bin."""
+    rows = [row for row in found.reliability(found.agreeing[0]) if row["split"] == found.number.split]
+    last = max((int_of(row, "bin") for row in rows), default=0)
+    samples: dict[int, int] = {}
+    highest: dict[int, int] = {}
+    for row in rows:
+        epoch, count = int_of(row, "epoch"), int_of(row, "n")
+        samples[epoch] = samples.get(epoch, 0) + count
+        highest[epoch] = highest.get(epoch, 0) + count * (row["bin"] == last)
+    shares = [highest[epoch] / samples[epoch] for epoch in samples]
+    value = spearman([*samples], shares) if len(samples) > 1 else float("nan")
+    return None if np.isnan(value) else value
+
+
 def gamma_and_temperature(found: Comparison) -> float | None:
     """Return Pearson's correlation of the focal map's γ and the best temperature beside it."""
     names = [f"temperature_at_{gamma:g}".replace("-", "minus_").replace(".", "_") for gamma in GAMMAS]
@@ -250,6 +267,7 @@ QUANTITIES: dict[str, Quantity] = {
     "spearman_weight_ece": partial(with_weight, metric="ece"),
     "spearman_weight_trace": partial(with_weight, metric=TRACE),
     **{f"spearman_epoch_{metric}": partial(with_epoch, metric=metric) for metric in BY_EPOCH},
+    "spearman_epoch_highest_bin": highest_bin_with_epoch,
     "pearson_gamma_temperature": gamma_and_temperature,
     "ece_change_by_focal_map": focal_map_sign,
     "ece_change_by_temperature": partial(sign_of_change, without=None),

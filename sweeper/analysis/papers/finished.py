@@ -94,7 +94,20 @@ class FinishedSweep:
         if not recipe.named(self.name):
             return None
         trials = {trial: [_as_if_on(number, row) for row in rows] for trial, rows in self._trials.items()}
-        return self._found(number, trials, recipe) or self._found(_any_of_its_loss(number), trials, recipe)
+        return self._found(number, trials, recipe) or self._found(number, trials, recipe, _any_of_its_loss(number))
+
+    def reason(self, number: PublishedNumber, recipe: Recipe) -> str:
+        """Return why a sweep of a recipe has nothing for a number; empty where the sweep is of another recipe."""
+        if not recipe.named(self.name) and not self._following(recipe):
+            return ""
+        held = [rows for rows in self._trials.values() if rows[0]["config_loss_name"] == number.loss]
+        if not held:
+            return f"no configuration with {number.loss} has finished"
+        label = self._labels.get(recipe.method(number)) if number.posthoc else None
+        told = {str(row.get(f"posthoc_{label}_unavailable") or "") for rows in held for row in rows} - {""}
+        if label is not None and told:
+            return min(told)
+        return f"{number.metric} was not measured, or is not defined, on {number.split or 'any'} data"
 
     @property
     def _dataset(self) -> Mapping[str, Plain]:
@@ -120,6 +133,9 @@ class FinishedSweep:
             )
         return self._epochs[trial]
 
+    def _reliability_rows(self, trial: str) -> Sequence[Row]:
+        return self.results.rows(f"SELECT * FROM reliability WHERE trial = '{trial}' ORDER BY replicate, epoch, bin")
+
     def _following(self, recipe: Recipe) -> Trials:
         """Return the trials whose configurations are the recipe's, to every hyperparameter."""
         if recipe.space not in self._recipes:
@@ -132,8 +148,11 @@ class FinishedSweep:
     def _settings(self) -> dict[str, Settings]:
         return {trial: configuration_settings(rows[0]) for trial, rows in self._trials.items()}
 
-    def _found(self, number: PublishedNumber, trials: Trials, recipe: Recipe) -> Found | None:
-        agreeing = [trial for trial, rows in trials.items() if trains(rows[0], number)]
+    def _found(
+        self, number: PublishedNumber, trials: Trials, recipe: Recipe, alike: PublishedNumber | None = None
+    ) -> Found | None:
+        """Return what trials have for a number: those of its configuration, or of that of the number `alike`."""
+        agreeing = [trial for trial, rows in trials.items() if trains(rows[0], alike or number)]
         if not agreeing:
             return None
         if number.metric in QUANTITIES:
@@ -155,6 +174,7 @@ class FinishedSweep:
             self._rank,
             lambda trial, measured: self._values(trial, measured, recipe),
             self._epoch_rows,
+            self._reliability_rows,
         )
         value = QUANTITIES[number.metric](comparison)
         if value is None:

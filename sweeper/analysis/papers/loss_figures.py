@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.papers.picture import MapFigure
+from sweeper.analysis.papers.simplex_figures import arrows, differences, proper_parts
 from sweeper.text.cells import Row
 
 Floats = NDArray[np.float64]
@@ -24,12 +25,16 @@ GAMMAS: dict[str, tuple[float, ...]] = {
     "properness-1-left": (0.5, 3),
     "properness-1-right": (0.5, 1, 3, 10),
     "properness-2-right": (0.5, 3),
+    "properness-4": (1, 3),
+    "properness-5": (0.5, 3),
+    "properness-7": (0.5, 3),
     "mukhoti-4a": (0.5, 1, 2, 3, 5),
     "mukhoti-6": (0, 1, 2, 3),
     "posterior-1": (0.5, 1, 2, 3, 5),
     "selective-1": (1, 2, 3),
     "selective-a-1": (1, 2, 3),
     "selective-a-2": (1, 2, 5),
+    "selective-a-3": (2,),
 }
 """The values drawn, where the papers print them; our choice elsewhere."""
 
@@ -72,21 +77,23 @@ def mapped(q: Floats, gamma: float) -> Floats:
 Line = tuple[Floats, Floats]
 
 
-def _figure(lines: dict[str, Line], remarks: Sequence[str], axes: tuple[str, str]) -> MapFigure:
+def _figure(
+    lines: dict[str, Line], remarks: Sequence[str], axes: tuple[str, str], limits: tuple[float, float] | None = None
+) -> MapFigure:
     rows: list[Row] = [
         {"curve": label, axes[0]: float(a), axes[1]: float(b)}
         for label, (x, y) in lines.items()
         for a, b in zip(x, y, strict=True)
     ]
     curves = {label: (x.tolist(), y.tolist()) for label, (x, y) in lines.items()}
-    return MapFigure(rows, list(remarks), curves, axes)
+    return MapFigure(rows, list(remarks), curves, axes, limits=limits)
 
 
 def _loss_and_gradient(gammas: Sequence[float]) -> MapFigure:
     p = probabilities()
     lines: dict[str, Line] = {f"loss, γ {gamma:g}": (p, focal_loss(p, gamma)) for gamma in gammas}
     lines |= {f"gradient, γ {gamma:g}": (p, np.abs(focal_gradient(p, gamma))) for gamma in gammas}
-    return _figure(lines, ["published: the caption calls γ = 1 cross-entropy, which is γ = 0"], ("p", "value"))
+    return _figure(lines, ["published: the caption calls γ = 1 cross-entropy, which is γ = 0"], ("p", "value"), (0, 8))
 
 
 def _proper_part(gammas: Sequence[float]) -> MapFigure:
@@ -143,7 +150,7 @@ def _weights(gammas: Sequence[float]) -> MapFigure:
             share = weight / weight.mean()
             lines[f"{label} γ {gamma:g}, weight"] = (p, share)
             lines[f"{label} γ {gamma:g}, loss"] = (p, -share * np.log(p))
-    return _figure(lines, ["weights are normalised to a mean of 1 over p"], ("p", "value"))
+    return _figure(lines, ["weights are normalised to a mean of 1 over p"], ("p", "value"), (0, 6))
 
 
 def _gradients(gammas: Sequence[float]) -> MapFigure:
@@ -152,7 +159,7 @@ def _gradients(gammas: Sequence[float]) -> MapFigure:
     lines |= {f"focal γ {gamma:g}": (p, focal_gradient(p, gamma)) for gamma in gammas}
     lines |= {f"inverse focal γ {gamma:g}": (p, inverse_focal_gradient(p, gamma)) for gamma in gammas}
     remark = "inverse focal loss's gradient turns positive for γ above 3.5911"
-    return _figure(lines, [remark], ("p", "derivative of the loss"))
+    return _figure(lines, [remark], ("p", "derivative of the loss"), (-12, 1))
 
 
 def _dual_focal(gammas: Sequence[float]) -> MapFigure:
@@ -180,6 +187,37 @@ def _smoothed_counts() -> MapFigure:
     return _figure(lines, ["the scores' distribution is ours"], ("score", "share of scores below"))
 
 
+STAGES = {"early": (2.0, 2.0), "later": (4.0, 1.0), "late": (12.0, 0.6)}
+"""Beta distributions of p_y that stand for epochs 40, 120 and 200 of selective App. Fig. 3; ours."""
+
+STAGE_SAMPLES = 2000
+
+
+def _gradients_by_stage(gammas: Sequence[float]) -> MapFigure:
+    """Return each loss's derivative by p_y over samples of a training set at three stages, from the losses trained."""
+    import torch
+    from scipy.stats import beta
+
+    from trainables.losses import build_loss
+
+    losses: dict[str, tuple[str, dict[str, float]]] = {"cross-entropy": ("cross_entropy", {})}
+    for gamma in gammas:
+        losses[f"focal γ {gamma:g}"] = ("focal", {"gamma": gamma})
+        losses[f"inverse focal γ {gamma:g}"] = ("inverse_focal", {"gamma": gamma})
+    losses["AU, κ .9, ν .1"] = ("selective_risk", {"coverage": 0.9, "nu": 0.1})
+    lines: dict[str, Line] = {}
+    for stage, shape in STAGES.items():
+        p = np.clip(beta.ppf(probabilities(STAGE_SAMPLES), *shape), 1e-3, 1 - 1e-6)
+        for label, (name, options) in losses.items():
+            of_true = torch.tensor(p, requires_grad=True)
+            logits = torch.stack([of_true.log(), torch.log1p(-of_true)], 1)
+            value = build_loss(name, **options)(logits, torch.zeros(len(p), dtype=torch.int64))
+            (gradient,) = torch.autograd.grad(len(p) * value, of_true)
+            lines[f"{label}, {stage}"] = (p, gradient.numpy())
+    remark = "two classes; the samples' p_y are drawn, ours: early, later and late stand for epochs 40, 120 and 200"
+    return _figure(lines, [remark], ("p_y", "derivative of the loss"), (-12, 2))
+
+
 Drawn = Callable[[Sequence[float], Sequence[int]], MapFigure]
 
 
@@ -192,12 +230,16 @@ FIGURES: dict[str, Drawn] = {
     "properness-1-left": partial(_by_gamma, _proper_part),
     "properness-1-right": partial(_by_gamma, _binary_map),
     "properness-2-right": partial(_by_gamma, _map_and_temperature),
+    "properness-4": partial(_by_gamma, proper_parts),
+    "properness-5": partial(_by_gamma, arrows),
+    "properness-7": partial(_by_gamma, differences),
     "mukhoti-4a": partial(_by_gamma, _ratio),
     "mukhoti-6": partial(_by_gamma, _minimiser),
     "posterior-1": partial(_by_gamma, _phi),
     "selective-1": partial(_by_gamma, _weights),
     "selective-a-1": partial(_by_gamma, _gradients),
     "selective-a-2": partial(_by_gamma, _dual_focal),
+    "selective-a-3": partial(_by_gamma, _gradients_by_stage),
     "selective-a-5": lambda gammas, classes: _smoothed_counts(),
 }
 """By paper and number; an appendix's has `a` before it."""

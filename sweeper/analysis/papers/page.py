@@ -12,6 +12,7 @@ from sweeper.analysis.claims.base import Verdict
 from sweeper.analysis.papers.curves import Curves, drawn, trajectories
 from sweeper.analysis.papers.table_formats import caption, grid
 from sweeper.analysis.papers.tables import PaperTable
+from sweeper.analysis.papers.trained_pictures import trained_pictures
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from trainables.files.atomic import write_text
@@ -75,22 +76,24 @@ def write_paper_page(
         paper: its short name.
         tables: filled in, in the order to be shown.
         verdicts: sweep → what it says of its claims.
-        sweeps: those whose trajectories are drawn.
+        sweeps: those whose trajectories and pictures are drawn.
         rehearsed: whether the numbers are rehearsals'.
 
     Raises:
         SweeperError: the file cannot be written.
     """
     page = PaperPage(path, paper, tables, verdicts)
-    curves = [found for results in sweeps for found in trajectories(results)]
+    held = list(sweeps)
+    curves = [found for results in held for found in trajectories(results)]
+    pictures = [found for results in held for found in trained_pictures(results)]
     try:
-        write_text(path, _html(page, curves, rehearsed=rehearsed))
+        write_text(path, _html(page, curves, pictures, rehearsed=rehearsed))
     except OSError as error:
         raise SweeperError(f"{path} cannot be written: {error.strerror or error}", "choose another --page") from error
     return page
 
 
-def _html(page: PaperPage, curves: Sequence[Curves], *, rehearsed: bool) -> str:
+def _html(page: PaperPage, curves: Sequence[Curves], pictures: Sequence[str], *, rehearsed: bool) -> str:
     filled, cells = page.filled
     title = html.escape(f"The {page.paper} paper: {filled} of {cells} numbers")
     parts = [
@@ -102,6 +105,8 @@ def _html(page: PaperPage, curves: Sequence[Curves], *, rehearsed: bool) -> str:
         "<h2>Tables and figures</h2>",
         *map(_table, page.tables),
     ]
+    if pictures:
+        parts += ["<h2>Pictures</h2>", *pictures]
     if curves:
         parts += ["<h2>Trajectories</h2>", *map(drawn, curves)]
     return "\n".join(parts)

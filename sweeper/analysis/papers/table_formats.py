@@ -53,6 +53,8 @@ def caption(table: PaperTable) -> str:
     if table.departures:
         apart = (f"{sweep} ({', '.join(how[:MOST_DEPARTURES])})" for sweep, how in table.departures.items())
         sentence += f" Of another recipe, shown beside and never in the paper's place: {'; '.join(apart)}."
+    for reason, count in table.reasons.items():
+        sentence += f" {count} empty: {reason}."
     return sentence
 
 

@@ -7,6 +7,7 @@ with how they depart. Rehearsals never fill a cell, and a cell that no sweep can
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from sweeper.analysis.statistics.basics import Spread
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from trainables.registry.nearest import nearest
+
+_NUMBERS = re.compile(r"[0-9]+([.][0-9]+)?")
+"""What reasons that are otherwise alike differ in."""
 
 FORMULA = "formula"
 """Stands for the sweep where a number is computed and not trained."""
@@ -47,6 +51,7 @@ class Cell:
         sweep, trial: where ours comes from.
         candidates: how many configurations agreed with the cell, of which the best was taken.
         beside: what sweeps of other recipes have.
+        reason: why it is empty although a sweep of its recipe is there.
     """
 
     published: PublishedNumber
@@ -56,6 +61,7 @@ class Cell:
     trial: str = ""
     candidates: int = 0
     beside: tuple[Beside, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,17 @@ class PaperTable:
     def filled(self) -> int:
         """How many cells have a number of ours."""
         return sum(cell.ours is not None for cell in self.cells)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why cells are empty whose experiments have been run, in words, and how many are for each."""
+        found: dict[str, int] = {}
+        for cell in self.cells:
+            if cell.ours is None and cell.reason:
+                shape = _NUMBERS.sub("#", cell.reason)
+                known = next((said for said in found if _NUMBERS.sub("#", said) == shape), cell.reason)
+                found[known] = found.get(known, 0) + 1
+        return found
 
     @property
     def departures(self) -> dict[str, tuple[str, ...]]:
@@ -125,7 +142,7 @@ def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed
         return Cell(number)
     if rehearsed:
         found = next(filter(None, (sweep.rehearsed_number(number, recipe) for sweep in sweeps)), None)
-        return _filled(number, recipe, found, ())
+        return _filled(number, recipe, found, (), sweeps)
     own, beside = None, []
     for sweep in sweeps:
         departures = sweep.departures(recipe, number.table)
@@ -136,10 +153,17 @@ def _cell(number: PublishedNumber, sweeps: Sequence[FinishedSweep], *, rehearsed
             if other is not None:
                 more = sweep.departures_of(other.trial, recipe)
                 beside.append(Beside(other, (*departures, *more)))
-    return _filled(number, recipe, own, tuple(beside))
+    return _filled(number, recipe, own, tuple(beside), sweeps)
 
 
-def _filled(number: PublishedNumber, recipe: Recipe, found: Found | None, beside: tuple[Beside, ...]) -> Cell:
+def _filled(
+    number: PublishedNumber,
+    recipe: Recipe,
+    found: Found | None,
+    beside: tuple[Beside, ...],
+    sweeps: Sequence[FinishedSweep],
+) -> Cell:
     if found is None:
-        return Cell(number, recipe.space, beside=beside)
+        reason = next(filter(None, (sweep.reason(number, recipe) for sweep in sweeps)), "")
+        return Cell(number, recipe.space, beside=beside, reason=reason)
     return Cell(number, recipe.space, found.ours, found.sweep, found.trial, found.candidates, beside)

@@ -51,7 +51,7 @@ def finished_members(results: Results, most: int) -> list[Member]:
         for row in last
         if row["trial"] in trials
     }
-    files = PredictionFiles(results.paths)
+    files = PredictionFiles(results.paths, trials)
     found = [
         _member(each)
         for each in files.evaluations()

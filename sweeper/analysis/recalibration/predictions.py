@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,8 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results import Results
 from sweeper.results.queries import current_generation
+from sweeper.storage.copies import bring_predictions
+from sweeper.storage.kept_tables import trial_of
 from sweeper.tables.generations import INCOMING
 from trainables.worker.trial_tables import part_name
 
@@ -55,13 +57,22 @@ class PredictionFiles:
     A running sweep may publish a new generation at any time; names that were visible once stay visible in it.
     """
 
-    def __init__(self, paths: SweepPaths) -> None:
-        """List the files. Raises SweeperError when no sample's logits are stored in them."""
+    def __init__(self, paths: SweepPaths, trials: Collection[str] | None = None) -> None:
+        """List the files; from a sweep in a store they are fetched first.
+
+        Args:
+            paths: of the sweep.
+            trials: leave out files in which none of these is; all trials by default.
+
+        Raises SweeperError when no sample's logits are stored in them, StoreError when they cannot be fetched.
+        """
         self._paths = paths
         self._seen: set[Key] = set()
+        bring_predictions(paths, trials)
         folder = current_generation(paths.root) / "predictions"
-        self._names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
-        self.rows = sum(self._open(name).metadata.num_rows for name in self._names)
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet"))
+        self._names = [name for name in names if trials is None or trial_of(name) in (None, *trials)]
+        self.rows = sum(self._rows_of(name) for name in self._names)
         if not self.rows:
             raise SweeperError(
                 f"the sweep {paths.name!r} has no predictions to recalibrate",
@@ -112,6 +123,16 @@ class PredictionFiles:
             except (OSError, pa.ArrowInvalid) as error:
                 raise self._damaged(name, error) from error
 
+    def _rows_of(self, name: str) -> int:
+        with self._open(name) as file:
+            if "logits" not in file.schema_arrow.names:
+                raise SweeperError(
+                    f"the sweep {self._paths.name!r} translates: of each token it keeps the largest logits, from "
+                    "which no other post-hoc method, ensemble or export can be made from",
+                    "choose temperatures while it trains: evaluation.posthoc: [{name: temperature, objective: ece}]",
+                )
+            return int(file.metadata.num_rows)
+
     def _open(self, name: str) -> pq.ParquetFile:
         for _ in range(MOVES):
             generation = current_generation(self._paths.root)
@@ -130,6 +151,16 @@ class PredictionFiles:
             f"the predictions in {Path('tables/predictions') / name} cannot be read: {reason}",
             f"`sweeper resume {self._paths.in_commands} --discard-damaged` quarantines it; recalibrate afterwards",
         )
+
+
+def predictions_in(path: Path) -> StoredPredictions:
+    """Return the one evaluation that a file holds, as a trial writes it. Raises OSError or pyarrow's ArrowInvalid."""
+    with pq.ParquetFile(path) as file:
+        runs = [run for batch in file.iter_batches(ROWS_A_BATCH) for run in _runs(batch)]
+    gathered: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for _, split, logits, targets in runs:
+        gathered.setdefault(split, []).append((logits, targets))
+    return _joined(runs[0][0], gathered)
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[Key, str, np.ndarray, np.ndarray]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
@@ -37,12 +37,15 @@ from sweeper.text.cells import Row, Rows, Value, text_of
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.further import Metrics, further_metric_columns
 from trainables.metrics.probabilities import UnusablePredictions
-from trainables.posthoc import fit
+from trainables.posthoc import Calibrator, fit_many
 from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values
 
 ROWS_A_BATCH = 1000
 """Rows become Arrow after so many: a dictionary takes ten times the memory."""
+
+BATCH_VALUES = 2**21
+"""Logits of evaluations that are fitted together, 16 MiB in float64: small ones cost more in calls than in sums."""
 
 FITTED_ON = "val"
 
@@ -96,7 +99,7 @@ def recalibrate(
     """Measure every evaluation of a sweep under `requests` and write the answers into its table `recalibrations`.
 
     The sweep may be running or interrupted: what is in its tables is used. The same request made again replaces its
-    rows. Memory holds one evaluation's logits and the rows of the answer.
+    rows. Memory holds the logits of some evaluations, `BATCH_VALUES` or one, and the rows of the answer.
 
     Args:
         sweep: as opened from its folder.
@@ -113,11 +116,12 @@ def recalibrate(
         files = PredictionFiles(paths)
         answers = [_Answer() for _ in requests]
         samples = evaluations = 0
-        for predictions in files.evaluations():
-            loss = _training_loss(sweep, predictions.trial)
-            for answer, rows in zip(answers, measure(predictions, requests, loss, metrics), strict=True):
-                answer.add(rows)
-            samples, evaluations = samples + predictions.samples, evaluations + 1
+        for batch in _batches(files.evaluations()):
+            losses = [_training_loss(sweep, predictions.trial) for predictions in batch]
+            for found in measure_all(batch, requests, losses, metrics):
+                for answer, rows in zip(answers, found, strict=True):
+                    answer.add(rows)
+            samples, evaluations = samples + sum(each.samples for each in batch), evaluations + len(batch)
             if progress is not None:
                 progress(samples, files.rows, evaluations)
         missing = files.missing()
@@ -188,30 +192,82 @@ def recalibrate_sweep(
         return recalibrate(sweep, requests, progress, chosen)
 
 
+def _batches(evaluations: Iterable[StoredPredictions]) -> Iterator[list[StoredPredictions]]:
+    """Yield evaluations in lists of about `BATCH_VALUES` logits, one at least."""
+    batch: list[StoredPredictions] = []
+    size = 0
+    for predictions in evaluations:
+        batch.append(predictions)
+        size += sum(values.size for values in predictions.logits.values())
+        if size >= BATCH_VALUES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
 def measure(
     predictions: StoredPredictions, requests: Sequence[Request], loss: Mapping[str, object], metrics: Metrics = ()
 ) -> list[list[dict[str, Value]]]:
-    """Return, for each request, the rows of one evaluation: one per split.
+    """Return, for each request, the rows of one evaluation: see `measure_all`."""
+    return measure_all([predictions], requests, [loss], metrics)[0]
 
-    A method is fitted once for all of its numbers of bins, which stand next to each other. What cannot be fitted or
-    measured leaves its reason in `unavailable`.
+
+def measure_all(
+    batch: Sequence[StoredPredictions],
+    requests: Sequence[Request],
+    losses: Sequence[Mapping[str, object]],
+    metrics: Metrics = (),
+) -> list[list[list[dict[str, Value]]]]:
+    """Return, for each evaluation and request, the rows: one per split.
+
+    A method is fitted once for all of its numbers of bins, which stand next to each other, and on all evaluations at
+    once where it can. What cannot be fitted or measured leaves its reason in `unavailable`.
 
     Args:
-        predictions: the logits and targets of both splits.
+        batch: the logits and targets of the splits of each evaluation.
         requests: what to measure; requests of one method and options in a row.
-        loss: the training loss, name and hyperparameters: the focal map takes its γ from there.
+        losses: the training losses, name and hyperparameters: the focal map takes its γ from there.
         metrics: what is measured besides.
     """
-    found = []
+    found: list[list[list[dict[str, Value]]]] = [[] for _ in batch]
     for (method, _), group in groupby(requests, key=lambda request: (request.method, request.options_text)):
         same = list(group)
-        options = with_training_gamma(method, hyperparameter_values(same[0].options), loss)
-        outcomes = dict(_applied(predictions, method, options))
-        given = options.get("gamma")
-        stated: dict[str, Value] = {"gamma": given} if isinstance(given, (int, float)) else {}
-        found += [
-            [_row(predictions, each, split, *outcomes[split], metrics) | stated for split in outcomes] for each in same
-        ]
+        asked = hyperparameter_values(same[0].options)
+        options = [with_training_gamma(method, asked, loss) for loss in losses]
+        fitted = _fitted(batch, method, options)
+        for predictions, given, calibrator, rows in zip(batch, options, fitted, found, strict=True):
+            outcomes = dict(_applied(predictions, calibrator))
+            gamma = given.get("gamma")
+            stated: dict[str, Value] = {"gamma": gamma} if isinstance(gamma, (int, float)) else {}
+            rows += [
+                [_row(predictions, each, split, *outcomes[split], metrics) | stated for split in outcomes]
+                for each in same
+            ]
+    return found
+
+
+Fitted = Calibrator | UnusablePredictions | None
+"""A calibrator, why there is none, or nothing for softmax alone."""
+
+
+def _fitted(
+    batch: Sequence[StoredPredictions], method: str, options: Sequence[Mapping[str, HyperparameterValue]]
+) -> list[Fitted]:
+    """Return a method fitted on the validation split of each evaluation, with its options."""
+    found: list[Fitted] = [None] * len(batch)
+    if method == UNCALIBRATED:
+        return found
+    alike: dict[str, list[int]] = {}
+    for at, (predictions, given) in enumerate(zip(batch, options, strict=True)):
+        if FITTED_ON in predictions.logits:
+            alike.setdefault(repr(sorted(given.items())), []).append(at)
+        else:
+            found[at] = UnusablePredictions("there are no predictions on validation data to fit on")
+    for places in alike.values():
+        data = [(batch[at].logits[FITTED_ON], batch[at].targets[FITTED_ON]) for at in places]
+        for at, calibrator in zip(places, fit_many(method, data, **options[places[0]]), strict=True):
+            found[at] = calibrator
     return found
 
 
@@ -219,18 +275,15 @@ Applied = tuple[NDArray[np.float64] | None, Mapping[str, float], str | None]
 """Calibrated probabilities, fitted parameters, and the reason where there are none."""
 
 
-def _applied(
-    predictions: StoredPredictions, method: str, options: Mapping[str, HyperparameterValue]
-) -> Iterator[tuple[str, Applied]]:
-    """Yield each split with the probabilities of a method that was fitted on the validation split."""
+def _applied(predictions: StoredPredictions, calibrator: Fitted) -> Iterator[tuple[str, Applied]]:
+    """Yield each split with its calibrated probabilities."""
     splits = predictions.logits
     try:
-        if method == UNCALIBRATED:
+        if isinstance(calibrator, UnusablePredictions):
+            raise calibrator
+        if calibrator is None:
             yield from ((split, (softmax64(logits), {}, None)) for split, logits in splits.items())
             return
-        if FITTED_ON not in splits:
-            raise UnusablePredictions("there are no predictions on validation data to fit on")
-        calibrator = fit(method, splits[FITTED_ON], predictions.targets[FITTED_ON], **options)
         probabilities = {split: calibrator(logits) for split, logits in splits.items()}
     except UnusablePredictions as error:
         yield from ((split, (None, {}, str(error))) for split in splits)

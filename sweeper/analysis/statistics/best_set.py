@@ -9,8 +9,8 @@ multiple comparisons with the best): a configuration is out where another's mean
     d · s · √(1/n_i + 1/n_j),
 
 s the standard deviation of a replicate, pooled over configurations, and d Dunnett's one-sided factor for k − 1
-comparisons. The truly best configuration is in the set with a probability of at least 95 %, whatever the means. Where
-all configurations share their seeds, the seeds' luck is taken out of s first (two-way layout).
+comparisons. The truly best configuration is in the set with a probability of at least 95 %, whatever the means. The
+scale, s and shared seeds are those of `pooled`.
 
 The winner's value is corrected by choosing without each replicate in turn and measuring the chosen configuration on the
 one left out: no replicate helps to choose what it measures. That estimates what choosing by one replicate fewer is
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LEVEL = 0.95
+from sweeper.analysis.statistics.pooled import LEVEL, Pooled, pooled
 
 _DEVIATIONS = 128  # quantiles of s/σ over which is averaged
 _NORMAL = np.linspace(-8.0, 8.0, 161)  # points of a trapezoidal rule, which is exact to 1e-10 for normal integrands
@@ -55,102 +55,53 @@ class BestSet:
     paired: bool
 
 
-def best_set(values: Sequence[Mapping[int, float]], mode: str, level: float = LEVEL) -> BestSet | None:
+def best_set(
+    values: Sequence[Mapping[int, float]], mode: str, level: float = LEVEL, relative: bool | None = None
+) -> BestSet | None:
     """Return the configurations that cannot be told apart from the best; None where no spread can be estimated.
 
-    Replicates are taken for normal, with one standard deviation for all configurations.
+    Replicates are taken for normal, with one standard deviation for all configurations; see `pooled`.
 
     Args:
         values: of each configuration seed → finite value.
         mode: `min` or `max`: which is better.
         level: the probability with which the best is in the set, and the winner's mean in its interval.
+        relative: compare logarithms; by default where smaller is better and all means are positive.
     """
-    sign = -1.0 if mode == "min" else 1.0
-    layout = _layout([{seed: sign * value for seed, value in each.items()} for each in values if each])
+    places = [place for place, each in enumerate(values) if each]
+    layout = pooled([values[place] for place in places], mode, relative)
     if layout is None:
         return None
-    places = [place for place, each in enumerate(values) if each]
-    order = np.argsort(-layout.means, kind="stable")
+    order = np.argsort(-layout.scores, kind="stable")
     winner = int(order[0])
-    members = tuple(places[at] for at in order if at == winner or _may_be_best(layout, int(at), level))
-    error = layout.total_deviation / math.sqrt(layout.sizes[winner])
+    members = tuple(places[at] for at in order if may_be_best(layout, int(at), level))
     tail = (1 - level) / 2
-    down = largest_of(len(layout.means), layout.total_freedom, 1 - tail) * error
-    up = largest_of(1, layout.total_freedom, 1 - tail) * error
-    limits = (sign * (layout.means[winner] - down), sign * (layout.means[winner] + up))
-    corrected = _left_out(layout.table)
+    corrected = _left_out(layout.sign * layout.table)
     return BestSet(
         members,
         len(places),
-        float(sign * layout.means[winner]),
-        None if corrected is None else sign * corrected,
-        (float(min(limits)), float(max(limits))),
+        layout.value(layout.scores[winner]),
+        None if corrected is None else layout.sign * corrected,
+        layout.around(
+            winner,
+            largest_of(len(places), layout.total_freedom, 1 - tail),
+            largest_of(1, layout.total_freedom, 1 - tail),
+        ),
         layout.paired,
     )
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Replicates [k, r], NaN where one is missing, larger being better, with their means, sizes and deviations.
-
-    `deviation` with `freedom` degrees of freedom is that of a difference's replicates, `total_deviation` that of a
-    single value: they differ where seeds are shared.
-    """
-
-    table: NDArray[np.float64]
-    means: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    deviation: float
-    freedom: float
-    total_deviation: float
-    total_freedom: float
-    paired: bool
+def may_be_best(layout: Pooled, at: int, level: float = LEVEL) -> bool:
+    """Return whether a configuration cannot be told apart from the best of all."""
+    best_of_sizes = (np.where(layout.sizes == size, layout.scores, -np.inf) for size in np.unique(layout.sizes))
+    return not any(is_behind(layout, at, int(scores.argmax()), level) for scores in best_of_sizes)
 
 
-def _layout(values: Sequence[Mapping[int, float]]) -> _Layout | None:
-    if not values:
-        return None
-    common = [seed for seed in values[0] if all(seed in each for each in values)]
-    if len(common) >= 2 and len(values) >= 2:
-        return _two_way(np.array([[each[seed] for seed in common] for each in values], dtype=np.float64))
-    table = np.full((len(values), max(map(len, values))), np.nan)
-    for row, each in zip(table, values, strict=True):
-        row[: len(each)] = list(each.values())
-    sizes = np.array([len(each) for each in values])
-    means = np.nanmean(table, axis=1)
-    freedom = int((sizes - 1).sum())
-    if not freedom:
-        return None
-    deviation = math.sqrt(float(np.nansum((table - means[:, None]) ** 2)) / freedom)
-    return _Layout(table, means, sizes, deviation, freedom, deviation, freedom, paired=False)
-
-
-def _two_way(table: NDArray[np.float64]) -> _Layout:
-    """Return the layout of k configurations on the same r seeds: effects of both, and residuals.
-
-    A single value varies by seeds and residuals, (MS_seeds + (k − 1)·MS_residuals)/k, with Satterthwaite's degrees of
-    freedom (Satterthwaite 1946).
-    """
-    k, r = table.shape
-    means, seeds = table.mean(axis=1), table.mean(axis=0)
-    residual = table - means[:, None] - seeds[None, :] + table.mean()
-    freedom = (k - 1) * (r - 1)
-    of_residuals = float((residual**2).sum()) / freedom
-    of_seeds = k * float(((seeds - seeds.mean()) ** 2).sum()) / (r - 1)
-    both = of_seeds + (k - 1) * of_residuals
-    spread = of_seeds**2 / (r - 1) + ((k - 1) * of_residuals) ** 2 / freedom
-    total_freedom = both**2 / spread if spread > 0 else float(freedom)
-    sizes = np.full(k, r)
-    return _Layout(table, means, sizes, math.sqrt(of_residuals), freedom, math.sqrt(both / k), total_freedom, True)
-
-
-def _may_be_best(layout: _Layout, at: int, level: float) -> bool:
-    factor = with_the_best(len(layout.means), layout.freedom, level) * layout.deviation
-    return all(
-        layout.means[layout.sizes == size].max() - layout.means[at]
-        <= factor * math.sqrt(1 / size + 1 / layout.sizes[at])
-        for size in np.unique(layout.sizes)
-    )
+def is_behind(layout: Pooled, at: int, other: int, level: float = LEVEL) -> bool:
+    """Return whether a configuration is worse than another, taken for one of the k − 1 that it is compared with."""
+    factor = with_the_best(len(layout.scores), layout.freedom, level) * layout.deviation
+    gap = layout.scores[other] - layout.scores[at]
+    return bool(gap > factor * math.sqrt(1 / layout.sizes[other] + 1 / layout.sizes[at]))
 
 
 def _left_out(table: NDArray[np.float64]) -> float | None:

@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 from sweeper.core.code_version import code_version
 from sweeper.core.ids import ReplicateSeeds, SweepPaths, config_hash, trial_name
 from sweeper.execution.controllers.base import Controller, Situation, combined
-from sweeper.execution.driver.best_checkpoint import BestCheckpoint, CheckpointKeeper
 from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure, capped
 from sweeper.execution.driver.full_disks import FullDisks, OtherNodes
 from sweeper.execution.driver.in_flight import GivenOut
+from sweeper.execution.driver.kept_checkpoints import CheckpointKeeper, Keeping, KeptCheckpoints
 from sweeper.execution.driver.larger_shares import on_a_larger_share
 from sweeper.execution.driver.recorder import Fold, Recorder, Sink
 from sweeper.journal.decision import Decision
@@ -75,6 +75,7 @@ class Driver:
         slots: int = 1,
         clock: Callable[[], float] = time.monotonic,
         keeper: CheckpointKeeper | None = None,
+        keeping: Keeping | None = None,
         shares: Callable[[int], float] | None = None,
         gpu: float = 0.0,
         max_concurrent: int | None = None,
@@ -98,6 +99,7 @@ class Driver:
             rungs: the same fold, as the scheduler needs it.
             sinks: take every record after it was journaled.
             keeper: removes checkpoints; by default in the sweep's folder.
+            keeping: whose checkpoints stay; by default the best trial's.
             shares: the share of a GPU that a configuration needs; `None` where trials take none, or whole cards.
             gpu: the share of a GPU that each trial has where `shares` gives none.
             max_concurrent: assignments outstanding at once; `None` for no limit.
@@ -136,7 +138,7 @@ class Driver:
         self._given_out = GivenOut(max_concurrent)
         self._starting: dict[int, float] = {}
         self._polled = -math.inf
-        self._checkpoints = BestCheckpoint(self.keeper, state, schedule)
+        self._checkpoints = KeptCheckpoints(self.keeper, state, schedule, keeping)
         if failed_too:
             state.reopen_failed()
 

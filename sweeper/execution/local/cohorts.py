@@ -61,7 +61,8 @@ class CohortLoop(ServingLoop):
         if said.given_back:
             self._shrink(said)
             own.clear()
-        over = sorted({*over, *own}) if self.ending and said.reports else over
+        if self.ending:  # what has not reported yet does so after its epoch
+            over = sorted({*over, *(report.configuration for report, _ in said.reports)} & {*own})
         for index in over:
             own.remove(index)
         self._room[process.connection] = said.room + len(over)

@@ -69,6 +69,7 @@ def execute(
                 pass
             while pressed.presses == 1 and not driver.should_stop() and loop.finish_epochs():
                 pass
+            loop.dismiss(lambda: pressed.presses > 1)
         finally:
             loop.end()
     return pressed.presses > 0

@@ -20,6 +20,9 @@ from trainables.worker.local_process import Died, Opening
 TURN_SECONDS = 0.2
 """The longest that the loop waits for processes before it looks after the driver's other duties."""
 
+LEAVE_SECONDS = 150.0
+"""The longest that a process is waited for which writes a last checkpoint: a store may be out of reach for 120 s."""
+
 THRESHOLD_VARIABLE = "RAY_memory_usage_threshold"
 
 MOST_MEMORY = 0.95
@@ -98,6 +101,14 @@ class ServingLoop(ABC):
             self.hear(self.busy[cast(Connection, ready)])
         self._driver.flush()
         return bool(self.busy)
+
+    def dismiss(self, hurried: Callable[[], bool]) -> None:
+        """Let the processes end that have nothing to do: one may be writing the checkpoint of a trial that it left."""
+        leaving = [process.connection for process in self.idle if process.send(None)]
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while leaving and not hurried() and time.monotonic() < deadline:
+            ended = wait(leaving, TURN_SECONDS)
+            leaving = [connection for connection in leaving if connection not in ended]
 
     def end(self) -> None:
         """End all processes; what they had in hand continues from its checkpoints."""

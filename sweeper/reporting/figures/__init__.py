@@ -19,6 +19,7 @@ from sweeper.reporting.figures import (
     posthoc_temperature,
     reliability,
     scheduler_audit,
+    shift,
     spectral_density,
     trace_regularisation,
 )
@@ -31,6 +32,7 @@ FIGURES: tuple[FigureModule, ...] = (
     coverage_nu_map,
     spectral_density,
     reliability,
+    shift,
     loss_families,
     pareto_front,
     parallel_coordinates,

@@ -23,27 +23,9 @@ ABSENT = "Reliability diagrams: no trial has been evaluated on test data."
 
 def draw(results: Results) -> Figure | None:
     """Return the diagrams of the best and the best cross-entropy configuration; None without test evaluations."""
-    board = leaderboard(results)
-    scaled = "posthoc_temperature_temperature" in results.columns("evaluations")
-    panels: list[Panel] = []
-    queries: list[str] = []
-    for role, row in chosen(board):
-        before_sql, stored_sql = bins_sql(row), predictions_sql(row, scaled)
-        before = results.rows(before_sql)
-        if not sum(int_of(line, "n") for line in before):
-            continue
-        stored = stored_predictions(results, stored_sql)
-        queries += [before_sql] + ([] if stored is None else [stored_sql])
-        replicates = plural(int_of(row, "replicates"), "replicate")
-        remarks = [
-            f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",
-            f"ECE {board.value(row, 'test_ece')}, {replicates} pooled in the diagram.",
-        ]
-        curve = None if stored is None else curve_of(softmax64(stored.logits), stored)
-        panels.append(diagram(f"{role}, {row['trial']}: before", before, remarks, curve))
-        if stored is not None and stored.scaled:
-            heading = f"{role}, {row['trial']}: after temperature scaling"
-            panels.append(diagram(heading, *after_temperature(stored, len(before))))
+    found = [diagrams(results, row, role) for role, row in chosen(leaderboard(results))]
+    panels = [panel for drawn, _ in found for panel in drawn]
+    queries = [query for _, asked in found for query in asked]
     if not panels:
         return None
     return Figure(
@@ -58,6 +40,29 @@ def draw(results: Results) -> Figure | None:
         tables=["reliability", "predictions", "evaluations"],
         panels=panels,
     )
+
+
+def diagrams(results: Results, row: Row, role: str) -> tuple[list[Panel], list[str]]:
+    """Return a configuration's diagrams before and after temperature scaling, and their queries; none without bins."""
+    scaled = "posthoc_temperature_temperature" in results.columns("evaluations")
+    before_sql, stored_sql = bins_sql(row), predictions_sql(row, scaled)
+    before = results.rows(before_sql)
+    if not sum(int_of(line, "n") for line in before):
+        return [], []
+    board, stored = leaderboard(results), None
+    if "logits" in results.columns("predictions"):  # of translations' tokens only the largest are stored
+        stored = stored_predictions(results, stored_sql, text_of(row, "trial"))
+    replicates = plural(int_of(row, "replicates"), "replicate")
+    remarks = [
+        f"{board.describe(row)}, {STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epochs']}.",
+        f"ECE {board.value(row, 'test_ece')}, {replicates} pooled in the diagram.",
+    ]
+    curve = None if stored is None else curve_of(softmax64(stored.logits), stored)
+    panels = [diagram(f"{role}, {row['trial']}: before", before, remarks, curve)]
+    if stored is not None and stored.scaled:
+        heading = f"{role}, {row['trial']}: after temperature scaling"
+        panels.append(diagram(heading, *after_temperature(stored, len(before))))
+    return panels, [before_sql, *([] if stored is None else [stored_sql])]
 
 
 def chosen(board: Leaderboard) -> list[tuple[str, Row]]:
@@ -114,9 +119,9 @@ class Stored:
         return not bool(np.isnan(self.temperature).any())
 
 
-def stored_predictions(results: Results, sql: str) -> Stored | None:
+def stored_predictions(results: Results, sql: str, trial: str) -> Stored | None:
     """Return a configuration's predictions; None where none are stored."""
-    table = results.sql(sql)
+    table = results.sql(sql, trials=[trial])
     if not table.num_rows:
         return None
     targets, replicate, sample, temperature = (

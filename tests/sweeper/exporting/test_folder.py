@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,63 +13,23 @@ import torch
 from safetensors.torch import load_file
 
 import sweeper
-from search_spaces import FOLDER
-from sweeper.analysis.recalibration.predictions import PredictionFiles
 from sweeper.core.ids import SweepPaths
 from sweeper.exporting.folder import NONE
-from sweeper.exporting.program import joint_logits
 from tests.running import in_process
+from tests.sweeper.exporting.swept import DIGITS, OWN, SPIRALS, stored, swept
 from trainables.datasets import load_dataset
 from trainables.metrics import softmax64
 from trainables.posthoc import fit
 
-SPACE = """
-dataset: {name: %s}
-objective: {metric: val_nll, mode: min}
-scheduler: {name: none, max_epochs: 2}
-samples: 2
-replicates: {count: 2, packing: %s}
-space:
-  loss: {name: focal, gamma: {uniform: [1, 3]}}
-  architecture: {name: "%s"}
-  optimizer: {name: sgd, lr: 0.1, momentum: 0.9, batch_size: 128, checkpoint: best_val_nll}
-evaluation:
-  posthoc: [temperature, {name: focal_map, label: psi}, isotonic]
-  curvature: {samples: 16, lanczos_steps: 2, trace_probes: 2}
-"""
-SPIRALS = {"name": "own_data:spirals", "classes": 3, "noise": 0.3}
-
-
-def swept(folder: Path, name: str, *what: str) -> SweepPaths:
-    """Run a small sweep below `folder`."""
-    (folder / f"{name}.yaml").write_text(SPACE % what)
-    for own in (FOLDER / "examples").glob("own_*.py"):
-        shutil.copy(own, folder)
-    done = sweeper.run(folder / f"{name}.yaml", output=folder / "results", mlflow=False, executor="local")
-    assert done.complete
-    return SweepPaths(done.folder)
-
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> SweepPaths:
-    return swept(tmp_path_factory.mktemp("digits"), "digits", "digits", "fused", "resnet8")
+    return swept(tmp_path_factory.mktemp("digits"), "digits", *DIGITS)
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory) -> SweepPaths:
-    data = '"own_data:spirals", classes: 3, noise: 0.3'
-    return swept(tmp_path_factory.mktemp("own"), "own", data, "trials", "own_network:GatedMlp")
-
-
-def stored(paths: SweepPaths, trial: str, replicates: list[int]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return joint logits and targets of a trial's last evaluation, by split."""
-    found = [e for e in PredictionFiles(paths).evaluations() if e.trial == trial and e.epoch == 2]
-    chosen = [each for each in found if each.replicate in replicates]
-    assert len(chosen) == len(replicates)
-    return {
-        part: (joint_logits([each.logits[part] for each in chosen]), chosen[0].targets[part])
-        for part in ("val", "test")
-    }
+    return swept(tmp_path_factory.mktemp("own"), "own", *OWN)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +57,7 @@ def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, r
     assert model.predict(test.inputs[:0]).shape == (0, found.shape[1])
     assert {path.name for path in done.folder.iterdir()} == {
         "program.pt2", "model.json", "model_card.md", "MLmodel", "code", "python_env.yaml", "requirements.txt",
+        "input_example.json", "serving_input_example.json",
         *(f"weights_r{r}.safetensors" for r in done.replicates)
     }  # fmt: skip
 
@@ -160,6 +120,31 @@ def test_what_cannot_be_exported_is_said_in_a_sentence_and_nothing_is_written(di
     with pytest.raises(sweeper.SweeperError, match=said):
         sweeper.export(digits.name, tmp_path / "model", output=digits.root.parent, **asked)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("which", "replicate"),
+    [
+        ("digits", "0"),
+        pytest.param("own", "1", marks=pytest.mark.slow),
+        pytest.param("own", "all", marks=pytest.mark.slow),
+    ],
+)
+def test_weights_that_are_gone_are_trained_again_bit_for_bit(which, replicate, request, tmp_path):
+    """Fused replicates of a network with batch norm, and replicates with processes of their own."""
+    paths = request.getfixturevalue(which)
+    kept = {path.name for path in paths.checkpoints.iterdir()}
+    (lost,) = {"c00000", "c00001"} - kept
+    lines: list[str] = []
+    done = sweeper.export(
+        paths.name, tmp_path / "model", trial=lost, replicate=replicate, output=paths.root.parent,
+        retrain=True, say=lines.append,
+    )  # fmt: skip
+    assert done.again == 0.0, "logits differ from those that the sweep stored"
+    assert "trained again, logits equal the sweep's bit for bit" in done.sentence()
+    assert lines[-1].startswith(lost) and lines[-1].endswith("epoch 2 of 2")
+    assert done.difference < 1e-5 and done.description["source"]["trained_again"] == {"largest_logit_difference": 0.0}
+    assert {path.name for path in paths.checkpoints.iterdir()} == kept, "the sweep stays as it was"
 
 
 def test_a_folder_that_exists_stays_as_it_is(digits, tmp_path):

@@ -93,3 +93,34 @@ def test_a_network_that_cannot_be_translated_is_named():
 
     with pytest.raises(sweeper.SweeperError, match=r"torch\.export cannot translate the network"):
         exported_program(CalibratedNetworks([Follows()], None), torch.ones(3, 4))
+
+
+def test_a_network_of_trees_is_refused_without_a_page_of_graphs(capfd):
+    """Its loop runs as often as the highest tree is high."""
+    trees = torch.zeros(3, 3, 4, dtype=torch.int64)
+    trees[:, 2] = torch.tensor([0, 0, 1, 1])
+    network = build_model("tree_lstm", (3, 4), 2, vocabulary=5).eval()
+    with pytest.raises(
+        sweeper.SweeperError, match=r"torch\.export cannot translate the network \(GuardOnDataDep"
+    ) as said:
+        exported_program(CalibratedNetworks([network], None), trees)
+    assert len(str(said.value)) < 400 and capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["global_pooling_cnn", "text_average"])
+def test_networks_of_token_ids_are_exported(name, tmp_path):
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 50, (9, 30))
+    module = CalibratedNetworks([build_model(name, (30,), 4, vocabulary=50).eval()], None).eval()
+    torch.export.save(exported_program(module, tokens[:3]), tmp_path / PROGRAM)
+    description = {
+        "format": FORMAT, "input": {"shape": [30], "dtype": "int64"}, "class_names": list("abcd"),
+        "preprocessing": None, "source": {"sweep": "made", "trial": "c00000"},
+    }  # fmt: skip
+    (tmp_path / DESCRIPTION).write_text(json.dumps(description))
+    model = sweeper.load_model(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(model.predict(tokens), module(tokens))
+    assert model.predict(tokens.numpy().astype("int32")[0]).shape == (1, 4)
+    with pytest.raises(sweeper.SweeperError, match=r"cannot take float32 \[9, 30\]"):
+        model.predict(tokens.float())

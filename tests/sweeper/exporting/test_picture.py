@@ -34,6 +34,12 @@ def test_files_are_vectors_with_embedded_fonts_and_the_same_every_time(results, 
     assert content.startswith(b"%PDF") and b"/FontFile2" in content and b"/Type3" not in content
     write_figure(results, "importance", tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("lambda_max_against_gamma", "curvature_against_gamma"):
+        write_figure(results, name, tmp_path / f"{name}.svg")
+    drawn = {
+        (tmp_path / f"{name}.svg").read_bytes() for name in ("lambda_max_against_gamma", "curvature_against_gamma")
+    }
+    assert len(drawn) == 1
     for name in ("one.svg", "two.svg"):
         write_figure(results, "ece-against-gamma", tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
@@ -55,6 +61,28 @@ def test_the_picture_holds_the_reports_numbers_and_its_caption(results, tmp_path
     said = " ".join(text.get_text() for text in drawn.texts).replace("\n", " ")
     assert plain(expected.caption) in said
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == list(expected.legend)
+
+
+def said_in(results, name, folder, monkeypatch) -> str:
+    """Draw a figure and return the text below it."""
+    seen: list[Drawn] = []
+    save = Drawn.savefig
+    monkeypatch.setattr(Drawn, "savefig", lambda self, *a, **k: (seen.append(self), save(self, *a, **k)))
+    write_figure(results, name, folder / "figure.png")
+    return " ".join(text.get_text() for text in seen[0].texts).replace("\n", " ")
+
+
+def test_what_the_report_says_below_a_plot_is_on_paper_too(results, tmp_path, monkeypatch):
+    said = said_in(results, "curvature_against_gamma", tmp_path, monkeypatch)
+    expected = figure_names()["curvature_against_gamma"].draw(results)
+    remarks = [remark for panel in expected.panels for remark in panel.remarks]
+    assert remarks and all(plain(remark).rstrip(".") in said for remark in remarks)
+    assert any("ρ = " in remark for remark in remarks), "the caption speaks of ρ"
+
+
+def test_a_rehearsals_figure_says_so(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(Results, "rehearsed", property(lambda self: ["10 trials instead of 1,000"]))
+    assert said_in(results, "importance", tmp_path, monkeypatch).startswith("Rehearsal, no results.")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sweeper.core.ids import trial_name
-from sweeper.execution.driver.best_checkpoint import BestCheckpoint
+from sweeper.execution.driver.kept_checkpoints import KeptCheckpoints
 from sweeper.journal.best import best_trial, rank_of
 from sweeper.journal.decision import Decision
 from sweeper.journal.journal import read_journal
@@ -108,7 +108,7 @@ def named(sweep: Sweep, folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     sink.publish(running=False)
     kept = Kept()
-    BestCheckpoint(kept, state, schedule).remove_leftovers()
+    KeptCheckpoints(kept, state, schedule).remove_leftovers()
     folder.mkdir()
     diagrams = [p for p, _ in artifacts(sweep.paths, state, schedule, folder) if p.suffix == ".svg"]
     [titled] = [index for index in VALUES for p in diagrams if f">{trial_name(index)}, the best" in p.read_text()]

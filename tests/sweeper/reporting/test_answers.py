@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sweeper.analysis.recalibration.effect import effects
+from sweeper.analysis.statistics.best_set import with_the_best
 from sweeper.reporting.answers import Answers, answers, as_good, majority_warning
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.matrix import matrix
@@ -50,13 +51,11 @@ def test_which_gamma_is_the_best_of_the_grid_with_those_that_do_as_well(gamma_fo
         (setting,) = [s for s in screen(gamma_folder).settings if s.key[1:] == ("focal", network)]
         assert setting.before.startswith(f"{mine.loc[best, 'config_loss_gamma']:.3g} (")
         assert setting.compared == len(mine)
-        noise = found.decides.noise[27]
+        trials, noise = found.decides.noise(27)
         assert noise is not None
         replicates = frame(gamma_folder, "evaluations").query("split == 'val' and epoch == 27").groupby("trial")["nll"]
         half = noise.deviation * np.sqrt(2 / replicates.count()[best])
-        from scipy.stats import t
-
-        near = np.log(mine["nll"] / mine.loc[best, "nll"]) <= t.ppf(0.975, noise.freedom) * half
+        near = np.log(mine["nll"] / mine.loc[best, "nll"]) <= with_the_best(len(trials), noise.freedom, 0.95) * half
         kept = mine.loc[near, "config_loss_gamma"]
         ends = "only this one" if len(kept) == 1 else f"{kept.min():.3g} … {kept.max():.3g}"
         assert setting.before.endswith(f"({ends})")
@@ -71,11 +70,13 @@ def test_a_trial_that_was_stopped_is_compared_where_it_was_stopped(quickstart_fo
     assert stopped
     for row in stopped:
         epoch = row["epochs"]
-        mine, other = (found.decides.values[str(r["trial"])][epoch] for r in (rows[0], row))
-        noise = found.decides.noise[epoch]
-        assert noise is not None
-        expected = noise.apart(mine, other) and mine.mean < other.mean
-        assert found.decides.worse(rows[0], row) is expected
+        mine, other = (np.array([*found.decides.values[str(r["trial"])][epoch].values()]) for r in (rows[0], row))
+        trials, noise = found.decides.noise(epoch)
+        assert noise is not None and str(row["trial"]) in trials
+        gap = np.log(other.mean() / mine.mean())
+        factor = with_the_best(len(trials), noise.freedom, 0.95) * noise.deviation
+        behind = gap > factor * np.sqrt(1 / len(mine) + 1 / len(other))
+        assert found.decides.worse(rows[0], row) is bool(behind)
     assert as_good(rows, rows[0], "config_loss_gamma", found.decides)
 
 
@@ -95,8 +96,12 @@ def test_a_majority_class_predictor_is_warned_of() -> None:
         "val_balanced_accuracy": 0.5,
     }  # fmt: skip
     board = Leaderboard([row], (), "", Goal("val_ece", "min"))
+    better = {**row, "trial": "c00001", "judged": 0.02, "val_balanced_accuracy": 0.8}
+    (guard,) = majority_warning(Leaderboard([row, better], (), "", Goal("val_ece", "min")))
+    assert "constraints: [{metric: val_balanced_accuracy" in guard.sentence
     (warning,) = majority_warning(board)
     assert "validation accuracy 66.7%, largest class 66.7%, balanced accuracy 50.0%" in warning.sentence
+    assert "no finished configuration has a higher one: train longer" in warning.sentence
     assert majority_warning(Leaderboard([{**row, "val_accuracy": 0.9}], (), "", Goal("val_ece", "min"))) == []
     assert majority_warning(Leaderboard([{**row, "val_majority_share": None}], (), "", Goal("val_ece", "min"))) == []
     assert majority_warning(Leaderboard([], (), "", Goal("val_ece", "min"))) == []

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sweeper.analysis.selection import selected
 from sweeper.reporting.matrix import Matrix, estimate_text, grid, matrix
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
@@ -65,11 +66,20 @@ def test_an_interval_is_students_with_the_spread_pooled_over_configurations(loss
     assert best is not None
     mean, n = groups.mean()[best["trial"]], groups.count()[best["trial"]]
     half = scipy.stats.t.ppf(0.975, freedom) * spread / np.sqrt(n)
-    noise = found.decides.noise[27]
-    value = found.decides.last(best)
-    assert noise is not None and value is not None
-    assert noise.interval(value) == pytest.approx((mean * np.exp(-half), mean * np.exp(half)), rel=1e-9)
+    assert found.decides.interval(best["trial"]) == pytest.approx((mean * np.exp(-half), mean * np.exp(half)), rel=1e-9)
     assert found.decides.worse(best, best) is False
+
+
+@pytest.mark.parametrize("folder", ["losses_folder", "quickstart_folder", "gamma_folder"])
+def test_marks_are_those_of_the_best_set(folder: str, request: pytest.FixtureRequest) -> None:
+    results = Results(request.getfixturevalue(folder))
+    board = leaderboard(results)
+    found, answer = matrix(results, board), selected(results, board)
+    assert found is not None and answer is not None
+    finished = {row["trial"]: row for rows in found.cells.values() for row in rows if row["status"] == "completed"}
+    best = found.best("")
+    assert best is not None and answer[0][0] == best["trial"] and len(finished) == answer[1].configurations
+    assert {name for name, row in finished.items() if found.decides.worse(best, row) is False} == set(answer[0])
 
 
 def test_without_a_second_replicate_no_difference_is_judged(tmp_path: Path) -> None:

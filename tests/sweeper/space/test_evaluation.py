@@ -44,12 +44,15 @@ def _faults(**evaluation: Any) -> str:
     return str(raised.value)
 
 
-def test_unknown_repeated_and_missing_splits_are_named_when_a_file_is_read() -> None:
+def test_unknown_and_repeated_splits_are_named_when_a_file_is_read() -> None:
     found = _faults(splits=["val", "tset", "val"], trajectory={"splits": ["trian"]})
     assert "evaluation.splits[1]" in found and "no split 'tset'" in found and "did you mean 'test'?" in found
     assert "evaluation.splits[2]" in found and "'val' is named twice" in found
     assert "evaluation.trajectory.splits[0]" in found and "did you mean 'train'?" in found
-    assert "lack val" in _faults(splits=["test"])
+
+
+def test_val_is_measured_whether_it_is_named_or_not() -> None:
+    assert build_spec({**VALUES, "evaluation": {"splits": ["test"]}}).evaluation.splits == ["val", "test"]
 
 
 def test_the_default_is_not_written_out_and_a_missing_key_is_the_default() -> None:

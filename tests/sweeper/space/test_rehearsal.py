@@ -180,7 +180,7 @@ def test_every_shipped_file_can_be_rehearsed(name: str) -> None:
     assert spec.is_rehearsal and len(configurations(spec)) <= max(CONFIGURATIONS, 60)
     assert spec.scheduler.max_epochs <= 30
     size = spec.dataset
-    assert size["name"] in ("digits", "known_posterior_1d", "mukhoti_linear", digits_stand_in.NAME)
+    assert size["name"] in ("digits", "known_posterior_1d", "mukhoti_linear", "number_words", digits_stand_in.NAME)
 
 
 def test_every_data_set_and_loss_has_a_rehearsal(tmp_path: Path) -> None:
@@ -203,6 +203,7 @@ def test_every_network_has_a_small_one_that_suits_the_stand_in(tmp_path: Path) -
 
     for name in ARCHITECTURES:
         text = {"tree_lstm": "sst2", "text_average": "newsgroups20", "global_pooling_cnn": "newsgroups20"}
+        text["transformer"] = "wmt14_en_de"
         more = ", model: resnet18" if name in ("timm", "torchvision") else ""
         path = tmp_path / f"{name}.yaml"
         path.write_text(

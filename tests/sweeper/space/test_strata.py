@@ -98,3 +98,25 @@ def test_a_plan_of_a_searched_space_takes_random_configurations_for_its_strata()
     sizes = stratum_sizes(spec)
     assert sum(sizes.values()) == pytest.approx(30) and set(sizes) == {"mlp, cross_entropy", "mlp, brier"}
     assert set(plan(spec).strata) == set(sizes)
+
+
+@pytest.mark.parametrize(
+    ("keep", "sentence"),
+    [
+        ("{best: 0}", "must be greater than or equal to 1"),
+        ("{best: 2, per: [losss]}", "did you mean 'loss'"),
+        ("{per: [optimizer.lr]}", "drawn from a range"),
+        ("{per: [loss, loss]}", "'loss' is named twice"),
+        ("{best: 2, by: [loss]}", "unknown key 'by'"),
+    ],
+)
+def test_what_is_kept_is_checked_like_strata(keep, sentence):
+    assert sentence in refused(f"keep={keep}")
+
+
+@pytest.mark.parametrize("keep", ["3", "{best: 3}", "{best: 2, per: loss}", "{per: [loss, architecture]}"])
+def test_what_is_kept_is_written_down_and_read_again(keep):
+    spec = load_spec(SPACE, [f"keep={keep}"])
+    assert load_spec(spec.resolved(), []).keep == spec.keep
+    assert spec.keep.best == (1 if keep.startswith("{per") else 2 if "2" in keep else 3)
+    assert "keep" not in load_spec(SPACE, ["keep={best: 1}"]).resolved(), "a file resolves to what it always did"

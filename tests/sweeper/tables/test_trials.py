@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from sweeper.core.ids import SweepPaths
-from sweeper.core.schemas import TRIAL_COLUMNS
-from sweeper.journal.state import fold
+from sweeper.core.schemas import TRIAL_COLUMNS, table_schemas
+from sweeper.journal.state import SweepState, fold
 from sweeper.scheduling.asha import Halving
 from sweeper.tables.trials import TrialsTable
 from tests.sweeper.fake_executor import CRASHED, alone
@@ -53,6 +53,16 @@ def test_each_replicate_shows_where_it_stands(tmp_path):
     assert [rows["c00000", r]["last_evaluation_epoch"] for r in range(COUNT)] == [3, None, 3], "judged, so it is shown"
     assert rows["c00000", 1]["error"] == "replicate 1: its process died"
     assert len({rows["c00000", r]["objective"] for r in range(COUNT)}) == 1
+
+
+def test_a_row_says_float32_where_tf32_was_asked_for_and_a_cpu_trained():
+    schema = table_schemas({"config_index": int}, 3, (), arithmetic="tf32, deterministic")["trials"]
+    table = TrialsTable("s", schema, [{"index": i} for i in range(3)], replicates=1, sweep_seed=0)
+    state = SweepState(3)
+    state.trials[0].device, state.trials[1].device = "cpu", "cuda"
+    assert table.batch(state).column("arithmetic").to_pylist() == [
+        "float32, deterministic", "tf32, deterministic", "tf32, deterministic",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))

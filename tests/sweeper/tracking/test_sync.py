@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from sweeper.tracking import sync as projection
 from sweeper.tracking.client_store import ClientStore
 from sweeper.tracking.follower import MlflowFollower
 from sweeper.tracking.runs import RUN_STATUS
+from sweeper.tracking.shared_view import TAG
 from sweeper.tracking.sqlite_store import SqliteStore, sqlite_store
 from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
 from tests.patience import patient
@@ -51,6 +53,8 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
     (parent,) = (r for r in runs if r.data.tags["configuration"] == "sweep")
     started = {fields(r)["configuration"] for r in records if "configuration" in fields(r)}
     assert len(runs) == len(children) + 1
+    assert experiment.tags[TAG].startswith("deflate;") and not parent.inputs.dataset_inputs
+    assert len({run.inputs.dataset_inputs[0].dataset.digest for run in children.values()}) == 1
     assert children.keys() == started
     points = expected_points(records)
     for index, run in children.items():
@@ -63,6 +67,11 @@ def assert_complete(sweep: Any, uri: str, *, abandoned: bool = False) -> None:
         assert tags["config_hash"] == config_hash(sweep.configurations[index])
         assert (tags["attempt"], tags.get("decision")) == (str(trial.attempt), trial.stop_reason)
         assert tags["config_optimizer_momentum"] == "0.9"
+        (used,) = run.inputs.dataset_inputs
+        assert used.dataset.name == "digits" and json.loads(used.dataset.profile)["num_rows"] == 12
+        assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
+        assert (tags["mlflow.source.name"], tags["mlflow.source.type"]) == ("space.yaml", "LOCAL")
+        assert (tags["mlflow.source.git.commit"], tags["mlflow.user"]) == ("c0ffee", "somebody")
         loss = sweep.configurations[index]["loss"]
         lr = sweep.configurations[index]["optimizer"]["lr"]
         wanted = {"config_loss_name": loss["name"], "config_optimizer_lr": str(lr)}

@@ -11,7 +11,7 @@ import torch
 from tests.trainables.datasets.test_sharing import images
 from tests.trainables.training.lanes.comparison import configuration, timeless
 from trainables.datasets.base import batches, evaluation_batches
-from trainables.datasets.streaming import AHEAD, ahead
+from trainables.datasets.streaming import AHEAD, Copy, ahead, streamed
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.trial import Trial
@@ -64,6 +64,44 @@ def test_an_error_of_the_thread_is_raised_and_leaving_early_ends_it():
     assert next(results) == 0
     results.close()
     assert threading.active_count() == before
+
+
+class LateCopier:
+    """A device that lags behind: nothing is copied before the host waits for it, or for everything at the end."""
+
+    def __init__(self):
+        self.buffers, self.waiting, self.awaited = [], [], []
+
+    def buffer(self, like, rows):
+        self.buffers.append(torch.empty((rows, *like.shape[1:]), dtype=like.dtype))
+        return self.buffers[-1]
+
+    def send(self, source):
+        self.waiting.append((Copy(torch.full_like(source, 255), None), source))
+        return self.waiting[-1][0]
+
+    def wait_for(self, copy):
+        while any(waiting is copy for waiting, _ in self.waiting):
+            done, source = self.waiting.pop(0)
+            done.tensor.copy_(source)
+
+    def received(self, copy):
+        self.awaited.append(copy.tensor)
+        return copy.tensor
+
+
+@pytest.mark.parametrize("samples", [0, 1, 6, 20, 21])
+def test_no_buffer_is_written_before_it_was_copied_and_every_copy_is_awaited(samples):
+    inputs = torch.randint(0, 200, (max(1, samples), 3, 4), dtype=torch.uint8)
+    rows = torch.randperm(samples).split(6) if samples else ()
+    copier = LateCopier()
+    found = [*streamed(inputs, rows, torch.device("cpu"), copier)]
+    assert len(copier.buffers) == len(copier.waiting) == min(AHEAD, len(rows)), "buffers take turns, copies lag behind"
+    if copier.waiting:
+        copier.wait_for(copier.waiting[-1][0])
+    assert [id(batch) for batch in found] == [id(batch) for batch in copier.awaited]
+    assert len(found) == len(rows)
+    assert all(torch.equal(batch, inputs[chosen]) for batch, chosen in zip(found, rows, strict=True))
 
 
 @pytest.mark.parametrize("packing", ["sequential", "fused"])

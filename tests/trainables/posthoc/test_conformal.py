@@ -45,10 +45,9 @@ def test_scores_are_torch_uncertaintys(seed: int) -> None:
     np.testing.assert_allclose(found, raps._calculate_all_labels(given), atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_sets_of_thr_are_mapies(seed: int) -> None:
-    """Its APS draws u when it fits and not when it predicts: there are no such sets here."""
-    classification = pytest.importorskip("mapie.classification")
+def thr_sets_of_both(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Our sets of THR and MAPIE's; its APS draws u when it fits and not when it predicts, so its sets are others."""
+    import mapie.classification
 
     class Given:
         """A fitted classifier whose probabilities are its inputs."""
@@ -70,11 +69,16 @@ def test_the_sets_of_thr_are_mapies(seed: int) -> None:
 
     probabilities, targets = random_case(seed, samples=300, classes=5)
     unseen, _ = random_case(seed + 50, samples=200, classes=5)
-    given = classification.SplitConformalClassifier(Given(), confidence_level=0.9, prefit=True)
+    given = mapie.classification.SplitConformalClassifier(Given(), confidence_level=0.9, prefit=True)
     given.conformalize(probabilities, targets)
     _, expected = given.predict_set(unseen)
-    found = fit_sets("thr", probabilities, targets, randomised=False)(unseen)
-    np.testing.assert_array_equal(found, expected[:, :, 0])
+    return fit_sets("thr", probabilities, targets, randomised=False)(unseen), expected[:, :, 0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sets_of_thr_are_mapies(seed: int) -> None:
+    pytest.importorskip("mapie.classification")
+    np.testing.assert_array_equal(*thr_sets_of_both(seed))
 
 
 def test_the_quantile_counts_the_sample_to_come() -> None:

@@ -16,16 +16,18 @@ from trainables.training.acceleration import (
     CannotCompileError,
     TrainingSettings,
     acceleration_fault,
+    card_fault,
     compiler_fault,
     data_place,
     laid_out,
     prepare_arithmetic,
     training_arithmetic,
 )
-from trainables.training.evaluation import EvaluationSettings, predict
+from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes import Lanes
 from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, chosen_packing, packing_fault
 from trainables.training.loop import Replicate
+from trainables.training.prediction import predict
 from trainables.worker.checkpoints import checkpoint_file
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -252,6 +254,19 @@ def test_only_a_step_that_asks_for_tf32_has_it_in_products_and_convolutions_alik
 
 
 @pytest.mark.usefixtures("as_before")
+def test_cudnn_looks_for_the_fastest_kernels_in_training_steps_that_need_not_repeat(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    for settings in (PLAIN, BFLOAT16, replace(PLAIN, deterministic=True)):
+        prepare_arithmetic(settings, "cuda")
+        assert not torch.backends.cudnn.benchmark
+        with training_arithmetic(settings, torch.device("cuda")):
+            assert torch.backends.cudnn.benchmark is not settings.deterministic
+            with second_order(torch.device("cpu")):
+                assert not torch.backends.cudnn.benchmark
+        assert not torch.backends.cudnn.benchmark, "what is measured does not depend on which kernel was faster"
+
+
+@pytest.mark.usefixtures("as_before")
 def test_determinism_is_asked_of_torch_and_taken_back_in_a_reused_process(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     for settings in (replace(PLAIN, deterministic=True), PLAIN):
@@ -269,6 +284,17 @@ def test_on_a_cpu_tf32_is_float32_and_deterministic_changes_no_bit(data):
         rows.append([timeless(Lanes(_replicates(data, training)).train_epoch())])
     prepare_arithmetic(PLAIN, "cpu")
     assert rows[0:2] == rows[2:4] == rows[4:6]
+
+
+@pytest.mark.parametrize(("capability", "refused"), [((7, 5), True), ((8, 0), False), ((9, 0), False)])
+def test_tf32_is_refused_on_a_card_without_it(monkeypatch, capability, refused):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    assert card_fault(PLAIN) is None
+    fault = card_fault(TF32)
+    assert (fault is not None) is refused
+    if fault is not None:
+        assert fault.startswith("precision = tf32 needs a GPU of compute capability 8.0") and "T4 has 7.5" in fault
 
 
 def test_the_arithmetic_is_said_in_words():

@@ -23,7 +23,8 @@ from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS
 from trainables.training import evaluation as module
-from trainables.training.evaluation import POSTHOC_METRICS, EvaluationSettings, curvature_subset, evaluate, predict
+from trainables.training.evaluation import POSTHOC_METRICS, EvaluationSettings, curvature_subset, evaluate
+from trainables.training.prediction import predict
 
 CURVATURE = {"samples": 40, "lanczos_steps": 3, "trace_probes": 2}
 

@@ -13,13 +13,14 @@ from trainables.datasets import load_dataset
 from trainables.losses import build_loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.models import build_for
-from trainables.training.evaluation import EvaluationSettings, predict
+from trainables.training.evaluation import EvaluationSettings
 from trainables.training.network_norms import (
     GRADIENT_NORM_EDGES,
     gradient_norm_counts,
     last_layer_gradient_norms,
     last_linear,
 )
+from trainables.training.prediction import predict
 from trainables.training.trajectory import TrajectorySettings, trajectory_columns, trajectory_row
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings

@@ -130,6 +130,17 @@ def test_the_last_evaluation_is_the_end(dataset):
     assert [report["evaluations"][0]["stage"] for report in reports] == ["rung", "rung", "end"]
 
 
+def test_the_objective_at_the_end_is_of_the_weights_that_are_kept(dataset):
+    """The report orders trials by evaluations: had the journal judged other weights, it would name another best."""
+    optimizer = {**SGD, "lr": 1.0, "schedule": "constant", "checkpoint": "best_val_nll"}
+    values = {**_assignment().values, "optimizer": optimizer}
+    reports = _finish(Trial(replace(_assignment(), values=values), SETTINGS, dataset))
+    kept = [row["nll"] for row in reports[-1]["evaluations"] if row["split"] == "val"]
+    last = [row["val_nll"] for row in reports[-1]["epochs"] if row["epoch"] == 4]
+    assert reports[-1]["objective"] == pytest.approx(sum(kept) / 2, rel=1e-15)
+    assert sum(kept) < 0.9 * sum(last), "else this shows nothing: the last epoch is each replicate's best"
+
+
 @pytest.mark.parametrize("bins", [10, 15])
 def test_the_judged_calibration_error_has_the_bins_of_the_evaluation(dataset, bins):
     evaluation = replace(SETTINGS.evaluation, bins=bins)

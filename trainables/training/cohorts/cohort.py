@@ -28,6 +28,7 @@ from trainables.training.cohorts.regularised import lane_weights, with_trace
 from trainables.training.cohorts.rules import RULES, rule_of
 from trainables.training.cohorts.store import LaneStore
 from trainables.training.loop import Replicate, epoch_metrics_of_lanes
+from trainables.training.recipe import changes_by_step
 
 COHORT = "cohort"
 """The packing's name."""
@@ -112,7 +113,16 @@ class Cohort:
         losses = CohortLosses([getattr(replicate.loss, "base", replicate.loss) for replicate in lanes])
         total = torch.zeros(len(lanes), device=self._device, dtype=torch.get_default_dtype())
         with training_arithmetic(self._training, self._device):
+            done, by_step = 0, any(changes_by_step(replicate.recipe) for replicate in lanes)
             for inputs, targets in self._batches():
+                if by_step:
+                    self._rule.set_rates(
+                        [
+                            replicate.learning_rate_after(done) if changes_by_step(replicate.recipe) else rate
+                            for replicate, rate in zip(lanes, rates, strict=True)
+                        ]
+                    )
+                done += targets.shape[1]
                 total += self._step(inputs, targets, losses) * targets.shape[1]
         logits = self.predict(self._dataset.val)
         means = (total / len(self._dataset.train)).tolist()

@@ -46,9 +46,9 @@ class Rule(ABC):
             rates: the lanes' learning rates in this epoch.
             steps: how many steps each lane has taken.
         """
-        settings = [{**_defaults(recipe), **recipe} for recipe in recipes]
+        settings = [{**_defaults(recipe), **{k: v for k, v in recipe.items() if v is not None}} for recipe in recipes]
         self._numbers = {key: self._column(values) for key, values in self.numbers(settings).items()}
-        self._numbers["lr"] = self._column(rates)
+        self.set_rates(rates)
         self._steps = self._column(steps)
         clips = [setting(recipe, "gradient_clip") for recipe in recipes]
         self._clip = (
@@ -56,6 +56,10 @@ class Rule(ABC):
         )
         summed = [setting(recipe, "reduction") == "sum" for recipe in recipes]
         self._summed = self._column([float(each) for each in summed]) if any(summed) else None
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Set every lane's learning rate."""
+        self._numbers["lr"] = self._column(rates)
 
     @abstractmethod
     def numbers(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -101,11 +105,10 @@ class _NesterovSgd(_Sgd):
 
 class _Adam(Rule):
     memories = ("exp_avg", "exp_avg_sq")
-    epsilon = 1e-8  # torch's default
     decoupled = False
 
     def numbers(self, settings: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-        return {key: [float(each[key]) for each in settings] for key in ("beta1", "beta2", "weight_decay")}
+        return {key: [float(each[key]) for each in settings] for key in ("beta1", "beta2", "epsilon", "weight_decay")}
 
     def update(self, values: Tensor, gradients: Tensor, memories: Mapping[str, Tensor]) -> None:
         rate, decay = self._numbers["lr"], self._numbers["weight_decay"]
@@ -118,7 +121,7 @@ class _Adam(Rule):
         mean.lerp_(gradients, 1 - beta1)
         square.mul_(beta2).addcmul_(gradients.mul(1 - beta2), gradients)
         size = rate / (1 - beta1**self._steps)
-        root = square.sqrt().div_((1 - beta2**self._steps).sqrt()).add_(self.epsilon)
+        root = square.sqrt().div_((1 - beta2**self._steps).sqrt()).add_(self._numbers["epsilon"])
         values.sub_(mean.div(root).mul_(size))
 
 
@@ -156,5 +159,5 @@ def rule_of(recipe: Mapping[str, Any]) -> tuple[str, bool]:
 
 def _defaults(recipe: Mapping[str, Any]) -> dict[str, Any]:
     keys = {"sgd": ("momentum", "weight_decay"), "adagrad": ("weight_decay",)}
-    named = keys.get(recipe["name"], ("beta1", "beta2", "weight_decay"))
+    named = keys.get(recipe["name"], ("beta1", "beta2", "epsilon", "weight_decay"))
     return {key: setting({"name": recipe["name"]}, key) for key in named}

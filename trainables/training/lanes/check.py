@@ -81,4 +81,4 @@ def _close(left: float, right: float) -> bool:
 
 
 def _first(split: Split, samples: int) -> Split:
-    return replace(split, inputs=split.inputs[:samples], targets=split.targets[:samples])
+    return split.first(samples)

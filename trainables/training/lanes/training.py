@@ -27,7 +27,7 @@ from trainables.training.lanes.functions import needs_lane_functions
 from trainables.training.lanes.losses import LaneLosses
 from trainables.training.lanes.stack import Stack
 from trainables.training.loop import Replicate
-from trainables.training.recipe import set_learning_rate, setting
+from trainables.training.recipe import changes_by_step, set_learning_rate, setting
 
 PREDICTION_BATCH = 1024  # samples of all lanes together, as many as a single network predicts at a time
 
@@ -77,7 +77,11 @@ class Lanes:
         set_learning_rate(self._stack.optimizer, lr)
         self._losses.renew()
         total = torch.zeros(len(self._replicates), device=first.device)
+        done = 0
         for own in zip(*(r.training_batches() for r in self._replicates), strict=True):
+            if changes_by_step(self._recipe):
+                set_learning_rate(self._stack.optimizer, first.learning_rate_after(done))
+            done += own[0][1].shape[0]
             inputs = torch.stack([pair[0] for pair in own])
             targets = torch.stack([pair[1] for pair in own])
             with training_arithmetic(first.training, first.device):

@@ -162,6 +162,18 @@ def baselines(gain: float, after: float) -> Measure:
     return measure
 
 
+def translations(ece: float, bleu: float) -> Measure:
+    """Focal loss's ECE lower by `ece` and its BLEU higher by `bleu`."""
+
+    def measure(configuration: Mapping[str, Any], random: np.random.Generator) -> Mapping[str, float]:
+        ours, noise = configuration["loss_name"] == "focal", random.normal(0, 0.001, 2)
+        return {"test.ece": 0.05 - ece * ours + noise[0], "test.bleu": 26 + bleu * ours + 10 * noise[1]}
+
+    return measure
+
+
+TRANSLATORS = [{"loss_name": name} for name in ("cross_entropy", "label_smoothing", "focal")]
+
 SCORES = [
     {"loss_name": "selective_risk", "loss_score": score, "loss_nu": nu}
     for score in ("margin", "msp", "negative_entropy")
@@ -300,6 +312,10 @@ CASES = [
     ("flsd_beats_baselines", BASELINES, baselines(0.02, 0.02), HOLDS),
     ("flsd_beats_baselines", BASELINES, baselines(0.02, -0.02), FAILS),
     ("flsd_beats_baselines", BASELINES, baselines(0.02, 0.0), UNDECIDED),
+    ("focal_translates_best", TRANSLATORS, translations(0.02, 0.2), HOLDS),
+    ("focal_translates_best", TRANSLATORS, translations(0.02, -0.2), FAILS),
+    ("focal_translates_best", TRANSLATORS, translations(0.02, 0.0), UNDECIDED),
+    ("focal_translates_best", TRANSLATORS[:2], translations(0.02, 0.2), UNDECIDED),
     ("au_beats_every_baseline", AU, au(0.02), HOLDS),
     ("au_beats_every_baseline", AU, au(-0.02), FAILS),
     ("au_beats_every_baseline", AU, au(0.0), UNDECIDED),

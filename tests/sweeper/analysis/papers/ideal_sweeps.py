@@ -36,13 +36,18 @@ def ideal_sweep(output: Path, space: str, spec: SweepSpec | None = None, name: s
     schemas = table_schemas(
         column_types(spec.space),
         2,
-        evaluation_columns(spec.evaluation.posthoc, (), spec.cross_fitted),
+        evaluation_columns(spec.evaluation.posthoc, [m["name"] for m in spec.evaluation.metrics], spec.cross_fitted),
         epoch_columns=epoch_columns(None if trajectory is None else trajectory.model_dump()),
         rehearsal=spec.is_rehearsal,
     )
     random = np.random.default_rng(0)
     generation = paths.generations / "0001"
-    rows = {"trials": trial_rows, "evaluations": evaluation_rows, "epochs": epoch_rows}
+    rows = {
+        "trials": trial_rows,
+        "evaluations": evaluation_rows,
+        "epochs": epoch_rows,
+        "reliability": reliability_rows,
+    }
     for table, schema in schemas.items():
         held = [*rows[table](spec, schema, random)] if table in rows else []
         (generation / table).mkdir(parents=True)
@@ -89,3 +94,14 @@ def epoch_rows(spec: SweepSpec, schema: pa.Schema, random: np.random.Generator) 
     for key, _ in replicates_of(spec):
         for epoch in range(1, spec.scheduler.max_epochs + 1):
             yield {**key, "epoch": epoch, **dict(zip(measured, random.random(len(measured)).tolist(), strict=True))}
+
+
+def reliability_rows(spec: SweepSpec, schema: pa.Schema, random: np.random.Generator) -> Iterator[dict[str, object]]:
+    """Yield the rows of `reliability` of sweeps that are evaluated at more than their last epoch."""
+    epochs = [*getattr(spec.scheduler, "evaluate_epochs", ()), spec.scheduler.max_epochs]
+    for key, _ in replicates_of(spec) if len(epochs) > 1 else ():
+        for epoch in epochs:
+            for split in spec.evaluation.splits:
+                for place in range(spec.evaluation.bins):
+                    counted = {"bin": place, "n": int(random.integers(1, 100)), "accuracy": random.random()}
+                    yield {**key, "epoch": epoch, "split": split, **counted}

@@ -33,7 +33,15 @@ def comparison(
         return [] if value is None else [value - 0.01, value + 0.01]
 
     agreeing = [trial for trial, held in trials.items() if held[0]["config_loss_name"] == asked.loss]
-    return Comparison(asked, trials, agreeing, [*trials].index, measured, lambda trial: (epochs or {}).get(trial, ()))
+    return Comparison(
+        asked,
+        trials,
+        agreeing,
+        [*trials].index,
+        measured,
+        lambda trial: (epochs or {}).get(trial, ()),
+        lambda trial: (),
+    )
 
 
 def focal(gammas: Sequence[float], **more: object) -> list[dict[str, object]]:

@@ -73,4 +73,6 @@ def test_every_figure_is_one_command_with_a_picture(tmp_path: Path, name: str) -
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) > 20 and "plotly" in picture.read_text()[:100_000]
     found = map_figure(name)
-    assert all(np.isfinite(x).all() and np.isfinite(y).all() for x, y in found.curves.values())
+    for x, y in found.curves.values():
+        parted = found.triangle and np.isnan(x)  # between arrows and isolines
+        assert (np.isfinite(x) | parted).all() and (np.isfinite(y) | parted).all()

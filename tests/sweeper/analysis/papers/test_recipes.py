@@ -65,6 +65,19 @@ def test_a_cell_has_as_many_seeds_as_its_recipe(tables: dict[str, PaperTable]) -
                 assert cell.ours.n == shipped_recipe(cell.recipe).spec.replicates.count, cell.published
 
 
+@pytest.mark.slow
+def test_ideal_rehearsals_fill_every_cell(tmp_path: Path) -> None:
+    held = []
+    for name in SPACES:
+        spec = load_spec(packaged_files()[name], rehearse=True)
+        held.append(FinishedSweep(ideal_sweep(tmp_path, name, spec, f"{name}-rehearsal")))
+    tables = [filled_table(name, held, rehearsed=True) for name in TABLES]
+    missing = [
+        (cell.published.table, cell.published.metric) for table in tables for cell in table.cells if not cell.ours
+    ]
+    assert not missing
+
+
 def departed(output: Path, *overrides: str) -> PaperTable:
     """Return selective Table 1 filled in from a sweep of its CIFAR-10 recipe with some changes."""
     space = "selective_tables_cifar10"

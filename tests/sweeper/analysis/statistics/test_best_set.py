@@ -38,8 +38,8 @@ def test_of_one_it_is_students_quantile() -> None:
 @given(st.integers(0, 10_000), st.integers(2, 6), st.integers(2, 4), st.sampled_from(["min", "max"]))
 def test_mirrored_values_give_the_mirrored_answer(seed: int, configurations: int, replicates: int, mode: str) -> None:
     values = np.random.default_rng(seed).normal(size=(configurations, replicates))
-    found = best_set([dict(enumerate(row)) for row in values], mode)
-    other = best_set([dict(enumerate(-row)) for row in values], "max" if mode == "min" else "min")
+    found = best_set([dict(enumerate(row)) for row in values], mode, relative=False)
+    other = best_set([dict(enumerate(-row)) for row in values], "max" if mode == "min" else "min", relative=False)
     assert found is not None and other is not None and found.paired
     assert found.members == other.members and found.value == -other.value
     assert found.interval == pytest.approx((-other.interval[1], -other.interval[0]))
@@ -50,9 +50,20 @@ def test_mirrored_values_give_the_mirrored_answer(seed: int, configurations: int
 def test_who_is_far_behind_is_out_and_who_is_near_is_in() -> None:
     means, luck = [0.10, 0.14, 0.5, 0.12, 0.15], (-0.03, -0.01, 0.01, 0.03)
     values = [{10 * i + j: m + by for j, by in enumerate(luck)} for i, m in enumerate(means)]
-    found = best_set(values, "min")  # s = .0258, d = 2.36: what is worse by more than .043 is out
+    found = best_set(values, "min", relative=False)  # s = .0258, d = 2.36: what is worse by more than .043 is out
     assert found is not None and not found.paired
     assert found.members == (0, 3, 1) and found.configurations == 5
+
+
+def test_losses_are_compared_in_proportion_to_their_size() -> None:
+    rng = np.random.default_rng(2)
+    means = [0.010, 0.0104, 0.05, 3.0, 3.1]
+    values = [{10 * i + j: m * (1 + by) for j, by in enumerate(rng.normal(0, 0.05, 3))} for i, m in enumerate(means)]
+    relative, absolute = best_set(values, "min"), best_set(values, "min", relative=False)
+    assert relative is not None and set(relative.members) == {0, 1}
+    assert absolute is not None and set(absolute.members) == {0, 1, 2}, "the spread is that of large losses"
+    assert relative.value == pytest.approx(absolute.value) and relative.corrected == absolute.corrected
+    assert relative.interval[0] > 0 > absolute.interval[0]
 
 
 def test_the_luck_of_shared_seeds_falls_out() -> None:

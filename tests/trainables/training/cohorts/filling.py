@@ -14,6 +14,7 @@ RECIPES = [
     {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.0, "schedule": "step", "gradient_clip": 1.0},
     {"lr": 0.02, "momentum": 0.0, "weight_decay": 1e-3, "schedule": "constant", "warmup_epochs": 1},
     {"lr": 0.01, "reduction": "sum", "gradient_clip": 2.0, "checkpoint": "best_val_nll"},
+    {"lr": 0.03, "schedule": "inverse_sqrt", "warmup_epochs": 1},
 ]
 
 

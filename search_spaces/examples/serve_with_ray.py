@@ -1,0 +1,51 @@
+"""Serve an exported model with Ray Serve (`pip install "calibration-sweeper[serve]"`), on this machine's port 8000:
+
+serve run search_spaces.examples.serve_with_ray:application model=/absolute/path/to/model
+
+POST JSON `{"inputs": [sample, ...]}` with samples as the data set's loader prepares them, or an image file as the body
+if the model knows its data set's preprocessing. The answer is `{"predictions": [[probability, ...], ...]}`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from ray import serve
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+import sweeper
+
+
+@serve.deployment
+class CalibratedModel:
+    """One replica: the model in memory, and answers in calibrated probabilities."""
+
+    def __init__(self, folder: str) -> None:
+        self.model = sweeper.load_model(folder)
+        self.dtype = getattr(torch, self.model.description["input"]["dtype"])
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one request; what the model cannot take is answered with status 400 and the reason."""
+        body, kind = await request.body(), request.headers.get("content-type", "")
+        try:
+            probabilities = await run_in_threadpool(self.answer, body, kind)
+        except (sweeper.SweeperError, UnidentifiedImageError, KeyError, TypeError, ValueError) as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        return JSONResponse({"predictions": probabilities.tolist()})
+
+    def answer(self, body: bytes, kind: str) -> torch.Tensor:
+        """Return probabilities [N, K] of a request's body."""
+        if kind.startswith("image/"):
+            return self.model.predict(Image.open(io.BytesIO(body)))
+        return self.model.predict(torch.tensor(json.loads(body)["inputs"], dtype=self.dtype))
+
+
+def application(arguments: dict[str, str]) -> serve.Application:
+    """Return the application; `model` is the folder that `sweeper export` wrote."""
+    return CalibratedModel.bind(str(Path(arguments["model"]).resolve()))

@@ -1,0 +1,227 @@
+"""Everything about one trial as text in tables, for the terminal (`trial_view`) and for a page of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.analysis.statistics.basics import spread_text
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import trial_name
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
+from sweeper.text.durations import duration
+from sweeper.text.labels import STATUS_WORDS, label, number, plural
+from trainables.registry.nearest import nearest
+
+METRICS = ("accuracy", "balanced_accuracy", "nll", "refinement_nll", "brier", "ece", "ada_ece", "aurc")
+CURVATURE = ("lambda_max", "trace")
+SPLITS = ("val", "test")
+
+MOST_EVALUATIONS = 3
+"""Columns of metrics: the last evaluations on validation data, and the one on test data."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A small table of text.
+
+    Attributes:
+        headings: of the columns.
+        rows: as many cells as there are headings.
+        left: columns whose text is aligned to the left.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: frozenset[int] = frozenset({0})
+
+
+@dataclass(frozen=True)
+class TrialFacts:
+    """One trial of a sweep.
+
+    Attributes:
+        sweep: its sweep's name.
+        trial: its name.
+        ended: status, epochs and time, in one line.
+        remarks: seeds, and why replicates failed.
+        configuration: each component with its hyperparameters.
+        decisions: the scheduler's; None before the first.
+        metrics: mean ± standard deviation over replicates; None before the first evaluation.
+        posthoc: what each method did on test data; None where none was measured.
+        files: that belong to it alone, within the sweep's folder.
+    """
+
+    sweep: str
+    trial: str
+    ended: str
+    remarks: Sequence[str]
+    configuration: Sequence[tuple[str, str]]
+    decisions: Grid | None
+    metrics: Grid | None
+    posthoc: Grid | None
+    files: Sequence[Path]
+
+
+def trial_facts(results: Results, asked: str | None) -> TrialFacts:
+    """Gather everything about one trial.
+
+    Args:
+        results: its sweep, or better a snapshot of it.
+        asked: its name, `c00039`, or its number; None for the best.
+
+    Raises:
+        SweeperError: there is no such trial; the message has the nearest name.
+    """
+    trial = best_name(results) if asked is None else found_name(results, asked)
+    replicates = results.rows(f"SELECT * FROM trials WHERE trial = '{trial}' ORDER BY replicate")
+    return TrialFacts(
+        results.name,
+        trial,
+        *state_of(replicates),
+        configuration(replicates[0]),
+        rungs(results.rows(f"SELECT * FROM decisions WHERE trial = '{trial}' ORDER BY epoch, decided_at")),
+        metrics(results, trial),
+        posthoc(results, trial),
+        files(results.folder, trial),
+    )
+
+
+def best_name(results: Results) -> str:
+    """Return the best trial's name. Raises SweeperError where none is finished."""
+    best = leaderboard(results).best
+    if best is None:
+        raise SweeperError(f"{results.name} has no finished trial yet", "name one, e.g. c00000")
+    return str(best["trial"])
+
+
+def found_name(results: Results, asked: str) -> str:
+    """Return the trial's name, checked. Raises SweeperError."""
+    name = trial_name(int(asked)) if re.fullmatch(r"\d+", asked) else asked
+    known = [text_of(row, "trial") for row in results.rows("SELECT DISTINCT trial FROM trials ORDER BY trial")]
+    if name not in known:
+        among = f"its trials are {known[0]} … {known[-1]}" if known else "it has no trials yet"
+        raise SweeperError(f"{results.name} has no trial {asked!r}", f"{among}{nearest(name, known)}")
+    return name
+
+
+def state_of(replicates: Rows) -> tuple[str, list[str]]:
+    """Return status, epochs and time in one line, and remarks: seeds and errors."""
+    first = replicates[0]
+    statuses = list(dict.fromkeys(STATUS_WORDS[text_of(row, "status")] for row in replicates))
+    seconds = sum(float_or_none(row, "wall_seconds") or 0.0 for row in replicates)
+    seeds = ", ".join(str(row["seed"]) for row in replicates)
+    epochs = plural(int_of(first, "epochs"), "epoch") if first["epochs"] is not None else "no epoch"
+    reasons = dict.fromkeys(str(row["error"]) for row in replicates if row["error"])
+    ended = f"{', '.join(statuses)} after {epochs}, {duration(seconds)}"
+    return ended, [f"{plural(len(replicates), 'replicate')}, seeds {seeds}", *reasons]
+
+
+def configuration(row: Row) -> list[tuple[str, str]]:
+    """Return the hyperparameters, those of one component in a line."""
+    values = {name: value for name, value in row.items() if name.startswith("config_") and name != "config_hash"}
+    groups: dict[str, list[str]] = {}
+    for column, found in values.items():
+        if found is not None:
+            part, _, rest = column.removeprefix("config_").partition("_")
+            groups.setdefault(part, []).append(str(found) if rest == "name" else f"{label(rest)} {number(found)}")
+    return [(part, " · ".join(words)) for part, words in groups.items()]
+
+
+def rungs(decisions: Rows) -> Grid | None:
+    """Return the scheduler's decisions in order."""
+    if not decisions:
+        return None
+    rows = [
+        [
+            str(row["epoch"]),
+            str(row["kind"]),
+            *(number_of(row, name) for name in ("metric", "cutoff", "competitors")),
+            str(row["reason"] or ""),
+        ]
+        for row in decisions
+    ]
+    return Grid(("epoch", "decision", "value", "cut-off", "competitors", "reason"), rows, frozenset({1, 5}))
+
+
+def metrics(results: Results, trial: str) -> Grid | None:
+    """Return each evaluation's metrics: mean ± standard deviation over replicates, on validation and test data."""
+    present = set(results.columns("evaluations"))
+    curvature = [f"hessian_{loss}_{name}" for loss in ("cross_entropy", "training") for name in CURVATURE]
+    columns = [name for name in (*METRICS, "posthoc_temperature_temperature", *curvature) if name in present]
+    selected = ", ".join(f"avg({c}) AS {c}, stddev_samp({c}) AS {c}_sd" for c in columns)
+    rows = results.rows(
+        f"SELECT split, epoch, {selected} FROM evaluations WHERE trial = '{trial}' GROUP BY split, epoch ORDER BY epoch"
+    )
+    if not rows:
+        return None
+    last = max(int_of(row, "epoch") for row in rows)
+    shown = [(split, epoch) for split in SPLITS for epoch in sorted({int_of(row, "epoch") for row in rows})]
+    shown = [key for key in shown if key[0] == "val" or key[1] == last][-MOST_EVALUATIONS:]
+    by_key = {(text_of(row, "split"), int_of(row, "epoch")): row for row in rows}
+    cells = [by_key.get(key, {}) for key in shown]
+    lines = [
+        [metric_name(column), *(value(cell, column) for cell in cells)]
+        for column in columns
+        if any(float_or_none(cell, column) is not None for cell in cells)
+    ]
+    return Grid(["mean ± sd", *(f"{split}, epoch {epoch}" for split, epoch in shown)], lines)
+
+
+def posthoc(results: Results, trial: str) -> Grid | None:
+    """Return what each post-hoc method did on test data at the last evaluation."""
+    present = results.columns("evaluations")
+    methods = [re.sub(r"^posthoc_|_nll$", "", name) for name in present if re.fullmatch(r"posthoc_.*_nll", name)]
+    methods = [name for name in methods if f"posthoc_{name}_ece" in present]
+    if not methods:
+        return None
+    columns = ["ece", "nll", *(f"posthoc_{name}_{metric}" for name in methods for metric in ("ece", "nll"))]
+    selected = ", ".join(f"avg({c}) AS {c}, stddev_samp({c}) AS {c}_sd" for c in columns)
+    row = results.rows(f"SELECT {selected} FROM final WHERE trial = '{trial}' AND split = 'test'")[0]
+    if row["nll"] is None:
+        return None
+    rows = [["uncalibrated", value(row, "ece"), value(row, "nll")]]
+    rows += [
+        [name.replace("_", " "), value(row, f"posthoc_{name}_ece"), value(row, f"posthoc_{name}_nll")]
+        for name in methods
+    ]
+    return Grid(("post-hoc, test data", "ECE", "NLL"), rows)
+
+
+def files(folder: Path, trial: str) -> list[Path]:
+    """Return the files that belong to the trial alone, within the sweep's folder."""
+    found = (path for part in ("checkpoints", "tables") for path in sorted((folder / part).glob(f"**/*{trial}*")))
+    return [path.relative_to(folder) for path in found]
+
+
+def metric_name(column: str) -> str:
+    """Return a column in words."""
+    if column == "posthoc_temperature_temperature":
+        return "fitted temperature"
+    words = (
+        column.removeprefix("hessian_").replace("cross_entropy_", "cross-entropy ").replace("training_", "training ")
+    )
+    return (
+        words.replace("lambda_max", "λ_max").replace("trace", "Tr(H)")
+        if column.startswith("hessian_")
+        else label(column)
+    )
+
+
+def value(row: Row, column: str) -> str:
+    """Return a mean with its deviation, in percent for accuracies."""
+    mean, deviation = float_or_none(row, column), float_or_none(row, f"{column}_sd")
+    if mean is None:
+        return "–"
+    percent = column.endswith("accuracy")
+    return spread_text(mean, deviation, 4, 100.0 if percent else 1.0) + (" %" if percent else "")
+
+
+def number_of(row: Row, column: str) -> str:
+    """Return a number in four digits; nothing for NULL."""
+    found = float_or_none(row, column)
+    return "" if found is None else f"{found:.4g}"

@@ -1,0 +1,114 @@
+"""Tables whose files stay in a store: too large to pass through the driver, which only has them published there.
+
+A trial puts a file below `incoming`; once its evaluation is journaled the store gives it its final name, below
+`tables`, without the content leaving it. No driver ever reads such a file: each is as old as its record, and whole.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sweeper.storage.object_names import is_table_file
+from sweeper.tables.generations import INCOMING
+from sweeper.tables.large_tables import MERGED_KEY
+from trainables.worker.object_store import Entry, Store
+
+KEPT = ("predictions",)
+
+_FILE = re.compile(rf"tables/({'|'.join(KEPT)})/(c\d{{5,}}.*\.parquet)")
+_ONE_EVALUATION = re.compile(r"c\d{5,}-r\d+-e\d{5,}\.parquet")
+
+_Name = tuple[str, str]
+"""A table, and the name of a file of one evaluation."""
+
+
+def kept_file(name: str) -> tuple[str, str] | None:
+    """Return table and file of an object that is a published file of such a table; `None` for any other object."""
+    match = _FILE.fullmatch(name)
+    return (match[1], match[2]) if match and is_table_file(match[1], match[2]) else None
+
+
+def trial_of(file: str) -> str | None:
+    """Return the trial whose evaluation a file holds; `None` where it holds several, as older releases merged them."""
+    return file.partition("-")[0] if _ONE_EVALUATION.fullmatch(file) else None
+
+
+class KeptTables:
+    """What is published of such tables, and what is still to be. Safe to use from threads."""
+
+    def __init__(self, store: Store, incoming: Path) -> None:
+        """Begin with nothing.
+
+        Args:
+            store: of the sweep.
+            incoming: the folder, here, of files that the driver itself brings: those of reused trials.
+        """
+        self._store, self._folder = store, incoming
+        self._lock = threading.Lock()
+        self._published: set[_Name] = set()
+        self._wanted: set[_Name] = set()
+        self._withdrawn: set[_Name] = set()
+        self._lost: set[_Name] = set()
+
+    def begin(self, found: Mapping[str, Entry]) -> None:
+        """Learn what is published from a listing of the store. Raises StoreError."""
+        for name in found:
+            file = kept_file(name)
+            if file is not None:
+                self._published |= {(file[0], each) for each in self._evaluations(name, file[1])}
+
+    def publish(self, table: str, names: Collection[str], *, only: bool) -> None:
+        """Have the files of journaled evaluations published soon; with `only`, have all others withdrawn."""
+        with self._lock:
+            journaled = {(table, name) for name in names}
+            self._wanted |= journaled - self._published
+            if only:
+                self._withdrawn |= {each for each in self._published if each[0] == table} - journaled
+
+    def lost(self, table: str) -> list[str]:
+        """Return the files of journaled evaluations that were found nowhere."""
+        with self._lock:
+            return sorted(name for of, name in self._lost if of == table)
+
+    def work(self) -> None:
+        """Do what is asked for. Raises StoreError; the rest is done the next time."""
+        with self._lock:
+            wanted, withdrawn = {*self._wanted}, {*self._withdrawn}
+        self._store.move_all({_final(each): _waiting(each) for each in withdrawn})
+        for table, name in wanted:
+            path = self._folder / table / name
+            if path.exists():
+                self._store.put(_waiting((table, name)), path)
+                path.unlink()
+        absent = self._store.move_all({_waiting(each): _final(each) for each in wanted})
+        lost = {each for each in wanted if _waiting(each) in absent and not self._store.exists(_final(each))}
+        with self._lock:
+            self._wanted -= wanted
+            self._withdrawn -= withdrawn
+            self._published = (self._published - withdrawn) | (wanted - lost)
+            self._lost |= lost
+
+    def _evaluations(self, name: str, file: str) -> list[str]:
+        """Return the evaluations in a published file, by the names that their own files have."""
+        if trial_of(file) is not None:
+            return [file]
+        try:
+            with self._store.open(name) as source:
+                listed: bytes = (pq.read_metadata(source).metadata or {}).get(MERGED_KEY, b"")
+        except (FileNotFoundError, pa.ArrowInvalid):
+            return []  # gone meanwhile, or damaged: its evaluations are missing
+        return listed.decode().split()
+
+
+def _waiting(file: _Name) -> str:
+    return f"{INCOMING}/{file[0]}/{file[1]}"
+
+
+def _final(file: _Name) -> str:
+    return f"tables/{file[0]}/{file[1]}"

@@ -1,0 +1,10 @@
+"""`python -m tests.faults.short_segments …` is `sweeper …` with five records a segment: small sweeps have many."""
+
+from __future__ import annotations
+
+from sweeper.cli.main import main
+from sweeper.journal import segments
+
+if __name__ == "__main__":
+    segments.SEALED = 5
+    main()

@@ -1,0 +1,100 @@
+"""Pictures of mukhoti's Figs. 1, 5 and 8 from the tables of sweeps, and why cells stay empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from search_spaces import packaged_files
+from sweeper.analysis.papers.tables import paper_table
+from sweeper.analysis.papers.trained_pictures import temperature_curves, trained_pictures
+from sweeper.results import Results
+from sweeper.space.loading import load_spec
+from tests.sweeper.analysis.papers.ideal_sweeps import ideal_sweep
+from trainables.datasets import load_dataset
+from trainables.metrics.bleu import TEMPERATURES
+from trainables.worker.trial_tables import write_predictions
+
+
+def rehearsal(output: Path, space: str) -> Results:
+    return ideal_sweep(output, space, load_spec(packaged_files()[space], rehearse=True), f"{space}-rehearsal")
+
+
+def edited(results: Results, table: str, change: object) -> None:
+    """Replace a table's rows by what `change` makes of them."""
+    path = results.folder / "tables" / table / "part.parquet"
+    held = pq.read_table(path)
+    pq.write_table(pa.Table.from_pylist([change(row) for row in held.to_pylist()], held.schema), path)  # type: ignore[operator]
+
+
+def test_reliability_on_training_data_is_drawn_for_each_evaluated_epoch(tmp_path: Path) -> None:
+    results = rehearsal(tmp_path, "mukhoti_figures_2_3_4")
+    (picture,) = trained_pictures(results)
+    epochs = [1, 2, 3, 4]
+    assert [f"epoch {epoch}," in picture for epoch in epochs] == [True] * 4
+    assert picture.count("<svg") == 4 and picture.count("<rect") == 4 * 15 * 2
+
+
+@pytest.mark.parametrize(("rising", "printed"), [(True, 1.0), (False, -1.0)])
+def test_the_highest_bins_share_is_ranked_by_epoch(tmp_path: Path, rising: bool, printed: float) -> None:
+    results = rehearsal(tmp_path, "mukhoti_figures_2_3_4")
+
+    def fuller(row: dict[str, object]) -> dict[str, object]:
+        epoch = int(str(row["epoch"]))
+        share = epoch if rising else 10 - epoch
+        return {**row, "n": 10 * share if row["bin"] == 14 else 10}
+
+    edited(results, "reliability", fuller)
+    (cell,) = paper_table("mukhoti-fig1", [results], rehearsed=True).cells
+    assert cell.ours is not None and cell.ours.mean == pytest.approx(printed)
+
+
+def test_bleu_and_errors_are_drawn_against_temperature(tmp_path: Path) -> None:
+    results = rehearsal(tmp_path, "mukhoti_table_3_wmt14")
+    curves = temperature_curves(results)
+    assert [curve.column for curve in curves] == ["test bleu", "val ece"]
+    for curve in curves:
+        assert set(curve.lines) == {"cross_entropy", "label_smoothing", "focal"}
+        assert all([at for at, _ in line] == [*TEMPERATURES] for line in curve.lines.values())
+    assert sum(picture.count("<polyline") for picture in trained_pictures(results)) == 6
+
+
+def test_linear_networks_are_drawn_with_their_boundaries_and_mistakes(tmp_path: Path) -> None:
+    results = rehearsal(tmp_path, "mukhoti_figures_7_8")
+    assert trained_pictures(results) == [], "no predictions are stored"
+    options = {key: value for key, value in results.specification["dataset"].items() if key != "name"}
+    test = load_dataset("mukhoti_linear", **options).test
+    inputs = test.inputs.numpy().reshape(len(test), 2)
+    epoch = load_spec(packaged_files()["mukhoti_figures_7_8"], rehearse=True).scheduler.max_epochs
+    wrong = {}
+    for trial, weights in (("c00000", np.array([3.0, 1.0])), ("c00001", np.array([1.0, 3.0]))):
+        score = inputs @ weights
+        logits = {"test": np.stack([np.zeros_like(score), score], 1)}
+        write_predictions(results.folder / "tables", trial, 0, epoch, logits, {"test": test.targets.numpy()})
+        missed = (score > 0) != (test.targets.numpy() == 1)
+        wrong[trial] = int(missed.sum())
+    (results.folder / "tables" / "predictions" / "part.parquet").unlink(missing_ok=True)
+    histogram, boundaries = trained_pictures(results)
+    assert all(f"n = {count}," in histogram for count in wrong.values())
+    angle = np.degrees(np.arccos(6 / 10))
+    assert f"boundaries {angle:.2f}° apart" in boundaries
+    assert boundaries.count("|w| 3.16") == 2 and boundaries.count("<path") == 2
+
+
+def test_an_empty_cell_says_why(tmp_path: Path) -> None:
+    results = rehearsal(tmp_path, "selective_tables_cifar10")
+
+    def refused(row: dict[str, object]) -> dict[str, object]:
+        metacal = {key for key in row if key.startswith("posthoc_metacal_acc_") and isinstance(row[key], float)}
+        why = f"accuracy = 0.97 is above {np.random.default_rng(len(str(row))).random():.3f}"
+        return {**row, **dict.fromkeys(metacal), "posthoc_metacal_acc_unavailable": why}
+
+    edited(results, "evaluations", refused)
+    table = paper_table("selective-a4", [results], rehearsed=True)
+    ((reason, count),) = table.reasons.items()
+    assert reason.startswith("accuracy = 0.97 is above 0.") and count == 4 * 7 * 2
+    assert all(not cell.reason for cell in table.cells if cell.ours)

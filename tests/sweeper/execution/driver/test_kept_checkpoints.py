@@ -1,0 +1,112 @@
+"""Checkpoints of the best trials are there whenever one of them is asked for, however constraints change the order."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+import sweeper
+from sweeper.core.ids import trial_name
+from sweeper.execution.driver.kept_checkpoints import Keeping, KeptCheckpoints
+from sweeper.journal.best import best_trials
+from sweeper.journal.state import SweepState, TrialState
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.multi_objective import ranked
+from sweeper.scheduling.ranking import Constraint, Goal
+from tests.running import SPACE, write_space
+
+CONSTRAINTS = {
+    "none": (),
+    "beside the best": (Constraint(Goal("val_accuracy", "max"), within=0.05),),
+    "two": (Constraint(Goal("val_accuracy", "max"), within=0.05), Constraint(Goal("val_ece"), within=0.02)),
+    "fixed": (Constraint(Goal("val_accuracy", "max"), bound=0.85),),
+}
+PLAIN = Halving("val_nll", "min", 9, 9, 3)
+
+
+class Shelf:
+    """A place for checkpoints, of which every trial has one until it is removed."""
+
+    def __init__(self, trials: int) -> None:
+        self.names = {trial_name(index) for index in range(trials)}
+
+    def remove_checkpoints(self, place: str, *, now: bool = False) -> None:
+        self.names.remove(place)
+
+    def trials_with_checkpoints(self) -> set[str]:
+        return set(self.names)
+
+
+def ended(index: int, rng: random.Random) -> TrialState:
+    """Return a trial that has ended: complete, stopped or diverged, with values that are often equal."""
+    kind = rng.choice(["complete", "complete", "complete", "stop", "fail"])
+    status = {"complete": "completed", "stop": "early_stopped", "fail": "failed"}[kind]
+    measured = {"val_accuracy": rng.choice([0.80, 0.84, 0.86, 0.90, 0.94]), "val_ece": rng.choice([0.01, 0.02, 0.04])}
+    value = math.nan if kind == "fail" else rng.choice([0.1, 0.2, 0.3, rng.random()])
+    constrained = measured if kind == "complete" else None
+    return TrialState(index, status=status, stop_kind=kind, objective=value, constrained=constrained)
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("best", [1, 3])
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+def test_the_best_of_every_stratum_keep_theirs_at_every_moment(constraints, best, seed):
+    rng, count = random.Random(seed), 30
+    schedule: Scheduler = ranked(PLAIN, (Goal("val_nll"),), CONSTRAINTS[constraints])
+    strata = [rng.choice("ab") for _ in range(count)]
+    state, shelf = SweepState(count), Shelf(count)
+    keeping = Keeping(best, lambda index: strata[index])
+    checkpoints = KeptCheckpoints(shelf, state, schedule, keeping)
+    for index in rng.sample(range(count), count):
+        state.trials[index] = ended(index, rng)
+        checkpoints.tidy(index)
+        waiting = {each for each, trial in state.trials.items() if trial.status == "waiting"}
+        for stratum in "ab":
+            done = [each for each in best_trials(state, schedule, count) if strata[each.configuration] == stratum]
+            assert {trial_name(each.configuration) for each in done[:best]} <= shelf.names
+            if constraints == "none":
+                kept = {int(name[1:]) for name in shelf.names if strata[int(name[1:])] == stratum}
+                assert len(kept - waiting) == min(best, len(done))
+        # A driver that takes up here removes nothing more.
+        before = set(shelf.names)
+        KeptCheckpoints(shelf, state, schedule, keeping).remove_leftovers()
+        assert shelf.names == before
+    assert len(shelf.names) < count
+
+
+def test_few_are_kept_for_a_constraint():
+    rng, count = random.Random(1), 1000
+    state, shelf = SweepState(count), Shelf(count)
+    schedule = ranked(PLAIN, (Goal("val_nll"),), CONSTRAINTS["beside the best"])
+    checkpoints = KeptCheckpoints(shelf, state, schedule)
+    for index in range(count):
+        told = {"val_accuracy": rng.random()}
+        state.trials[index] = TrialState(
+            index, status="completed", stop_kind="complete", objective=rng.random(), constrained=told
+        )
+        checkpoints.tidy(index)
+    assert len(shelf.names) < 30, "those that no other surpasses in both: about ln 1000"
+
+
+@pytest.mark.slow
+def test_a_sweep_keeps_the_best_of_each_loss(tmp_path):
+    space = write_space(tmp_path, SPACE + "keep: {best: 1, per: [loss]}\n")
+    done = sweeper.run(space, output=tmp_path / "results", mlflow=False, executor="local")
+    rows = leaderboard(Results(done.folder)).rows
+    best = {row["loss"]: row["trial"] for row in reversed(rows)}
+    assert len(best) == 3 and {path.name for path in (done.folder / "checkpoints").iterdir()} == {*best.values()}
+
+
+def test_a_crashed_trial_keeps_its_checkpoint_for_a_retry():
+    state, shelf = SweepState(2), Shelf(2)
+    checkpoints = KeptCheckpoints(shelf, state, PLAIN)
+    state.trials[0] = TrialState(0, status="completed", stop_kind="complete", objective=0.5)
+    state.trials[1] = TrialState(1, status="failed", stop_kind="crash", objective=0.4)
+    checkpoints.tidy(0)
+    checkpoints.tidy(1)
+    assert shelf.names == {"c00000", "c00001"}

@@ -1,0 +1,82 @@
+"""Small sweeps whose networks go home, and the probabilities that their stored logits give."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import sweeper
+from search_spaces import FOLDER
+from sweeper.analysis.recalibration.predictions import PredictionFiles
+from sweeper.core.ids import SweepPaths
+from sweeper.exporting.program import joint_logits
+from trainables.models import build_model
+from trainables.posthoc import fit
+
+SPACE = """
+dataset: {name: %s}
+objective: {metric: val_nll, mode: min}
+scheduler: {name: none, max_epochs: 2}
+samples: 2
+replicates: {count: 2, packing: %s}
+space:
+  loss: {name: focal, gamma: {uniform: [1, 3]}}
+  architecture: {name: "%s"}
+  optimizer: {name: sgd, lr: 0.1, momentum: 0.9, batch_size: 60, checkpoint: best_val_nll}
+evaluation:
+  posthoc: [temperature, {name: focal_map, label: psi}, isotonic]
+  curvature: {samples: 16, lanczos_steps: 2, trace_probes: 2}
+"""
+SPIRALS = {"name": "own_data:spirals", "classes": 3, "noise": 0.3}
+OWN = ('"own_data:spirals", classes: 3, noise: 0.3', "trials", "own_network:GatedMlp")
+DIGITS = ("digits", "fused", "resnet8")
+COLOURS = ((200, 60, 60), (60, 200, 60), (60, 60, 200))
+
+
+def swept(folder: Path, name: str, *what: str) -> SweepPaths:
+    """Run a small sweep below `folder`."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.yaml").write_text(SPACE % what)
+    for own in (FOLDER / "examples").glob("own_*.py"):
+        shutil.copy(own, folder)
+    done = sweeper.run(folder / f"{name}.yaml", output=folder / "results", mlflow=False, executor="local")
+    assert done.complete
+    return SweepPaths(done.folder)
+
+
+def swept_images(folder: Path) -> SweepPaths:
+    """Run a small sweep of a timm network with weights from a local file on a folder of images."""
+    rng, images = np.random.default_rng(0), folder / "images"
+    for colour, name in zip(COLOURS, ("red", "green", "blue"), strict=True):
+        (images / name).mkdir(parents=True)
+        for number in range(50):
+            pixels = np.clip(rng.normal(colour, 90, (40, 48, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(images / name / f"{number}.png")
+    torch.manual_seed(1)
+    network = build_model("timm", (3, 32, 32), 3, model="test_resnet")
+    torch.save(network.state_dict(), folder / "weights.pth")
+    data = f"image_folder, folder: {images}, validation_fraction: 0.3, test_fraction: 0.3"
+    return swept(
+        folder, "images", data, "sequential", f'timm", model: test_resnet, weights_file: "{folder}/weights.pth'
+    )
+
+
+def stored(paths: SweepPaths, trial: str, replicates: list[int]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return joint logits and targets of a trial's last evaluation, by split."""
+    found = [e for e in PredictionFiles(paths).evaluations() if e.trial == trial and e.epoch == 2]
+    chosen = [each for each in found if each.replicate in replicates]
+    assert len(chosen) == len(replicates)
+    return {
+        part: (joint_logits([each.logits[part] for each in chosen]), chosen[0].targets[part])
+        for part in ("val", "test")
+    }
+
+
+def calibrated(paths: SweepPaths, trial: str, replicates: list[int]) -> np.ndarray:
+    """Return the test probabilities [N, K] of the stored logits after temperature scaling on validation data."""
+    parts = stored(paths, trial, replicates)
+    return np.asarray(fit("temperature", *parts["val"])(parts["test"][0]))

@@ -1,0 +1,174 @@
+"""Folders on file systems without locks: one driver at a time all the same, and nothing but whole sentences.
+
+`flock` is made to fail as such a file system has it fail, by a library that is loaded before the system's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.ids import SweepPaths
+from sweeper.journal.journal import read_journal
+from tests.patience import patient
+from tests.running import started, wait_for_records, write_space
+from trainables.files import heartbeats
+from trainables.files.heartbeats import SILENCE_SECONDS, Heartbeat
+from trainables.files.locks import LOCKLESS
+
+SHIM = """
+#include <errno.h>
+int flock(int file, int kind) { errno = %d; return -1; }
+"""
+
+SPACE = """
+dataset: {name: digits}
+scheduler: {name: none, max_epochs: 2}
+samples: %d
+space:
+  loss: {name: focal, gamma: {uniform: [0.5, 5]}}
+  architecture: {name: mlp, width: 8}
+  optimizer: {name: sgd, lr: 0.1, batch_size: 64}
+resources: {cpu: 1}
+evaluation: {curvature: false, bootstrap: 0}
+"""
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from sweeper.storage.lease import Lease
+with Lease(Path(sys.argv[1])) as lease:
+    print("held", lease.locked, flush=True)
+    while True:
+        time.sleep(0.1)
+        lease.beat()
+"""
+
+
+def _environment(folder: Path, number: int) -> dict[str, str]:
+    """The environment of processes whose `flock` fails with this error."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    (folder / "shim.c").write_text(SHIM % number)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c"], check=True)
+    return {**os.environ, "LD_PRELOAD": str(folder / "shim.so")}
+
+
+def _asked(program: str, environment: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patient(120))
+
+
+@pytest.mark.parametrize("number", sorted({*LOCKLESS}))
+def test_every_lock_has_its_stand_in(tmp_path: Path, number: int) -> None:
+    program = """
+import json, sys
+from pathlib import Path
+from trainables.files.locks import LockHeldError, NoLocksError, file_lock, lock_open_file
+from trainables.files.scratch import Scratch
+folder = Path(sys.argv[1])
+with open(folder / "file", "w") as file:
+    try:
+        lock_open_file(file)
+        told = None
+    except NoLocksError as error:
+        told = error.errno
+with file_lock(folder / "lock"):
+    beside = sorted(path.name for path in folder.iterdir())
+with Scratch("sweeper-lockless-") as scratch:
+    made = scratch.is_dir()
+print(json.dumps([told, beside, made, sorted(path.name for path in folder.iterdir())]))
+"""
+    environment = _environment(tmp_path, number)
+    place = tmp_path / "place"
+    place.mkdir()
+    done = _asked(program, environment, place)
+    expected = [number, ["file", "lock", "lock.heartbeat"], True, ["file", "lock"]]
+    assert done.returncode == 0 and json.loads(done.stdout) == expected, done.stderr
+
+
+def test_a_living_driver_is_named_and_a_killed_one_makes_room(tmp_path: Path) -> None:
+    environment, path = _environment(tmp_path, LOCKLESS[0]), tmp_path / "quickstart" / "driver.json"
+    look = "import pathlib, sys; from sweeper.storage.lease import holder; print(holder(pathlib.Path(sys.argv[1])))"
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None and first.stdout.readline() == "held False\n"
+        assert f"'pid': {first.pid}" in _asked(look, environment, path).stdout
+        refused = _asked(HOLD, environment, path)
+        assert refused.returncode == 1 and f"already being driven by process {first.pid}" in refused.stderr
+        os.kill(first.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as second:
+            assert second.stdout is not None and second.stdout.readline() == "held False\n"
+            assert time.monotonic() - began >= SILENCE_SECONDS
+            os.kill(first.pid, signal.SIGCONT)
+            assert first.wait(patient(60)) == 1, "it finds its right gone"
+            second.send_signal(signal.SIGKILL)
+
+
+class _Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_who_finds_a_silent_process_takes_its_right_and_it_stays_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "BEAT_SECONDS", 1e9)
+    clock = _Clock()
+
+    def heartbeat() -> Heartbeat:
+        return Heartbeat(tmp_path / "right", clock=clock, sleep=clock.sleep)
+
+    first, second, third = heartbeat(), heartbeat(), heartbeat()
+    assert first.take()
+    assert second.take() and clock.now >= SILENCE_SECONDS
+    first.beat()
+    assert first.lost and not second.lost
+    first.release()
+    second.beat()
+    assert not second.lost, "who has lost a right cannot give it back"
+    second.release()
+    before = clock.now
+    assert third.take() and clock.now == before and not [*tmp_path.glob(".tmp*")]
+
+
+def test_a_living_process_keeps_its_right(tmp_path: Path) -> None:
+    clock = _Clock()
+    first = Heartbeat(tmp_path / "right", clock=clock, sleep=clock.sleep)
+    assert first.take()
+
+    def beating(seconds: float) -> None:
+        clock.sleep(seconds)
+        first.beat()
+
+    assert not Heartbeat(tmp_path / "right", clock=clock, sleep=beating).take(0.0)
+    assert clock.now < SILENCE_SECONDS
+    first.release()
+
+
+@pytest.mark.slow
+def test_a_sweep_is_killed_and_resumed_without_locks(tmp_path: Path) -> None:
+    environment, space = _environment(tmp_path, LOCKLESS[0]), write_space(tmp_path, SPACE % 12)
+    paths = SweepPaths(tmp_path / "results" / "small")
+    with started("run", space, "--cpus", "1", cwd=tmp_path, environment=environment) as process:
+        wait_for_records(paths, 4, process)
+        process.kill()
+    with started("resume", "small", "--cpus", "1", cwd=tmp_path, environment=environment) as process:
+        assert process.wait(patient(300)) == 0, (tmp_path / "driver.err").read_text()
+    assert "Traceback" not in (tmp_path / "driver.err").read_text()
+    ended = [record for record in read_journal(paths.journal) if record.kind == "report"]
+    assert len(ended) == 12 and not paths.lease.with_name("driver.heartbeat").exists()

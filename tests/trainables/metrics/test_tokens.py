@@ -1,0 +1,77 @@
+"""Metrics of what is kept of a token against those of all its probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+
+from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics.tokens import KEPT, joined, token_ece, token_metrics, token_reliability, token_statistics
+
+TEMPERATURES = (0.5, 1.0, 1.7)
+
+
+def drawn(samples: int = 400, classes: int = 30, scale: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(classes)
+    logits = scale * torch.randn(samples, classes, generator=generator)
+    targets = torch.where(
+        torch.rand(samples, generator=generator) < 0.4,
+        logits.argmax(1),
+        torch.randint(classes, (samples,), generator=generator),
+    )
+    return logits, targets
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize(("classes", "scale"), [(3, 1.0), (30, 2.0), (200, 0.1), (30, 15.0)])
+def test_they_are_those_of_all_probabilities(classes: int, scale: float, temperature: float) -> None:
+    logits, targets = drawn(classes=classes, scale=scale)
+    kept = token_metrics(token_statistics(logits, targets, TEMPERATURES), temperature)
+    whole = evaluate_probabilities(softmax64(logits.double().numpy() / temperature), targets.numpy())
+    for name, value in kept.items():
+        assert value == pytest.approx(whole[name], rel=1e-9, abs=1e-12, nan_ok=True), name
+    assert set(whole) - set(kept) == {"cw_ece", "cw_ada_ece", "balanced_accuracy", "majority_share"}
+
+
+def test_tied_logits_count_as_the_first_class() -> None:
+    logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 2.0, 2.0]]).repeat(6, 1)
+    targets = torch.tensor([0, 1, 2]).repeat(6)
+    assert token_statistics(logits, targets, [1.0]).correct.tolist() == [True, False, False] * 6
+
+
+def test_what_is_stored_gives_the_probabilities_at_temperature_one() -> None:
+    logits, targets = drawn()
+    tokens = token_statistics(logits, targets, [1.0])
+    whole = softmax64(logits.numpy())
+    assert tokens.log_sum_exp() == pytest.approx(logsumexp(logits.double().numpy(), axis=1), abs=1e-6)
+    stored = np.exp(tokens.top_logits - tokens.log_sum_exp()[:, None])
+    assert tokens.top_logits.shape == (400, KEPT)
+    assert stored == pytest.approx(np.take_along_axis(whole, tokens.top_classes, 1), abs=1e-6)
+    of_target = np.exp(tokens.target_logits - tokens.log_sum_exp())
+    assert of_target == pytest.approx(whole[np.arange(400), targets], abs=1e-6)
+
+
+def test_parts_joined_are_the_whole() -> None:
+    logits, targets = drawn()
+    whole = token_statistics(logits, targets, TEMPERATURES)
+    parts = [token_statistics(logits[rows], targets[rows], TEMPERATURES) for rows in (slice(0, 7), slice(7, 400))]
+    assert token_metrics(joined(parts), 1.7) == pytest.approx(token_metrics(whole, 1.7), nan_ok=True)
+
+
+def test_the_reliability_diagram_is_that_of_all_probabilities() -> None:
+    logits, targets = drawn()
+    tokens = token_statistics(logits, targets, [1.0, 2.0])
+    for kept, whole in zip(
+        token_reliability(tokens), reliability_bins(softmax64(logits.numpy()), targets), strict=True
+    ):
+        assert kept == pytest.approx(whole)
+    assert token_ece(tokens, 2.0) == pytest.approx(
+        evaluate_probabilities(softmax64(logits.numpy() / 2), targets)["ece"], rel=1e-6
+    )
+
+
+def test_a_temperature_that_was_not_asked_for_is_refused() -> None:
+    with pytest.raises(ValueError, match="no statistics at T = 3"):
+        token_statistics(*drawn(), [1.0]).confidence(3.0)

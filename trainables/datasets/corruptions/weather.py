@@ -1,0 +1,109 @@
+"""Weather: snow, fog and brightness; `frost`, which needs pictures, has a file of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainables.datasets.corruptions.base import Constants, Corruption, Floats, Images, constant, grey, levels, shares
+from trainables.datasets.corruptions.blur import motion_blurred, zoomed
+
+SNOW: Constants[tuple[float, float, float, float, int, float, float]] = (
+    (
+        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+    ),
+    (
+        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+    ),
+)
+"""Mean and deviation of the flakes, their size, the least that is one, radius and deviation of their motion, and the
+share of the picture beside a whitened one."""
+
+FOG: Constants[tuple[float, float]] = (
+    ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+    ((1.5, 2), (2.0, 2), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
+)
+"""Strength, and by how much each finer structure is weaker."""
+
+BRIGHTNESS: Constants[float] = ((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5))
+"""What is added to the value of HSV."""
+
+
+def snow(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
+    """Whiten, and add flakes that fall, and the same turned by half a circle."""
+    mean, deviation, size, least, radius, spread, share = constant(SNOW, severity, small)
+    drawn = [
+        (draws.normal(size=images.shape[1:3], loc=mean, scale=deviation), draws.uniform(-135, -45)) for _ in images
+    ]
+    flakes = zoomed(np.stack([flakes for flakes, _ in drawn]), size, centred=small)[..., None]
+    flakes = np.clip(np.where(flakes < least, 0.0, flakes), 0, 1)
+    angles = np.array([angle for _, angle in drawn])
+    if small:
+        flakes = np.floor(flakes * 255) / 255
+    layer = np.round(motion_blurred(flakes, radius, spread, angles) * 255) / 255
+    pixels = shares(images)
+    pixels = share * pixels + (1 - share) * np.maximum(pixels, grey(pixels) * 1.5 + 0.5)
+    return levels(pixels + layer + layer[:, ::-1, ::-1])
+
+
+def plasma(n: int, side: int, decay: float, draws: np.random.RandomState) -> Floats:
+    """Return n fractal height maps [n, S, S] from 0 to 1, S the power of two from `side` on, by diamonds and squares.
+
+    Source: Fournier, Fussell & Carpenter 1982, Computer rendering of stochastic models.
+    """
+    size = 1 << (side - 1).bit_length()
+    drawn = iter(np.split(draws.random((n, size * size - 1)), _counts(size), axis=1))
+    heights, step, wobble = np.zeros((n, size, size)), size, 100.0
+
+    def mean_of(four: Floats) -> Floats:
+        noise = next(drawn).reshape(four.shape)
+        return np.asarray(four / 4 + wobble * (2 * wobble * noise - wobble))
+
+    while step >= 2:
+        half = step // 2
+        corners = heights[:, ::step, ::step]
+        across = corners + np.roll(corners, -1, axis=1)
+        heights[:, half::step, half::step] = mean_of(across + np.roll(across, -1, axis=2))
+        middles = heights[:, half::step, half::step]
+        beside = middles + np.roll(middles, 1, axis=1) + corners + np.roll(corners, -1, axis=2)
+        heights[:, ::step, half::step] = mean_of(beside)
+        above = middles + np.roll(middles, 1, axis=2) + corners + np.roll(corners, -1, axis=1)
+        heights[:, half::step, ::step] = mean_of(above)
+        step, wobble = half, wobble / decay
+    heights -= heights.min(axis=(1, 2), keepdims=True)
+    return np.asarray(heights / heights.max(axis=(1, 2), keepdims=True))
+
+
+def _counts(size: int) -> NDArray[np.int64]:
+    """Return where the draws of one level end and the next begin: three parts of 1, 4, 16 … points each."""
+    levels_of = [4**level for level in range(size.bit_length() - 1) for _ in range(3)]
+    return np.cumsum(levels_of)[:-1]
+
+
+def fog(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
+    """Add a fractal haze, and scale back to the brightest value."""
+    strength, decay = constant(FOG, severity, small)
+    height, width = images.shape[1:3]
+    pixels = shares(images)
+    brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
+    haze = plasma(len(images), max(height, width), decay, draws)[:, :height, :width, None]
+    return levels((pixels + strength * haze) * brightest / (brightest + strength))
+
+
+def brightness(images: Images, severity: int, small: bool, draws: np.random.RandomState) -> Floats:
+    """Raise the value of HSV, its largest channel; hue and saturation stay, so that channels keep their ratios."""
+    pixels = shares(images)
+    value = pixels.max(axis=-1, keepdims=True)
+    raised = np.clip(value + constant(BRIGHTNESS, severity, small), 0, 1)
+    return levels(np.where(value > 0, pixels * (raised / np.where(value > 0, value, 1)), raised))
+
+
+CORRUPTIONS: dict[str, Corruption] = {"snow": snow, "fog": fog, "brightness": brightness}

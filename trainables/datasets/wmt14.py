@@ -1,0 +1,185 @@
+"""WMT 2014 English to German (Bojar et al. 2014): plain text, a sentence a line, both languages line by line.
+
+The training text is what statmt.org publishes for that task (Europarl v7, Common Crawl, News Commentary v9; some 4.5
+million pairs), joined by the user; newstest2013 validates and newstest2014 tests, as in Vaswani et al. 2017.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.cache import data_folder, prepared_arrays
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.images import FOLDER
+from trainables.datasets.splits import hash_of_splits
+from trainables.datasets.translation import (
+    Translation,
+    encoded_pairs,
+    loaded_tokenizer,
+    pair_lengths,
+    required_sentencepiece,
+    trained_tokenizer,
+)
+from trainables.registry import Component, DataSetSize, Hyperparameter, Options
+
+MEMBER = "wmt14_en_de"
+PARTS = ("train", "newstest2013", "newstest2014")
+"""Training, validation and test text: `<part>.en` and `<part>.de`."""
+
+SAMPLED = 4_000_000
+"""Sentences that the vocabulary is made from, where there are more: it needs their pieces' frequencies alone."""
+
+REMEDY = (
+    "put train.en, train.de, newstest2013.en, newstest2013.de, newstest2014.en and newstest2014.de there, a sentence a "
+    "line (`sacrebleu -t wmt14/full -l en-de --echo src ref` writes the tests)"
+)
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Sentences in two languages, line by line, of one split."""
+
+    sources: list[str]
+    targets: list[str]
+
+
+def read_parallel(folder: Path, part: str) -> ParallelText:
+    """Read one part's two files.
+
+    Raises:
+        DataSetUnavailableError: a file is missing or empty, or the two differ in their number of lines.
+    """
+    texts = []
+    for language in ("en", "de"):
+        path = folder / f"{part}.{language}"
+        if not path.is_file():
+            raise DataSetUnavailableError(path, "the file is missing", REMEDY)
+        # Not splitlines(), which also cuts at separators inside a sentence.
+        lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+        texts.append([line.strip() for line in lines])
+    source, target = texts
+    if len(source) != len(target):
+        rule = f"has {len(source):,} lines, but {part}.de has {len(target):,}; their lines translate each other"
+        raise DataSetUnavailableError(folder / f"{part}.en", rule, REMEDY)
+    if not any(source) or not any(target):
+        raise DataSetUnavailableError(folder / f"{part}.en", "contains no sentences", REMEDY)
+    return ParallelText(source, target)
+
+
+def load_wmt14(folder: str | None = None, vocabulary: int = 37_000, length: int = 128) -> DataSet:
+    """Load WMT 2014 English to German as pairs of token ids, int32 [N, 2, L].
+
+    The vocabulary is made of the training text of both languages. Training pairs with an empty side or more than
+    `length` tokens on one are left out; those of the tests are cut, and their translations compared with whole ones.
+
+    Args:
+        folder: where the six files are, or their folder `wmt14_en_de`; see `data_folder`.
+        vocabulary: word pieces, shared by both languages (Vaswani et al. 2017, section 5.1: about 37,000).
+        length: tokens of a sentence at most.
+
+    Raises:
+        DataSetUnavailableError: files are missing or do not belong together, or sentencepiece is not installed.
+    """
+    required_sentencepiece()
+    root = data_folder(folder)
+    place = root / MEMBER if (root / MEMBER).is_dir() else root
+    files = [place / f"{part}.{language}" for part in PARTS for language in ("en", "de")]
+    for file in files:
+        if not file.is_file():
+            raise DataSetUnavailableError(file, "the file is missing", REMEDY)
+    tests = [read_parallel(place, part) for part in PARTS[1:]]
+
+    def encode() -> dict[str, NDArray[np.generic]]:
+        return encoded_parts(read_parallel(place, PARTS[0]), tests, vocabulary, length, place)
+
+    arrays = prepared_arrays(MEMBER, files, f"vocabulary={vocabulary} length={length}", encode)
+    return translation_dataset(MEMBER, arrays, tests)
+
+
+def encoded_parts(
+    train: ParallelText, tests: list[ParallelText], vocabulary: int, length: int, place: Path | str
+) -> dict[str, NDArray[np.generic]]:
+    """Return the tokeniser and the token ids of all parts as arrays: `tokenizer train val test kept`.
+
+    Raises:
+        DataSetUnavailableError: no vocabulary of that size can be made, or no training pair is short enough.
+    """
+
+    def both() -> Iterator[str]:
+        yield from train.sources
+        yield from train.targets
+
+    sampled = SAMPLED if 2 * len(train.sources) > SAMPLED else 0
+    try:
+        model = trained_tokenizer(both(), vocabulary, sampled=sampled)
+    except ValueError as error:
+        raise DataSetUnavailableError(place, str(error), "give the data set another vocabulary") from error
+    tokenizer = loaded_tokenizer(model)
+    rows, kept = encoded_pairs(tokenizer, train.sources, train.targets, length, cut=False)
+    if not len(rows):
+        rule = f"has no training pair of at most {length} tokens"
+        raise DataSetUnavailableError(place, rule, "give the data set a larger length")
+    val, test = (encoded_pairs(tokenizer, part.sources, part.targets, length, cut=True)[0] for part in tests)
+    return {"tokenizer": np.frombuffer(model, np.uint8), "train": rows, "val": val, "test": test, "kept": kept}
+
+
+def translation_dataset(name: str, arrays: dict[str, NDArray[np.generic]], tests: list[ParallelText]) -> DataSet:
+    """Return the data set of encoded parts; inputs of all splits are as long as the longest pair of any."""
+    model = arrays["tokenizer"].tobytes()
+    longest = max(arrays[part].shape[2] for part in ("train", "val", "test"))
+    train, val, test = (_split(arrays[part], longest) for part in ("train", "val", "test"))
+    pieces = loaded_tokenizer(model)
+    task = Translation(base64.b64encode(model).decode(), tuple(tests[0].targets), tuple(tests[1].targets))
+    order = (np.asarray(arrays["kept"], np.int64), np.arange(len(val)), np.arange(len(test)))
+    return DataSet(
+        name,
+        train,
+        val,
+        test,
+        classes=int(pieces.get_piece_size()),
+        input_shape=(2, longest),
+        split_hash=hash_of_splits(*order),
+        translation=task,
+    )
+
+
+def _split(rows: NDArray[np.generic], longest: int) -> Split:
+    missing = longest - rows.shape[2]
+    inputs = np.pad(rows, ((0, 0), (0, 0), (0, missing))) if missing else np.require(rows, requirements=["C", "W"])
+    # A pair has no class of its own; its first target token stands for it.
+    return Split(
+        torch.from_numpy(inputs),
+        torch.from_numpy(np.asarray(rows[:, 1, 0], np.int64)),
+        lengths=torch.from_numpy(pair_lengths(rows)),
+    )
+
+
+def _on_paper(options: Options) -> DataSetSize:
+    """Return WMT 2014's size; a pair counts as one of average length, 29 word pieces a side."""
+    return DataSetSize((2, 29), int(options["vocabulary"]), 4_500_000, 3_000, 3_003, text=True)
+
+
+COMPONENTS = (
+    Component(
+        "wmt14_en_de",
+        load_wmt14,
+        (
+            FOLDER,
+            Hyperparameter("vocabulary", "integer", 37_000, minimum=8, source="Vaswani et al. 2017, section 5.1"),
+            Hyperparameter("length", "integer", 128, minimum=2, source="our choice: .3 % of the pairs are longer"),
+        ),
+        summary="WMT 2014 English-German, 4,500,000/3,000/3,003 pairs of sentences as word pieces",
+        source="mukhoti section 5.2; Bojar et al. 2014; Vaswani et al. 2017",
+        tags=frozenset({"translation"}),
+        size=_on_paper,
+        stand_in={"name": "number_words"},
+    ),
+)

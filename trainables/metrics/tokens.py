@@ -1,0 +1,132 @@
+"""Metrics of next-token predictions without their logits: of 37,000 a token, what the metrics need is kept.
+
+For a temperature T and a token's logits z with the largest z₁, three sums over the vocabulary say everything that
+`evaluate_probabilities` measures but for class-wise errors: Σ e^((z−z₁)/T), Σ e^(2(z−z₁)/T) and Σ (z−z₁) e^((z−z₁)/T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.metrics.binning import calibration_error
+from trainables.metrics.evaluate import confidence_bins, confidence_metrics
+from trainables.metrics.probabilities import Booleans, Floats, Integers
+
+KEPT = 8
+"""Logits of a token that are stored, the largest ones."""
+
+SUMS = 3
+
+
+@dataclass(frozen=True)
+class TokenStatistics:
+    """What is kept of the predictions of N tokens, at G temperatures.
+
+    Attributes:
+        temperatures: [G].
+        targets: int64 [N].
+        top_classes: classes of the KEPT largest logits (all of fewer classes), largest first, int64 [N, k].
+        top_logits: those logits, float32 [N, k].
+        target_logits: float32 [N].
+        ahead: classes that are before the target by logit, ties by number, int64 [N].
+        sums: the three sums of the module's description, float64 [N, G, 3].
+    """
+
+    temperatures: Floats
+    targets: Integers
+    top_classes: Integers
+    top_logits: Floats
+    target_logits: Floats
+    ahead: Integers
+    sums: Floats
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self.targets)
+
+    @property
+    def correct(self) -> Booleans:
+        """Whether the largest logit is the target's, the first of tied ones, [N]."""
+        right: Booleans = self.ahead == 0
+        return right
+
+    def place(self, temperature: float) -> int:
+        """Return the place of a temperature among those there are. Raises ValueError where it is none of them."""
+        found = np.flatnonzero(self.temperatures == temperature)
+        if not len(found):
+            raise ValueError(f"no statistics at T = {temperature:g}")
+        return int(found[0])
+
+    def confidence(self, temperature: float = 1.0) -> Floats:
+        """Return the largest probability of each token, [N]."""
+        return 1.0 / self.sums[:, self.place(temperature), 0]
+
+    def log_sum_exp(self) -> Floats:
+        """Return the logarithm of each token's Σ e^z, [N]."""
+        return self.top_logits[:, 0] + np.log(self.sums[:, self.place(1.0), 0])
+
+    def nll(self, temperature: float = 1.0) -> Floats:
+        """Return each token's negative log-likelihood in nats, [N]."""
+        below = self.top_logits[:, 0].astype(np.float64) - self.target_logits
+        return np.log(self.sums[:, self.place(temperature), 0]) + below / temperature
+
+
+def token_statistics(logits: Tensor, targets: Tensor, temperatures: Sequence[float]) -> TokenStatistics:
+    """Return what is kept of logits [N, K] and targets int64 [N]; sums are float64."""
+    top = logits.topk(min(KEPT, logits.shape[1]), 1)
+    of_target = logits.gather(1, targets[:, None])
+    ahead = (logits > of_target).sum(1)
+    ahead += ((logits == of_target) & (torch.arange(logits.shape[1], device=logits.device) < targets[:, None])).sum(1)
+    below = logits.double() - top.values[:, :1].double()
+    sums = torch.empty((len(logits), len(temperatures), SUMS), dtype=torch.float64, device=logits.device)
+    for place, temperature in enumerate(temperatures):
+        weights = torch.exp(below / temperature)
+        sums[:, place, 0] = weights.sum(1)
+        sums[:, place, 1] = weights.square().sum(1)
+        sums[:, place, 2] = (weights * below).sum(1)
+    arrays = (targets, top.indices, top.values, of_target[:, 0], ahead, sums)
+    return TokenStatistics(np.asarray(temperatures, np.float64), *(each.cpu().numpy() for each in arrays))
+
+
+def joined(parts: Sequence[TokenStatistics]) -> TokenStatistics:
+    """Return the statistics of several runs of tokens as one."""
+    columns = ("targets", "top_classes", "top_logits", "target_logits", "ahead", "sums")
+    together = (np.concatenate([getattr(part, name) for part in parts]) for name in columns)
+    return TokenStatistics(parts[0].temperatures, *together)
+
+
+def token_metrics(tokens: TokenStatistics, temperature: float = 1.0, bins: int = 15) -> dict[str, float]:
+    """Return the metrics of `evaluate_probabilities` at a temperature, but for class-wise ones and class shares."""
+    sums = tokens.sums[:, tokens.place(temperature)]
+    nll, correct = tokens.nll(temperature), tokens.correct
+    of_target = np.exp(-nll)
+    entropy = np.log(sums[:, 0]) - sums[:, 2] / (temperature * sums[:, 0])
+    return {
+        **confidence_metrics(tokens.confidence(temperature), correct, bins),
+        "top5": float((tokens.ahead < 5).mean()),
+        "nll": float(nll.mean()),
+        "nll_correct": _mean(nll[correct]),
+        "nll_wrong": _mean(nll[~correct]),
+        "brier": float((sums[:, 1] / sums[:, 0] ** 2 - 2 * of_target + 1).mean()),
+        "entropy_correct": _mean(entropy[correct]),
+        "entropy_wrong": _mean(entropy[~correct]),
+    }
+
+
+def token_ece(tokens: TokenStatistics, temperature: float, bins: int = 15) -> float:
+    """Return the calibration error of the tokens' largest probabilities at a temperature."""
+    return calibration_error(tokens.confidence(temperature), tokens.correct.astype(np.float64), bins)
+
+
+def token_reliability(tokens: TokenStatistics, bins: int = 15) -> list[dict[str, float | int | None]]:
+    """Return the rows of a reliability diagram, as `reliability_bins`."""
+    return confidence_bins(tokens.confidence(), tokens.correct, bins)
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if values.size else float("nan")

@@ -1,0 +1,265 @@
+"""The Transformer for translation (Vaswani et al. 2017), with torch's attention.
+
+Layers normalise after adding, one matrix embeds both languages and reads out the logits (section 3.4), positions are
+sinusoids (section 3.5) and dropout is applied where section 5.4 says. `torch.nn.Transformer` computes the same; these
+layers besides keep keys and values while a sentence is written, so that each token is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainables.registry import Component, Hyperparameter
+
+PADDING, BEGIN = 0, 2
+"""Ids of `trainables.datasets.translation`, which networks do not import."""
+
+LONGER = 50
+"""A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
+
+KeysAndValues = tuple[Tensor, Tensor]
+"""Of one attention: [N, heads, tokens, width / heads] each."""
+
+
+class Attention(nn.Module):
+    """Attention of several heads (section 3.2.2); the products are `scaled_dot_product_attention`'s."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        """Create the four projections."""
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def keys(self, attended: Tensor) -> KeysAndValues:
+        """Return keys and values of what is attended to, [N, S, width]."""
+        return self._by_head(self.key(attended)), self._by_head(self.value(attended))
+
+    def forward(self, inputs: Tensor, keys: KeysAndValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Return what [N, T, width] reads from `keys`; `mask` [N, 1, 1, S] is true where it may look."""
+        read = functional.scaled_dot_product_attention(
+            self._by_head(self.query(inputs)), *keys, attn_mask=mask, is_causal=causal
+        )
+        mixed: Tensor = self.out(read.transpose(1, 2).flatten(2))
+        return mixed
+
+    def _by_head(self, values: Tensor) -> Tensor:
+        split: Tensor = values.unflatten(2, (self.heads, -1))
+        return split.transpose(1, 2)
+
+
+class Layer(nn.Module):
+    """A layer of encoder or decoder: attention to itself, in a decoder to the source, and a feed-forward network."""
+
+    def __init__(self, width: int, heads: int, inner: int, dropout: float, *, decodes: bool) -> None:
+        """Create the parts."""
+        super().__init__()
+        self.own = Attention(width, heads)
+        self.other = Attention(width, heads) if decodes else None
+        self.feed = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
+        self.dropout = nn.Dropout(dropout)
+
+    def source_keys(self, encoded: Tensor) -> KeysAndValues:
+        """Return a decoder's keys and values of the encoder's output [N, S, width]."""
+        if self.other is None:
+            raise TypeError("an encoder's layer reads nothing but its own inputs")
+        return self.other.keys(encoded)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        keys: KeysAndValues,
+        mask: Tensor | None,
+        source: KeysAndValues | None = None,
+        source_mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Return [N, T, width]; `keys` are those of the layer's own inputs, `source` those of the encoder's output."""
+        hidden = self.norms[0](inputs + self.dropout(self.own(inputs, keys, mask, causal)))
+        if self.other is not None and source is not None:
+            hidden = self.norms[1](hidden + self.dropout(self.other(hidden, source, source_mask)))
+        last: Tensor = self.norms[-1](hidden + self.dropout(self.feed(hidden)))
+        return last
+
+
+@dataclass
+class Written:
+    """What is kept of translations while they are written, a row each.
+
+    Attributes:
+        tokens: how many are written.
+        own: keys and values of the tokens so far, by layer; empty before the first.
+        source: those of the encoder's output, by layer.
+        mask: true where the source has a token, [N, 1, 1, S].
+    """
+
+    tokens: int
+    own: list[KeysAndValues]
+    source: list[KeysAndValues]
+    mask: Tensor
+
+    def select(self, rows: Tensor) -> Written:
+        """Return the rows at these numbers, which may repeat."""
+        own, source = ([(k[rows], v[rows]) for k, v in layers] for layers in (self.own, self.source))
+        return Written(self.tokens, own, source, self.mask[rows])
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder; maps pairs [N, 2, L] to the logits of all target tokens [tokens, K], row by row."""
+
+    sums_parts = False
+    """The loss is the mean over the tokens of a batch, not the sum over each sentence's."""
+
+    def __init__(
+        self, length: int, classes: int, layers: int, width: int, heads: int, inner: int, dropout: float
+    ) -> None:
+        """Create the network; see `transformer`."""
+        super().__init__()
+        self.width = width
+        self.embedding = nn.Embedding(classes, width)
+        self.encoder = nn.ModuleList(Layer(width, heads, inner, dropout, decodes=False) for _ in range(layers))
+        self.decoder = nn.ModuleList(Layer(width, heads, inner, dropout, decodes=True) for _ in range(layers))
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(width, classes, bias=False)
+        for weights in self.parameters():
+            if weights.dim() > 1:
+                nn.init.xavier_uniform_(weights)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        self.classifier.weight = self.embedding.weight
+        self.register_buffer("positions", sinusoids(length + LONGER + 1, width), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits of every target token, each from the source and the target's tokens before it."""
+        logits: Tensor = self.classifier(self.token_features(inputs))
+        return logits
+
+    def token_features(self, inputs: Tensor) -> Tensor:
+        """Return what enters the last layer for every target token, [tokens, width]."""
+        source, target = self._sides(inputs)
+        mask = (source != PADDING)[:, None, None]
+        encoded = self.encode(source, mask)
+        hidden = self._embedded(functional.pad(target[:, :-1], (1, 0), value=BEGIN), 0)
+        for layer in self._decoders():
+            hidden = layer(hidden, layer.own.keys(hidden), None, layer.source_keys(encoded), mask, causal=True)
+        features: Tensor = hidden[target != PADDING]
+        return features
+
+    def supervised(self, inputs: Tensor) -> Tensor:
+        """Return the target tokens, int64 [tokens], in the order of their logits."""
+        _, target = self._sides(inputs)
+        return target[target != PADDING].long()
+
+    def encode(self, source: Tensor, mask: Tensor) -> Tensor:
+        """Return the encoder's output [N, S, width] for token ids [N, S]."""
+        hidden = self._embedded(source, 0)
+        for layer in map(_layer, self.encoder):
+            hidden = layer(hidden, layer.own.keys(hidden), mask)
+        return hidden
+
+    def begin(self, inputs: Tensor) -> Written:
+        """Return the state before the first token of the translations of [N, 2, L], whose targets are not looked at."""
+        source = _trimmed(inputs[:, 0])
+        mask = (source != PADDING)[:, None, None]
+        encoded = self.encode(source, mask)
+        return Written(0, [], [layer.source_keys(encoded) for layer in self._decoders()], mask)
+
+    def write(self, tokens: Tensor, written: Written) -> tuple[Tensor, Written]:
+        """Return the logits [N, K] of the token after `tokens` [N], and the state with them."""
+        hidden, own = self._embedded(tokens[:, None], written.tokens), []
+        for number, layer in enumerate(self._decoders()):
+            keys = layer.own.keys(hidden)
+            if written.own:
+                before = written.own[number]
+                keys = torch.cat([before[0], keys[0]], 2), torch.cat([before[1], keys[1]], 2)
+            own.append(keys)
+            hidden = layer(hidden, keys, None, written.source[number], written.mask)
+        return self.classifier(hidden[:, 0]), Written(written.tokens + 1, own, written.source, written.mask)
+
+    def _decoders(self) -> list[Layer]:
+        return [*map(_layer, self.decoder)]
+
+    def _embedded(self, tokens: Tensor, first: int) -> Tensor:
+        positions = self.positions[first : first + tokens.shape[1]]  # type: ignore[index]
+        embedded: Tensor = self.dropout(self.embedding(tokens) * math.sqrt(self.width) + positions)
+        return embedded
+
+    def _sides(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return _trimmed(inputs[:, 0]), _trimmed(inputs[:, 1])
+
+
+def _layer(module: nn.Module) -> Layer:
+    if not isinstance(module, Layer):
+        raise TypeError(f"{type(module).__name__} is no layer of a Transformer")
+    return module
+
+
+def _trimmed(tokens: Tensor) -> Tensor:
+    """Return token ids [N, L] without the columns that are padding in every row."""
+    return tokens[:, : int((tokens != PADDING).sum(1).max())]
+
+
+def sinusoids(count: int, width: int) -> Tensor:
+    """Return the positions' encodings [count, width]: sin and cos of pos / 10000^(2i / width), side by side."""
+    frequencies = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+    angles = torch.arange(count)[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
+
+
+def transformer(
+    input_shape: tuple[int, ...],
+    classes: int,
+    layers: int = 6,
+    width: int = 512,
+    heads: int = 8,
+    inner: int = 2048,
+    dropout: float = 0.1,
+) -> Transformer:
+    """Build the Transformer; the defaults are the base model of Vaswani et al. 2017, Table 3.
+
+    Args:
+        input_shape: (2, length) of a pair of sentences.
+        classes: number of word pieces K.
+        layers: of the encoder, and of the decoder.
+        width: of a token, d_model.
+        heads: of each attention.
+        inner: width of the feed-forward networks, d_ff.
+        dropout: rate.
+
+    Raises:
+        ValueError: the inputs are not pairs of sentences, or the width cannot be shared among the heads.
+    """
+    if len(input_shape) != 2 or input_shape[0] != 2:
+        raise ValueError(
+            f"transformer takes pairs of sentences of shape (2, length), but the data set's samples have shape "
+            f"{tuple(input_shape)}; choose wmt14_en_de or number_words"
+        )
+    if width % heads or width % 2:
+        raise ValueError(f"width = {width} must be even and a multiple of heads = {heads}")
+    return Transformer(input_shape[1], classes, layers, width, heads, inner, dropout)
+
+
+_VASWANI = "Vaswani et al. 2017, Table 3, base"
+
+COMPONENTS = (
+    Component(
+        "transformer",
+        transformer,
+        (
+            Hyperparameter("layers", "integer", 6, minimum=1, source=_VASWANI),
+            Hyperparameter("width", "integer", 512, minimum=2, source=_VASWANI),
+            Hyperparameter("heads", "integer", 8, minimum=1, source=_VASWANI),
+            Hyperparameter("inner", "integer", 2048, minimum=1, source=_VASWANI),
+            Hyperparameter("dropout", "number", 0.1, minimum=0, maximum=1, open_maximum=True, source=_VASWANI),
+        ),
+        summary="Transformer encoder and decoder for translation",
+        source="Vaswani et al. 2017, arXiv:1706.03762",
+        tags=frozenset({"follows_data", "translation"}),
+        stand_in={"name": "transformer", "layers": 2, "width": 64, "heads": 4, "inner": 128},
+        lanes="its sentences' lengths differ between lanes",
+    ),
+)

@@ -1,0 +1,27 @@
+"""Numbers that a GPU has computed, brought to the host together: each transfer waits for all work before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def on_host(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors on the host, those of a GPU by one transfer; what is there already stays as it is."""
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return [*tensors]
+    return parted(joined(tensors).cpu(), tensors)
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the bytes of tensors of any type and shape, one after the other, uint8 [sum of their sizes]."""
+    return torch.cat([tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in tensors])
+
+
+def parted(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return what `joined` has put together, by the types and shapes of `like`."""
+    parts = together.split([tensor.nbytes for tensor in like])
+    # A copy begins where its type may begin; a part may not.
+    return [part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

@@ -1,0 +1,216 @@
+"""Evaluating translations: calibration of every next token, BLEU of whole sentences, before and after temperature.
+
+A token's prediction is that of its class among all word pieces, given the source and the reference's tokens before it
+(Müller et al. 2019, section 3.2). Of its logits only what the metrics need is kept, see `trainables.metrics.tokens`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainables.datasets.base import DataSet, Split
+from trainables.losses import LOSSES
+from trainables.metrics.bleu import BLEU, TEMPERATURES, BleuUnavailableError, Decoding, bleu, column_at, decoding_of
+from trainables.metrics.further import METRICS, UNAVAILABLE
+from trainables.metrics.tokens import (
+    TokenStatistics,
+    joined,
+    token_ece,
+    token_metrics,
+    token_reliability,
+    token_statistics,
+)
+from trainables.models import ARCHITECTURES
+from trainables.models.beam_search import beam_search
+from trainables.posthoc.temperature import TEMPERATURE_GRIDS, best_on_grid
+from trainables.registry import FITTED_ON as SPLIT_KEY
+from trainables.registry import entry_label
+from trainables.training.evaluation import FITTED_ON, POSTHOC_METRICS, Evaluation, EvaluationSettings, Row
+
+SENTENCES = 64
+"""Sentences whose tokens are predicted, or that are translated, at once."""
+
+LOGITS_AT_ONCE = 2**24
+"""Logits that are held at once in float64: 128 MiB, a few times over."""
+
+TRANSLATES = "translation"
+"""The tag of data sets, networks and metrics of translation."""
+
+UNSUITED = ("batch_coupled", "stateful", "needs_model")
+"""Tags of losses that are defined over samples of which each has one prediction."""
+
+
+def translation_faults(
+    dataset: DataSet, evaluation: Mapping[str, Any], names: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return (place, sentence) of everything in a search space that does not suit the data set, for use before a run.
+
+    Args:
+        dataset: pairs of sentences, or anything else, to which networks and metrics of translation do not apply.
+        evaluation: the settings.
+        names: loss and architecture of the configurations.
+    """
+    metrics = [m["name"] for m in evaluation["metrics"] if METRICS.has_tag(m["name"], TRANSLATES)]
+    if dataset.translation is None:
+        rule = "measures translations, which {} has none of; choose wmt14_en_de or number_words, or leave it out"
+        return [("evaluation.metrics", f"{name} {rule.format(dataset.name)}") for name in metrics]
+    found = [
+        ("space.architecture", f"{name} does not translate, as {dataset.name} asks; choose transformer")
+        for name in dict.fromkeys(network for _, network in names)
+        if not ARCHITECTURES.has_tag(name, TRANSLATES)
+    ]
+    found += [
+        (
+            "space.loss",
+            f"{name} is a function of whole batches of samples, not of tokens; choose cross_entropy or focal",
+        )
+        for name in dict.fromkeys(loss for loss, _ in names)
+        if LOSSES.is_own(name) or any(LOSSES.has_tag(name, tag) for tag in UNSUITED)
+    ]
+    for part in ("curvature", "trajectory"):
+        if evaluation.get(part):
+            found.append((f"evaluation.{part}", f"{part} is not measured of translations; set {part}: false"))
+    found += [
+        ("evaluation.metrics", f"{m['name']} needs all probabilities of every token; leave it out")
+        for m in evaluation["metrics"]
+        if m["name"] not in metrics
+    ]
+    found += [
+        ("evaluation.posthoc", f"{entry_label(entry)} needs all logits of every token; of translations {_ASK}")
+        for entry in evaluation["posthoc"]
+        if entry["name"] != "temperature" or entry.get("objective") != "ece" or entry.get("scheme") == "equal_mass"
+    ]
+    return found
+
+
+_ASK = "a temperature is chosen: {name: temperature, objective: ece}"
+
+
+@torch.no_grad()
+def predicted_tokens(model: Any, split: Split, temperatures: Sequence[float]) -> TokenStatistics:
+    """Return what is kept of the predictions of all target tokens of a split, in the order of its sentences."""
+    model.eval()
+    rows = max(1, LOGITS_AT_ONCE // model.classifier.out_features)
+    parts = []
+    for start in range(0, len(split), SENTENCES):
+        inputs = split.prepare(split.inputs[start : start + SENTENCES])
+        targets, features = model.supervised(inputs), model.token_features(inputs)
+        for first in range(0, len(targets), rows):
+            logits = model.classifier(features[first : first + rows]).float()
+            parts.append(token_statistics(logits, targets[first : first + rows], temperatures))
+    return joined(parts)
+
+
+def token_epoch_metrics(model: nn.Module, split: Split, bins: int) -> dict[str, float]:
+    """Return an epoch's validation metrics of a translation's tokens; not-a-number where logits are not finite."""
+    tokens = predicted_tokens(model, split, [1.0])
+    if not math.isfinite(float(tokens.top_logits.sum())):
+        return {"val_nll": math.nan, "val_accuracy": math.nan, "val_ece": math.nan}
+    measured = token_metrics(tokens, 1.0, min(bins, len(tokens)))
+    return {f"val_{name}": measured[name] for name in ("nll", "accuracy", "ece")}
+
+
+def evaluate_translation(model: nn.Module, dataset: DataSet, settings: EvaluationSettings, *, stage: str) -> Evaluation:
+    """Measure a network on the requested splits.
+
+    Args:
+        model: a Transformer; its parameters and mode are left as they were found.
+        dataset: pairs of sentences.
+        settings: what to measure; `translation_faults` says what does not apply.
+        stage: `rung` or `end`; curves over temperatures are measured at the end.
+    """
+    was_training = model.training
+    grids = {each for entry in settings.posthoc for each in TEMPERATURE_GRIDS[entry.get("grid", "mukhoti")].tolist()}
+    temperatures = sorted({1.0, *TEMPERATURES, *grids})
+    fitted_on = [entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc]
+    tokens = {
+        name: predicted_tokens(model, dataset.splits[name], temperatures)
+        for name in dict.fromkeys((*settings.splits, *fitted_on))
+    }
+    chosen = {entry_label(entry): _chosen(entry, tokens) for entry in settings.posthoc}
+    decoding = decoding_of(settings.metrics)
+    rows: list[Row] = []
+    for name in settings.splits:
+        row: Row = {"split": name, "stage": stage, **token_metrics(tokens[name], 1.0, settings.bins)}
+        row["last_layer_weight_norm"] = float(model.classifier.weight.detach().norm())  # type: ignore[union-attr, operator]
+        for label, fitted in chosen.items():
+            measured = token_metrics(tokens[name], fitted["temperature"], settings.bins)
+            row |= {f"posthoc_{label}_{key}": value for key, value in fitted.items()}
+            row |= {f"posthoc_{label}_{key}": measured[key] for key in POSTHOC_METRICS if key in measured}
+        if decoding is not None:
+            row |= _scores(model, dataset, name, decoding, chosen, tokens[name], stage, settings.bins)
+        rows.append(row)
+    reliability: list[Row] = [
+        {"split": name, **row} for name in settings.splits for row in token_reliability(tokens[name], settings.bins)
+    ]
+    model.train(was_training)
+    kept = {name: tokens[name] for name in settings.splits}
+    return Evaluation(rows, reliability, tokens=kept)
+
+
+def _chosen(entry: Mapping[str, Any], tokens: Mapping[str, TokenStatistics]) -> dict[str, float]:
+    """Return what fitting a temperature by calibration error gives."""
+    grid = TEMPERATURE_GRIDS[entry.get("grid", "mukhoti")]
+    known = tokens[entry.get(SPLIT_KEY, FITTED_ON)]
+    errors = [token_ece(known, temperature, entry.get("bins", 15)) for temperature in grid.tolist()]
+    return best_on_grid(grid, np.array(errors))
+
+
+def _scores(
+    model: nn.Module,
+    dataset: DataSet,
+    split: str,
+    decoding: Decoding,
+    chosen: Mapping[str, Mapping[str, float]],
+    tokens: TokenStatistics,
+    stage: str,
+    bins: int,
+) -> Row:
+    """Return the columns of BLEU of a split, at each temperature once; and the curves over temperatures."""
+    task = dataset.translation
+    references = task.references(split) if task is not None else None
+    if task is None or references is None:
+        return {UNAVAILABLE: f"{BLEU}: {split} has no references"}
+    wanted = {1.0: [BLEU]}
+    for label, fitted in chosen.items():
+        wanted.setdefault(fitted["temperature"], []).append(f"posthoc_{label}_{BLEU}")
+    row: Row = {}
+    if decoding.by_temperature and stage == "end":
+        row |= {column_at("ece", each): token_ece(tokens, each, bins) for each in TEMPERATURES}
+        for each in TEMPERATURES if split == "test" else ():
+            wanted.setdefault(each, []).append(column_at(BLEU, each))
+    try:
+        for temperature, columns in wanted.items():
+            score = bleu(translated(model, dataset, split, decoding, temperature), references)
+            row |= dict.fromkeys(columns, score)
+    except BleuUnavailableError as error:
+        return {**row, UNAVAILABLE: str(error)}
+    if decoding.by_temperature and stage == "end" and split == "test":
+        row["best_bleu"] = max(float(row[column_at(BLEU, each)]) for each in TEMPERATURES)  # type: ignore[arg-type]
+    return row
+
+
+def translated(model: Any, dataset: DataSet, split: str, decoding: Decoding, temperature: float = 1.0) -> list[str]:
+    """Return the translations of a split's sentences, in their order; those of about one length are made together."""
+    task, part = dataset.translation, dataset.splits[split]
+    if task is None:
+        raise ValueError(f"{dataset.name} holds no sentences to translate")
+    model.eval()
+    found: list[list[int]] = [[] for _ in range(len(part))]
+    for rows in _by_length(part):
+        inputs = part.prepare(part.inputs[rows.to(part.inputs.device)])
+        made = beam_search(model, inputs, beams=decoding.beams, alpha=decoding.length_penalty, temperature=temperature)
+        for place, tokens in zip(rows.tolist(), made, strict=True):
+            found[place] = tokens
+    return task.text(found)
+
+
+def _by_length(split: Split) -> Iterator[torch.Tensor]:
+    lengths = (split.inputs[:, 0] != 0).sum(1).cpu()
+    yield from torch.argsort(lengths, stable=True).split(SENTENCES)
