@@ -8,8 +8,8 @@ DEVELOPMENT := $(VENV)/.development-installed
 RELEASE := $(VENV)/.release-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead losses posthoc calibration curvature scheduler trials replicates oracles lanes-gpu card lane-memory lane-evaluation \
-	training report searchers peers timings resume
+BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates oracles lanes-gpu card lane-memory \
+	lane-evaluation training report searchers peers timings resume
 
 .PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph install \
 	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean

@@ -21,6 +21,7 @@ from sweeper.execution.controllers.gpu_shares import CardShares
 from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.controllers.priority import Peers
 from sweeper.execution.controllers.trial_shares import shares_of
+from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.full_disks import OtherNodes
 from sweeper.execution.driver.kept_checkpoints import Keeping
@@ -52,7 +53,9 @@ from sweeper.storage.sweeps import Sweep
 from sweeper.tables.writer import ParquetSink
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key
-from trainables.training.lanes.packing import TRIALS
+from trainables.training.acceleration import TrainingSettings
+from trainables.training.cohorts import COHORT
+from trainables.training.lanes.packing import AUTO, TRIALS
 from trainables.worker.object_store import is_store_address
 
 
@@ -83,7 +86,8 @@ class Parts:
         prepare(None)  # a searcher imports Ray
         settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
         settings |= {"data_key": content_key(self.dataset), "data_keys": data_keys(self.sweep.spec)}
-        driver = self._driver(slots, None, options, [self._budget(resources)])
+        settings |= {"processes": slots, "most_lanes": self._lanes_for(slots)}
+        driver = self._driver(slots, None, options, [self._budget(resources)], together=True)
         self._begin(driver, options)
         with _stopped_by_signal(driver):
             idle = functools.partial(import_meanwhile, *FOR_THE_END)
@@ -192,10 +196,14 @@ class Parts:
         more_sinks: Sequence[Sink] = (),
         others: OtherNodes = lambda nodes: False,
         gpu: float = 0.0,
+        together: bool = False,
     ) -> Driver:
+        """Return the driver; `together` lets trials train in cohorts, where the space asks for it."""
         spec, paths = self.sweep.spec, self.sweep.paths
-        kind = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
-        return kind(
+        kind: type[Driver] = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
+        if together and spec.replicates.packing in (COHORT, AUTO):
+            kind = CohortDriver
+        driver = kind(
             paths,
             self.sweep.configurations,
             seed=spec.seed,
@@ -220,6 +228,14 @@ class Parts:
             space=spec.resolved(),
             other_nodes=others,
         )
+        if isinstance(driver, CohortDriver):
+            driver.training = TrainingSettings(**spec.training.model_dump())
+        return driver
+
+    def _lanes_for(self, slots: int) -> int:
+        """Return how many lanes each of `slots` processes could fill with this sweep's trials."""
+        lanes = len(self.sweep.configurations) * self.sweep.spec.replicates.count
+        return -(-lanes // slots)
 
     def _keeping(self) -> Keeping:
         """Return whose checkpoints stay when trials have ended."""
@@ -282,6 +298,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "device": "cuda" if resources["gpu"] else "cpu",
         "gpu": resources["gpu"],
         "packing": spec.replicates.packing,
+        "lanes": 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes,
         "training": spec.training.model_dump(mode="json"),
         "choices": str(paths.root / "packing") if mirror.store is None else None,
         "timeout_seconds": spec.trial_timeout,

@@ -162,7 +162,7 @@ def _run_with(
     stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
     if spec.is_rehearsal:
         stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
-    own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset)]
+    own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset, here=server is not None)]
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     digest = own.digest if own is not None else None
     sources = choose_sources(spec, facts, options.output, digest, every=options.reuse, named=options.reuse_from)

@@ -1,4 +1,4 @@
-"""Report which of the user's own networks and losses cannot be trained as lanes, and why."""
+"""Report which configurations cannot be trained as lanes, though that was asked for, and why."""
 
 from __future__ import annotations
 
@@ -7,18 +7,31 @@ from sweeper.space.domains.choices import Configuration
 from sweeper.space.models import SweepSpec
 from trainables.datasets.base import DataSet
 from trainables.training.acceleration import TrainingSettings
+from trainables.training.cohorts import COHORT, cohort_fault
 from trainables.training.lanes.check import lane_fault
 from trainables.training.lanes.packing import AUTO, FUSED, is_own
 from trainables.training.loop import Replicate
+
+ON_RAY = (
+    "packing: cohort trains several configurations together with the local executor alone; on Ray each trial's "
+    "replicates are a cohort of their own"
+)
 
 LOOKED_AT = 2000
 """Configurations among which pairs of network and loss are looked for, as in `sweeper.planning.preparation`."""
 
 
-def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
+def lane_notes(spec: SweepSpec, dataset: DataSet, *, here: bool = True) -> list[str]:
     """Return a sentence for each pair of network and loss that trains one replicate after the other, though lanes were
     asked for. The process that trains it finds the same.
+
+    Args:
+        spec: the search space.
+        dataset: its data.
+        here: whether trials run in forked processes of this machine, not on Ray.
     """
+    if spec.replicates.packing == COHORT:
+        return _alone(spec) if here else [*_alone(spec), ON_RAY]
     if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
         return []
     pairs: dict[tuple[object, object], Configuration] = {}
@@ -38,3 +51,15 @@ def lane_notes(spec: SweepSpec, dataset: DataSet) -> list[str]:
         if fault is not None:
             notes.append(f"{loss} on {network} trains replicates one after another, not as lanes: {fault}")
     return notes
+
+
+def _alone(spec: SweepSpec) -> list[str]:
+    """Return a sentence for each pair of network and loss that cannot be a lane of a cohort."""
+    training = TrainingSettings(**spec.training.model_dump())
+    notes = dict[str, None]()
+    for configuration in configurations(spec)[:LOOKED_AT]:
+        fault = cohort_fault(configuration, training)
+        if fault is not None:
+            loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
+            notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
+    return [*notes]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper.planning.cohorts import cohort_lines
 from sweeper.planning.estimate import Estimate, estimate
 from sweeper.planning.view import PlanView
 from sweeper.scheduling.base import Scheduler
@@ -34,7 +35,8 @@ START_SECONDS = 10.0
 PACKINGS = {
     "sequential": "sequential: one process trains a trial's replicates one after another",
     "fused": "fused: one process trains a trial's replicates as lanes of one batched network",
-    "auto": "auto: fused or sequential, whichever is measured to be faster",
+    "auto": "auto: in cohorts, fused or sequential, whichever is measured to be faster",
+    "cohort": "cohort: the replicates of several trials train as lanes of one batched network",
     "trials": "trials: each replicate has its own process up to the next rung",
 }
 """How replicates share processes, in words."""
@@ -118,6 +120,7 @@ class Plan(PlanView):
         obstacle: why the sweep could not start here, such as missing data; empty where nothing is in the way.
         balance: a sentence on the shares of the classes where they are far from equal.
         curvature_share: of the work, what measuring the Hessian takes; 0 where it is not measured or not known.
+        cohorts: how trials fall into cohorts, a few words each; empty where none are asked for.
         shifted_share: the same of corrupted and other data; making them, once a node, is not counted.
     """
 
@@ -139,6 +142,7 @@ class Plan(PlanView):
     obstacle: str = ""
     balance: str = ""
     curvature_share: float = 0.0
+    cohorts: tuple[str, ...] = ()
     shifted_share: float = 0.0
 
     def warnings(self) -> Iterator[str]:
@@ -154,8 +158,10 @@ class Plan(PlanView):
             yield "classes", self.balance
         if self.searcher:
             yield "searcher", self.searcher
-        if self.replicates > 1:
+        if self.replicates > 1 or self.cohorts:
             yield "packing", PACKINGS[self.packing]
+        for kind in self.cohorts:
+            yield "cohort", kind
         yield "each process uses", self.takes
         last = max(self.reaching)
         for rung, count in self.reaching.items():
@@ -237,7 +243,7 @@ def plan(
     counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
     packing, taken = spec.replicates.packing, takes(spec.resources)
     planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
-    planned = replace(planned, searcher=searched(spec))
+    planned = replace(planned, searcher=searched(spec), cohorts=cohort_lines(spec))
     if costs and seconds is not None:
         hessian = sum(share * costs[name].curvature_seconds for name, share in architecture_shares(spec).items())
         planned = replace(

@@ -77,7 +77,7 @@ def packing_lines(results: Results) -> list[str]:
         "SELECT packing, count(*) AS trials FROM (SELECT trial, min(packing) AS packing FROM trials "
         "WHERE packing IS NOT NULL GROUP BY trial HAVING count(*) > 1) GROUP BY packing ORDER BY trials DESC, packing"
     )
-    named = {"trials": "in separate processes", "sequential": "sequentially", "fused": "fused"}
+    named = {"trials": "in separate processes", "sequential": "sequentially", "fused": "fused", "cohort": "in cohorts"}
     found = [(text_of(row, "packing"), plural(int_of(row, "trials"), "trial")) for row in rows]
     counted = [f"{named.get(packing, packing)} in {trials}" for packing, trials in found]
     return [] if {packing for packing, _ in found} <= {"sequential"} else [f"replicates ran {', '.join(counted)}"]

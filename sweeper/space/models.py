@@ -159,12 +159,18 @@ class Replicates(_Part):
     round otherwise than a network alone, and a measurement may choose differently on another machine; so `sequential`,
     whose numbers repeat everywhere, is the default.
 
+    `cohort` trains the replicates of several configurations together, as lanes of one network that are refilled as
+    trials end: on this machine, with the local executor. `lanes` says how many; `auto` measures how many are fastest,
+    and a network that is faster alone trains alone, one replicate after the other. `packing: auto` chooses cohorts,
+    too, where they are measured to be faster.
+
     Each configuration has seeds of its `own`, or all have them in `common`: then a seed's luck falls out of the
     difference of two configurations, and what holds for these seeds says less about others.
     """
 
     count: int = Field(default=1, ge=1, le=1000)
-    packing: Literal["auto", "fused", "sequential", "trials"] = "sequential"
+    packing: Literal["auto", "cohort", "fused", "sequential", "trials"] = "sequential"
+    lanes: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = "auto"
     seeds: Literal["own", "common"] = "own"
 
     @property
@@ -425,6 +431,8 @@ class SweepSpec(_Part):
         values["header"] = {key: text for key, text in values["header"].items() if text}
         if not self.replicates.common_seeds:
             del values["replicates"]["seeds"]  # so that the same file resolves to what it always did
+        if self.replicates.lanes == "auto":
+            del values["replicates"]["lanes"]  # likewise
         if self.evaluation.splits == Evaluation().splits:
             del values["evaluation"]["splits"]  # likewise
         if self.checkpoint == Checkpoint():

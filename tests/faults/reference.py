@@ -23,6 +23,8 @@ from sweeper.space.loading import load_spec
 from sweeper.space.models import SweepSpec
 from tests.running import metrics_by_key, same
 from tests.sweeper.records import fields, made_body
+from trainables.training.cohorts import COHORT
+from trainables.training.lanes.packing import SEQUENTIAL
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
@@ -114,6 +116,7 @@ def trained(spec: SweepSpec, chosen: Drawn) -> Undisturbed:
             "rungs": list(spec.schedule.rungs),
             "objective": spec.objective.metric,
             "evaluation": spec.evaluation.model_dump(mode="json"),
+            "packing": COHORT if spec.replicates.packing == COHORT else SEQUENTIAL,
         }
     )
     threads = torch.get_num_threads()

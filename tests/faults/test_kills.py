@@ -52,6 +52,36 @@ def test_a_killed_driver(space: Path, tmp_path: Path, seed: int, executor: str, 
     disturbed.fatal(kills, kill, here)
 
 
+def cohorts(samples: int) -> str:
+    """The small space with trials of two networks in cohorts of eight lanes, two for each trial."""
+    return (SMALL % {"samples": samples}).replace("replicates: 2", "replicates: {count: 2, packing: cohort, lanes: 8}")
+
+
+@pytest.mark.parametrize("kills", [1, FULL])
+def test_a_killed_driver_of_cohorts(tmp_path: Path, seed: int, kills: int) -> None:
+    """Each trial measures what it measures alone as a cohort, to the bit, and its checkpoint continues anywhere."""
+    space = write_space(tmp_path, cohorts(8 if kills == 1 else 24))
+    Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "local").fatal(kills, kill, here)
+
+
+@pytest.mark.parametrize("kills", [FULL])
+def test_killed_cohorts(tmp_path: Path, seed: int, kills: int) -> None:
+    """No trial loses a try by a death that it shared, and each that was there is tried alone."""
+    space = write_space(tmp_path, cohorts(24))
+    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "local")
+
+    def strike(process: subprocess.Popen[str]) -> None:
+        victims = trial_processes(process.pid)
+        if victims:
+            kill_ids(disturbed.random.choice(victims))
+
+    disturbed.survivable(kills, strike)
+    failures = [fields(r) for n in range(kills) for r in _failures(disturbed.paths(n))]
+    assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
+    shared = [body for body in failures if "shared the process" in body["reason"]]
+    assert shared and not any(body["counts"] for body in shared)
+
+
 @pytest.mark.parametrize("kills", [FULL])
 def test_a_killed_driver_whose_journal_has_many_segments(space: Path, tmp_path: Path, seed: int, kills: int) -> None:
     disturbed = Disturbed(space, tmp_path, seed, "--cpus", "1", program="tests.faults.short_segments")

@@ -141,7 +141,7 @@ class DataSet:
         return self.with_splits(lambda split: split.to(device, streamed))
 
 
-__all__ = ["DataSet", "DataSetUnavailableError", "Split", "batch_fault", "batches", "evaluation_batches"]
+__all__ = ["DataSet", "DataSetUnavailableError", "Split", "batch_fault", "batches", "epoch_order", "evaluation_batches"]
 
 # Up to this size a whole shuffled copy of the split costs less than indexing batch by batch.
 WHOLE_COPY_BYTES = 32 * 2**20
@@ -190,6 +190,11 @@ def batches(
         return
     for rows in parts:
         yield split.select(order[rows], None if draws is None else draws[rows])
+
+
+def epoch_order(split: Split, generator: torch.Generator) -> Tensor:
+    """Return the order in which `batches` would take a split that is not augmented, int64 [N] on its device."""
+    return torch.randperm(len(split), generator=generator).to(split.targets.device)
 
 
 def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.Generator) -> list[Tensor]:

@@ -25,6 +25,7 @@ class AdaFocal(FocalTypeLoss):
 
     name = "adafocal"
     stateful = True
+    takes_lanes = False
 
     def __init__(
         self,

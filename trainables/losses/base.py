@@ -26,12 +26,14 @@ class Loss:
         batch_coupled: the value is not a mean of independent per-sample terms.
         needs_model: called with (model, inputs, targets) instead of (logits, targets).
         stateful: this instance keeps state between batches or epochs (`state_dict` is not empty).
+        takes_lanes: `values` takes logits [L, N, K] and targets [L, N], with numbers [L, 1] as hyperparameters.
     """
 
     name: str = ""
     batch_coupled: bool = False
     needs_model: bool = False
     stateful: bool = False
+    takes_lanes: bool = False
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss over the batch, a scalar.

@@ -29,6 +29,7 @@ class LabelSmoothing(Loss):
     """
 
     name = "label_smoothing"
+    takes_lanes = True
 
     def __init__(self, alpha: Number = 0.05, form: str = "others") -> None:
         self.alpha = alpha

@@ -17,6 +17,8 @@ class FocalTypeLoss(Loss):
     Subclasses say what γ·log w is, and may choose γ sample by sample.
     """
 
+    takes_lanes = True
+
     def __init__(self, smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
         self.smoothing = smoothing
         self.smoothing_form = smoothing_form

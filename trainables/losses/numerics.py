@@ -47,9 +47,10 @@ def smoothed_targets(like: Tensor, targets: Tensor, amount: Number, form: str) -
     """Return soft targets [N, K].
 
     `others`: 1 − α on the target and α/(K−1) elsewhere (mukhoti §5.1). `uniform`: α/K everywhere and 1 − α more
-    on the target (the form of torch's own `label_smoothing`).
+    on the target (the form of torch's own `label_smoothing`). An `amount` [L, 1] is that of logits [L, N, K].
     """
     classes = like.shape[-1]
+    amount = amount.unsqueeze(-1) if isinstance(amount, Tensor) and amount.dim() else amount
     elsewhere = amount / (classes - 1 if form == "others" else classes)
     on_target = 1.0 - amount if form == "others" else 1.0 - amount + elsewhere
     one_hot = torch.arange(classes, device=like.device) == targets.unsqueeze(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.datasets.base import DataSet, batches
+from trainables.datasets.base import DataSet, batches, epoch_order
 from trainables.losses import build_loss
 from trainables.metrics.binning import calibration_error
 from trainables.metrics.probabilities import log_softmax64
@@ -140,6 +140,10 @@ class Replicate:
         for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order):
             yield laid_out(inputs, self.training), targets
 
+    def epoch_order(self) -> Tensor:
+        """Return the order of the next epoch's samples, int64 [N] on the data's device, where nothing is augmented."""
+        return epoch_order(self.dataset.train, self._order)
+
     def end_epoch(
         self, train_loss: float, logits: Tensor, lr: float, metrics: Mapping[str, float] | None = None
     ) -> dict[str, Any]:
@@ -182,7 +186,7 @@ class Replicate:
         """Return everything that decides how training continues: weights, optimiser, loss, random states."""
         return {
             "epoch": self.epoch,
-            "model": self.model.state_dict(),
+            "model": {name: _compact(tensor) for name, tensor in self.model.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "loss": self.loss.state_dict(),
             "order": self._order.get_state(),
@@ -270,8 +274,34 @@ def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float
     }
 
 
+def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: Sequence[int]) -> list[dict[str, float]]:
+    """Return `epoch_metrics` of every lane of `logits` [L, N, K], to the bit, for targets [N] and each lane's bins."""
+    arrays, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
+    with np.errstate(invalid="ignore"):  # a diverged lane's are not looked at
+        log_probabilities = log_softmax64(arrays)
+    prediction = log_probabilities.argmax(axis=2)
+    of_label = np.take_along_axis(log_probabilities, labels[None, :, None], axis=2)[:, :, 0]
+    confidence = np.exp(np.take_along_axis(log_probabilities, prediction[:, :, None], axis=2)[:, :, 0])
+    correct = (prediction == labels).astype(np.float64)
+    return [
+        {
+            "val_nll": float(-of_label[lane].mean()),
+            "val_accuracy": float(correct[lane].mean()),
+            "val_ece": calibration_error(confidence[lane], correct[lane], count),
+        }
+        if math.isfinite(float(arrays[lane].sum()))
+        else {"val_nll": math.nan, "val_accuracy": math.nan, "val_ece": math.nan}
+        for lane, count in enumerate(bins)
+    ]
+
+
 def _copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """Return a tensor that shares no memory with others, which would be saved with it; itself where it does not."""
+    return tensor if tensor.untyped_storage().nbytes() <= tensor.nbytes else tensor.clone()
 
 
 def _placed(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

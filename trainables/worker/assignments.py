@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from trainables.datasets.base import DataSet
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_reports import TrialReport
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings
 
 
 class Assignments:
@@ -32,8 +30,7 @@ class Assignments:
         self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
         prepare_process(settings)
         with self._watchdog.watching():
-            self._dataset = settings.load_dataset()
-        self._named: tuple[Mapping[str, Any] | None, DataSet] = (None, self._dataset)
+            self._datasets = DataSets(settings)
         self._waiting: list[Assignment] = []
         self._trial: Trial | None = None
 
@@ -74,14 +71,5 @@ class Assignments:
         folder = assignment.checkpoints(shared) if shared is not None else None
         with self._watchdog.watching(folder):
             if self._trial is None:
-                self._trial = Trial(self._waiting.pop(0), self.settings, self._dataset_of(assignment))
+                self._trial = Trial(self._waiting.pop(0), self.settings, self._datasets.of(assignment))
             return self._trial.advance(leaving=self._leaving)
-
-    def _dataset_of(self, assignment: Assignment) -> DataSet:
-        """Return the data set that a configuration names, the sweep's own where it names none; the last one is kept."""
-        named = assignment.values.get("dataset")
-        if named is None:
-            return self._dataset
-        if self._named[0] != named:
-            self._named = (named, self.settings.load_dataset(named))
-        return self._named[1]

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from threadpoolctl import threadpool_limits
 
 from trainables.worker.assignments import Assignments
+from trainables.worker.cohort_process import CohortProcess
 from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
@@ -47,10 +48,12 @@ class Opening:
     Attributes:
         settings: `TrialSettings` of all trials, as plain values.
         log: the file that takes what libraries print.
+        together: trials train as a cohort; then `Orders` come and `News` go (`trainables.worker.cohort_process`).
     """
 
     settings: Mapping[str, object]
     log: str
+    together: bool = False
 
 
 def work(connection: Connection) -> None:
@@ -60,6 +63,9 @@ def work(connection: Connection) -> None:
         _write_to(opening.log)
         settings = TrialSettings.from_mapping(opening.settings)
         threadpool_limits(settings.threads)  # of numpy's products; torch has its own number
+        if opening.together:
+            _train_together(CohortProcess(settings), connection)
+            return
         process = Assignments(settings)
         while (assignment := connection.recv()) is not None:
             process.take(Assignment(*fields) for fields in assignment)
@@ -79,6 +85,12 @@ def _train(process: Assignments, connection: Connection) -> None:
         if not connection.recv():
             process.leave()
             return
+
+
+def _train_together(process: CohortProcess, connection: Connection) -> None:
+    """Follow the driver's orders until there are none."""
+    while (orders := connection.recv()) is not None:
+        connection.send(process.follow(orders))
 
 
 def _write_to(log: str) -> None:

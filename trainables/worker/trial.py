@@ -4,19 +4,24 @@
 predictions and, when one is due, a checkpoint, and returns a report of plain values that the driver journals. A
 checkpoint holds the report that was sent with it, so a trial resumed from its newest checkpoint repeats a report that
 may have been lost on the way, and the driver ignores one that it has, and rows that it has.
+
+A trial whose replicates are lanes of a cohort is given its epochs by whoever trains the cohort: `begin`, `take` after
+each epoch until it says that a report is due, then `report`.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainables.datasets.base import DataSet
+from trainables.training.cohorts import COHORT, Cohort, CohortAlone, cohort_key
+from trainables.training.cohorts.networks import is_perceptron
 from trainables.training.evaluation import END, Evaluation
-from trainables.training.lanes.packing import Packed, chosen_packing, pack
+from trainables.training.lanes.packing import SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training.loop import Replicate
 from trainables.worker.checkpoint_writer import CheckpointWriter
 from trainables.worker.checkpoints import load_newest_checkpoint
@@ -34,8 +39,18 @@ from trainables.worker.trial_tables import (
 class Trial:
     """A configuration's replicates between their first epoch and their last."""
 
-    def __init__(self, assignment: Assignment, settings: TrialSettings, dataset: DataSet) -> None:
-        """Build the replicates, and continue from the trial's newest sound checkpoint where there is one."""
+    def __init__(
+        self, assignment: Assignment, settings: TrialSettings, dataset: DataSet, *, in_cohort: bool | None = None
+    ) -> None:
+        """Build the replicates, and continue from the trial's newest sound checkpoint where there is one.
+
+        Args:
+            assignment: what to train.
+            settings: of all trials.
+            dataset: on the device.
+            in_cohort: whether its lanes would join the caller's cohort, which is then asked for with `wants_cohort`;
+                `None` where there is none to join.
+        """
         self.assignment = assignment
         self.settings = settings
         self._files = TrialFiles(
@@ -53,21 +68,16 @@ class Trial:
         self._dataset = dataset
         self._errors: dict[int, str] = {}
         self._packing: str | None = None
+        self._cohort: Cohort | None = None
+        self._rows: list[Row] = []
+        self._failure: tuple[str, str] | None = None
         seeds = zip(assignment.numbers, assignment.seeds, strict=True)
         self.replicates = {number: self._build(seed, dataset) for number, seed in seeds}
         self._restore()
         if self._packing is None:
-            self._packing = chosen_packing(
-                settings.packing,
-                self._build,
-                assignment.values,
-                assignment.seeds,
-                dataset,
-                settings.device,
-                settings.training,
-                settings.choices,
-            )
-        self._group: Packed = pack([*self.replicates.values()], self._packing)
+            self._packing = self._chosen_packing(in_cohort)
+        self.wants_cohort = self._packing == COHORT and in_cohort is not None
+        self._group: Packed | None = None if self.wants_cohort else self._packed()
 
     @property
     def epoch(self) -> int:
@@ -79,6 +89,11 @@ class Trial:
         """Whether the last epoch is done and reported."""
         return self.epoch >= self.settings.max_epochs and self._repeat is None
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether the report that is due has evaluations: at a rung, unless it failed."""
+        return self._failure is None and self.epoch in self.settings.rungs
+
     def advance(
         self, clock: Callable[[], float] = time.monotonic, leaving: Callable[[], bool] = lambda: False
     ) -> TrialReport:
@@ -86,83 +101,175 @@ class Trial:
 
         Each of the three is looked at after an epoch: at most one epoch's work is lost with a machine.
         """
-        if self._repeat is not None:
-            report, self._repeat = self._repeat, None
-            return report
+        repeated = self.repeated()
+        if repeated is not None:
+            return repeated
+        self.begin()
+        started = clock()
+        while not self.take(self._train_epoch(), clock() - started, clock() - started) and not leaving():
+            pass
+        evaluations = self._evaluate() if self.evaluates else []
+        report = self.report(evaluations, clock() - started)
+        self.save(report, at_once=leaving())
+        return report
+
+    def repeated(self) -> TrialReport | None:
+        """Return the report that was sent with the checkpoint, once; `None` where there is none to repeat."""
+        report, self._repeat = self._repeat, None
+        return report
+
+    def join(self, cohort: Cohort) -> None:
+        """Let the replicates train as lanes of `cohort`."""
+        self._cohort = cohort
+        for replicate in self.replicates.values():
+            cohort.join(replicate)
+
+    def leave(self) -> None:
+        """Write a checkpoint of what was reported and has none yet, and leave the cohort if there is one.
+
+        Another process may continue from there.
+        """
+        report = self._last_report
+        if report is not None and report.epoch == self.epoch and self._writer.epoch < report.epoch:
+            self.save(report, at_once=True)
+        self._writer.settle()
+        if self._cohort is not None:
+            for replicate in self.replicates.values():
+                self._cohort.leave(replicate)
+
+    def begin(self) -> None:
+        """Begin the way to the next report."""
         # The last report was journaled, or this call would not have come: its checkpoint is one to keep.
         self._writer.prune()
-        started, epoch_rows = clock(), list[Row]()
-        failure: tuple[str, str] | None = None
-        while failure is None:
-            rows = self._train_epoch()
-            epoch_rows += rows
-            failure = self._all_diverged(rows) or self._timed_out(clock() - started)
-            if self.epoch in self.settings.rungs or clock() - started >= self.settings.report_seconds or leaving():
-                break
-        at_rung = self.epoch in self.settings.rungs
-        evaluations = self._evaluate() if failure is None and at_rung else []
-        self._wall_seconds += clock() - started
-        report = TrialReport(
+        self._rows, self._failure = [], None
+
+    def take(self, rows: Sequence[dict[str, Any]], seconds: float, waited: float) -> bool:
+        """Take up an epoch's rows, one a replicate in order; return whether a report is due.
+
+        Args:
+            rows: as `train_epoch` of the replicates' group gives them.
+            seconds: spent on this trial since its last report; in a cohort its share.
+            waited: since its last report.
+        """
+        numbers = [*self.replicates]
+        numbered = [{"replicate": n, **row} for n, row in zip(numbers, rows, strict=True)]
+        self._drop_diverged(numbered)
+        wanted = self.settings.evaluation.trajectory
+        if wanted is not None:
+            for row in numbered:
+                if row["replicate"] not in self._errors:
+                    row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
+        self._rows += numbered
+        self._failure = self._all_diverged(numbered) or self._timed_out(seconds)
+        return self._failure is not None or self.epoch in self.settings.rungs or waited >= self.settings.report_seconds
+
+    def report(self, evaluations: Sequence[Row], seconds: float) -> TrialReport:
+        """Return the report that is due; `save` is to be called before it is sent.
+
+        Args:
+            evaluations: where `evaluates` asked for them.
+            seconds: spent on this trial since its last report.
+        """
+        failure, self._wall_seconds = self._failure, self._wall_seconds + seconds
+        self._last_report = TrialReport(
             configuration=self.assignment.configuration,
             epoch=self.epoch,
-            objective=math.nan if failure else self._objective(epoch_rows, evaluations),
+            objective=math.nan if failure else self._objective(self._rows, evaluations),
             failure=failure[1] if failure else None,
             failure_kind=failure[0] if failure else None,
             device=self.settings.device,
             packing=self._packing,
             wall_seconds=self._wall_seconds,
-            epochs=epoch_rows,
+            epochs=self._rows,
             evaluations=evaluations,
             replicate_errors=dict(self._errors),
         )
-        self._last_report = report
-        if failure is None:
-            self._checkpoint(report, at_once=at_rung or not self.settings.checkpoint_seconds or leaving())
-        return report
+        return self._last_report
 
-    def leave(self) -> None:
-        """Write a checkpoint of what was reported and has none yet; another process may continue from there."""
-        report = self._last_report
-        if report is not None and not report.failure and self._writer.epoch < report.epoch:
-            self._checkpoint(report, at_once=True)
-        self._writer.settle()
+    def save(self, report: TrialReport, *, at_once: bool = False) -> None:
+        """Write a checkpoint with its report if one is due, as it always is at a rung, with `at_once` and at cadence 0.
 
-    def _checkpoint(self, report: TrialReport, *, at_once: bool) -> None:
-        """Write a checkpoint with its report if one is due; with `at_once`, it is written before this returns."""
-        if self._folder is None or not (at_once or self._writer.due):
+        It is written before this returns, or else from a copy while training continues.
+        """
+        at_once = at_once or self.epoch in self.settings.rungs or not self.settings.checkpoint_seconds
+        if self._folder is None or report.failure or not (at_once or self._writer.due):
             return
         self._writer.write(self.epoch, self._state(report))
         if at_once:
             self._writer.settle()
 
-    def _build(self, seed: int, dataset: DataSet) -> Replicate:
-        return Replicate(
+    def evaluations(self) -> dict[int, Evaluation]:
+        """Return an evaluation of each replicate, by number."""
+        wanted, stage = self.settings.evaluation, self.stage
+        return {number: replicate.evaluate(wanted, stage) for number, replicate in self.replicates.items()}
+
+    def evaluated(self, evaluations: Mapping[int, Evaluation]) -> tuple[list[Row], Callable[[], None]]:
+        """Return the rows of evaluations by replicate, and what writes their tables."""
+        epoch = self.epoch
+        rows: list[Row] = [
+            {"replicate": n, "epoch": epoch, **row} for n, found in evaluations.items() for row in found.rows
+        ]
+
+        def write() -> None:
+            for number, evaluation in evaluations.items():
+                self._write_tables(number, epoch, evaluation)
+
+        return rows, write
+
+    @property
+    def stage(self) -> str:
+        """The stage of an evaluation made now: `rung` or `end`."""
+        return END if self.epoch >= self.settings.max_epochs else "rung"
+
+    def _chosen_packing(self, in_cohort: bool | None) -> str:
+        """Return how the replicates share this process: what the settings ask for, where it can be.
+
+        Where there is no cohort to join, as on Ray, one of their own is for networks whose bits do not depend on the
+        number of lanes: the numbers are those of a large cohort. Others train so only where lanes are asked for.
+        """
+        asked, settings = self.settings.packing, self.settings
+        own = settings.lanes > 0 or is_perceptron(next(iter(self.replicates.values())).model)
+        wanted = in_cohort or (asked == COHORT and in_cohort is None and own)
+        if wanted and cohort_key(self.assignment.values, settings.training) is not None:
+            return COHORT
+        return chosen_packing(
+            SEQUENTIAL if asked == COHORT else asked,
+            self._build,
             self.assignment.values,
-            seed=seed,
-            dataset=dataset,
-            max_epochs=self.settings.max_epochs,
-            device=self.settings.device,
-            training=self.settings.training,
-            bins=self.settings.evaluation.bins,
+            self.assignment.seeds,
+            self._dataset,
+            settings.device,
+            settings.training,
+            settings.choices,
         )
 
+    def _packed(self) -> Packed:
+        """Return the replicates as a group of their own."""
+        assert self._packing is not None
+        replicates = [*self.replicates.values()]
+        return CohortAlone(replicates) if self._packing == COHORT else pack(replicates, self._packing)
+
+    def _build(self, seed: int, dataset: DataSet) -> Replicate:
+        return replicate_of(self.assignment, self.settings, seed, dataset)
+
     def _train_epoch(self) -> list[dict[str, Any]]:
-        """Train one epoch and return its rows; replicates that diverged in it train no further if others can."""
-        numbers = [*self.replicates]
-        rows = [{"replicate": n, **row} for n, row in zip(numbers, self._group.train_epoch(), strict=True)]
+        assert self._group is not None
+        return self._group.train_epoch()
+
+    def _drop_diverged(self, rows: Sequence[Row]) -> None:
+        """Let replicates that diverged in an epoch train no further, if others can."""
         diverged = non_finite(rows)
         self._errors.update(diverged)
-        if diverged and len(diverged) < len(numbers):
+        if not diverged or len(diverged) == len(self.replicates):
+            return
+        if self._group is not None:
             self._group.settle()
-            for number in diverged:
-                del self.replicates[number]
-            self._group = pack([*self.replicates.values()], self._group.packing)
-        wanted = self.settings.evaluation.trajectory
-        if wanted is not None:
-            for row in rows:
-                if row["replicate"] not in self._errors:
-                    row.update(self.replicates[row["replicate"]].trajectory_row(wanted))
-        return rows
+        for number in diverged:
+            replicate = self.replicates.pop(number)
+            if self._cohort is not None:
+                self._cohort.leave(replicate)
+        if self._group is not None:
+            self._group = self._packed()
 
     def _all_diverged(self, rows: Sequence[Row]) -> tuple[str, str] | None:
         """Return kind and sentence of the failure when no replicate is left."""
@@ -183,18 +290,18 @@ class Trial:
         return TIMED_OUT, f"trained for {taken:.1f} s, longer than trial_timeout = {limit:g} s, by epoch {self.epoch}"
 
     def _evaluate(self) -> list[Row]:
-        stage = END if self.epoch >= self.settings.max_epochs else "rung"
         rows: list[Row] = []
         for number, replicate in self.replicates.items():
-            evaluation = replicate.evaluate(self.settings.evaluation, stage)
-            rows += [{"replicate": number, "epoch": self.epoch, **row} for row in evaluation.rows]
-            self._write_tables(number, evaluation)
+            # One at a time: its predictions may be large.
+            own, write = self.evaluated({number: replicate.evaluate(self.settings.evaluation, self.stage)})
+            rows += own
+            write()
         return rows
 
-    def _write_tables(self, number: int, evaluation: Evaluation) -> None:
+    def _write_tables(self, number: int, epoch: int, evaluation: Evaluation) -> None:
         if self._files.tables is None:
             return
-        place = (self._files.tables, self.assignment.trial, number, self.epoch)
+        place = (self._files.tables, self.assignment.trial, number, epoch)
         written = [
             write_token_predictions(*place, tokens=evaluation.tokens)
             if evaluation.tokens
@@ -207,7 +314,11 @@ class Trial:
             self._files.table_written(path)
 
     def _state(self, report: TrialReport) -> dict[str, object]:
-        self._group.settle()
+        if self._group is not None:
+            self._group.settle()
+        elif self._cohort is not None:
+            for replicate in self.replicates.values():
+                self._cohort.settle(replicate)
         held = [self.replicates.get(number) for number in self.assignment.numbers]
         return {
             "trial": self.assignment.trial,
@@ -233,3 +344,16 @@ class Trial:
         self._packing = report.packing
         self._wall_seconds = self._seconds_before = state["wall_seconds"]
         self._repeat = report
+
+
+def replicate_of(assignment: Assignment, settings: TrialSettings, seed: int, dataset: DataSet) -> Replicate:
+    """Return a replicate of an assignment's configuration, at its epoch 0."""
+    return Replicate(
+        assignment.values,
+        seed=seed,
+        dataset=dataset,
+        max_epochs=settings.max_epochs,
+        device=settings.device,
+        training=settings.training,
+        bins=settings.evaluation.bins,
+    )

@@ -38,7 +38,11 @@ class TrialSettings:
         threads: torch's threads in this process.
         device: `cpu` or `cuda`.
         gpu: the share of a GPU that is this process's; memory beyond it is refused. 0 or whole cards: no limit.
-        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own.
+        packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own;
+            `cohort` where the replicates of several configurations train together.
+        lanes: of a cohort; 0 measures how many are best.
+        most_lanes: of a cohort that is measured: what the sweep could fill.
+        processes: of the sweep on this machine, among which cohorts share its memory.
         training: how training steps are computed.
         choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
         data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
@@ -65,6 +69,9 @@ class TrialSettings:
     device: str = "cpu"
     gpu: float = 0.0
     packing: str = SEQUENTIAL
+    lanes: int = 0
+    most_lanes: int = 0
+    processes: int = 1
     training: TrainingSettings = PLAIN
     choices: Path | None = None
     data_key: str | None = None
@@ -99,6 +106,25 @@ class TrialSettings:
         dataset = load() if key is None else shared_dataset(key, load)
         place = data_place(self.training, dataset.nbytes, self.device, self.gpu)
         return dataset.to(self.device, streamed=place == HOST)
+
+
+class DataSets:
+    """The data sets of a process: the sweep's own, and the last one of those that configurations name."""
+
+    def __init__(self, settings: TrialSettings) -> None:
+        """Load the sweep's own."""
+        self._settings = settings
+        self.own = settings.load_dataset()
+        self._named: tuple[Mapping[str, Any] | None, DataSet] = (None, self.own)
+
+    def of(self, assignment: Assignment) -> DataSet:
+        """Return the data set that a configuration names, the sweep's own where it names none."""
+        named = assignment.values.get("dataset")
+        if named is None:
+            return self.own
+        if self._named[0] != named:
+            self._named = (named, self._settings.load_dataset(named))
+        return self._named[1]
 
 
 def variant_key(dataset: Mapping[str, Any]) -> str:

@@ -188,10 +188,13 @@ class Driver:
         self._given_out.add(assignment)
         return assignment
 
-    def _promote(self) -> bool:
-        """Put the paused trial that the scheduler promotes now at the head of the queue; tell whether there is one."""
+    def _promote(self, fits: Callable[[int], bool] = lambda index: True) -> bool:
+        """Put the paused trial that the scheduler promotes now at the head of the queue; tell whether there is one.
+
+        One that does not fit where it would train now is not promoted yet.
+        """
         found = self.rungs.promotion(idle=self._idle) if len(self._given_out) < self._slots else None
-        if found is None:
+        if found is None or not fits(found[0]):
             return False
         index, decision = found
         trial = self.state.trials[index]
@@ -224,7 +227,7 @@ class Driver:
 
         It is configuration *i* from the moment its record is durable, and only then is it given out.
         """
-        while self._searcher is not None and self._unsuggested and len(self._given_out) < self._slots:
+        while self._searcher is not None and self._unsuggested and self._outstanding < self._slots:
             index = self._unsuggested[0]
             suggestion = self._searcher.suggest(index)
             self._recorder.record(suggested_body(index, suggestion, self._searcher.maker))
@@ -234,6 +237,11 @@ class Driver:
             if self._queue:
                 return True
         return False
+
+    @property
+    def _outstanding(self) -> int:
+        """How many assignments are given out or wait to be."""
+        return len(self._given_out) + len(self._queue)
 
     def _go_together(self, first: int, second: int) -> bool:
         alike = self.share_of([first]) == self.share_of([second])
@@ -307,14 +315,24 @@ class Driver:
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Journal what a process reports and return whether its assignment is over."""
+        if not self._take_in(assignment, reports):
+            return True
+        self.flush()
+        return self._ends(assignment, reports, exhausted)
+
+    def _take_in(self, assignment: Sequence[int], reports: Sequence[TrialReport]) -> bool:
+        """Record reports; return whether all could be: one that is ahead of the journal starts again."""
         for report in reports:
             if self._skips_epochs(report):
                 self.keeper.remove_checkpoints(trial_name(report.configuration), now=True)
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
-                return True
+                return False
             self._on_report(self._with_share(assignment, report))
-        self.flush()
+        return True
+
+    def _ends(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
+        """Return whether an assignment whose reports are durable is over, and take it off then."""
         over = all(self._is_over(index) for index in assignment)
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
         over = over or (self.winding_down is not None and any(report.evaluations for report in reports))

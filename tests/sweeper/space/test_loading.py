@@ -227,7 +227,7 @@ def test_rules_over_several_hyperparameters_see_every_member():
         ({"samples": "48"}, "samples", "valid integer"),
         ({"samples": True}, "samples", "valid integer"),
         ({"replicates": 0}, "replicates.count", "greater than or equal to 1"),
-        ({"replicates": {"count": 2, "packing": "fusd"}}, "replicates.packing", "'auto', 'fused'"),
+        ({"replicates": {"count": 2, "packing": "fusd"}}, "replicates.packing", "'auto', 'cohort', 'fused'"),
         (
             {"scheduler": {"max_epochs": 9, "reduction_factor": 1}},
             "scheduler.reduction_factor",

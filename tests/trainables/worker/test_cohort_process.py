@@ -1,0 +1,144 @@
+"""A process of a cohort: its room, what it repeats after a restart, what it gives back when memory runs out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.running import same
+from trainables.training.cohorts import Cohort
+from trainables.worker.cohort_process import CohortProcess, Orders
+from trainables.worker.trial import Trial
+from trainables.worker.trial_settings import Assignment, TrialSettings
+
+VALUES = {
+    "loss": {"name": "focal", "gamma": 2.0},
+    "architecture": {"name": "mlp", "width": 16},
+    "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "batch_size": 64},
+}
+SETTINGS = {
+    "dataset": {"name": "digits"},
+    "max_epochs": 3,
+    "rungs": [1, 3],
+    "objective": "val_nll",
+    "evaluation": {"bins": 15, "posthoc": [{"name": "temperature"}], "curvature": None, "bootstrap": 10},
+    "packing": "cohort",
+    "lanes": 4,
+}
+TIMES = {"wall_seconds", "seconds"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def _settings(**changes: object) -> TrialSettings:
+    return TrialSettings.from_mapping({**SETTINGS, **changes})
+
+
+def _fields(index: int, **changes: object) -> list[object]:
+    return [index, f"c{index:05d}", {**VALUES, **changes}, [index, 100 + index]]
+
+
+def _untimed(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _untimed(each) for key, each in value.items() if key not in TIMES}
+    return [_untimed(each) for each in value] if isinstance(value, list) else value
+
+
+def test_lanes_report_what_their_trials_report_alone() -> None:
+    """As a cohort of their own, to the bit: a resumed trial, one on Ray and a lane are the same trial."""
+    process = CohortProcess(_settings())
+    first = process.follow(Orders(new=(_fields(0),)))
+    assert first.room == 1 and not first.reports, "it says how many more fit before it trains"
+    found: dict[int, list[object]] = {0: [], 1: [], 2: []}
+    news = process.follow(Orders(new=(_fields(1),)))
+    replaced = False
+    while True:
+        over = []
+        for report, exhausted in news.reports:
+            found[report.configuration].append(_untimed(report.to_dict()))
+            over += [report.configuration] if exhausted or report.configuration == 1 else []
+        new = () if replaced else (_fields(2, loss={"name": "cross_entropy"}),)
+        replaced = True
+        if {r.configuration for r, last in news.reports if last} == {2}:
+            break
+        news = process.follow(Orders(over=tuple(over), new=new))
+    assert [len(reports) for reports in found.values()] == [2, 1, 2], "the second trial was over after a rung"
+    for index, loss in ((0, VALUES["loss"]), (2, {"name": "cross_entropy"})):
+        trial = Trial(Assignment(*_fields(index, loss=loss)), _settings(), process._datasets.own)
+        alone = [_untimed(trial.advance().to_dict()) for _ in range(2)]
+        assert _equal(alone, found[index])
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return same(one, other)
+
+
+def test_a_restarted_trial_repeats_its_last_report_before_it_trains(tmp_path: Path) -> None:
+    settings = _settings(checkpoints=str(tmp_path))
+    before = CohortProcess(settings)
+    before.follow(Orders(new=(_fields(0),)))
+    (told, _), *_ = before.follow(Orders()).reports
+    again = CohortProcess(settings).follow(Orders(new=(_fields(0),)))
+    assert again.room == 1
+    assert _equal([report.to_dict() for report, _ in again.reports], [told.to_dict()])
+
+
+def test_a_checkpoint_holds_its_own_trial_alone(tmp_path: Path) -> None:
+    for lanes in (4, 64):
+        process = CohortProcess(_settings(checkpoints=str(tmp_path / str(lanes)), lanes=lanes))
+        process.follow(Orders(new=(_fields(0),)))
+        process.follow(Orders())
+    sizes = [sum(path.stat().st_size for path in (tmp_path / name).rglob("e*.pt")) for name in ("4", "64")]
+    assert sizes[0] == sizes[1] > 0
+
+
+def test_a_cohort_that_runs_out_of_memory_gives_all_back_and_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = CohortProcess(_settings())
+    process.follow(Orders(new=(_fields(0),)))
+
+    def too_much(cohort: Cohort) -> list[dict[str, object]]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Cohort, "train_epoch", too_much)
+    news = process.follow(Orders(new=(_fields(1),)))
+    assert (news.given_back, news.most_lanes, news.reports) == ((0, 1), 2, ())
+    monkeypatch.undo()
+    assert process.follow(Orders(new=(_fields(0),), most_lanes=2)).reports, "now the cohort is full with one trial"
+
+
+def test_memory_that_one_trial_alone_exceeds_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = CohortProcess(_settings())
+    process.follow(Orders(new=(_fields(0),)))
+
+    def too_much(cohort: Cohort) -> list[dict[str, object]]:
+        raise MemoryError
+
+    monkeypatch.setattr(Cohort, "train_epoch", too_much)
+    with pytest.raises(MemoryError):
+        process.follow(Orders())
+
+
+def test_a_trial_that_cannot_be_built_costs_no_other(tmp_path: Path) -> None:
+    process = CohortProcess(_settings())
+    process.follow(Orders(new=(_fields(0),)))
+    broken = _fields(1, loss={"name": "focal", "gamma": -1.0})
+    news = process.follow(Orders(new=(broken,)))
+    assert [(index, kind) for index, kind, _ in news.lost] == [(1, "ValueError")] and not news.reports
+    assert [report.configuration for report, _ in process.follow(Orders()).reports] == [0]
+
+
+def test_a_width_is_measured_once_for_a_sweep(tmp_path: Path) -> None:
+    settings = _settings(lanes=0, most_lanes=8, choices=str(tmp_path))
+    rooms = [CohortProcess(settings).follow(Orders(new=(_fields(0),))).room for _ in range(2)]
+    assert rooms[0] == rooms[1] and len(list(tmp_path.glob("*.json"))) == 1

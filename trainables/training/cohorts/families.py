@@ -1,0 +1,135 @@
+"""The losses of a cohort: lanes of one family share one computation, with hyperparameters of each lane's own.
+
+A family is a kind of loss with all that decides how it computes: its texts, flags and counts, and which of its numbers
+are 0, for losses leave out work for a zero. Its other numbers (γ, coverage, ν, smoothing, a weight) are a value a lane.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from trainables.losses import LOSSES, Loss
+from trainables.losses.base import full_precision, widened
+from trainables.losses.selective_risk import SelectiveRisk
+
+
+class CohortLosses:
+    """The losses of all lanes, and their gradients by the logits."""
+
+    def __init__(self, losses: Sequence[Loss]) -> None:
+        """Sort the lanes' losses into families, after `begin_epoch`: a schedule may have changed a number."""
+        by_family: dict[object, list[int]] = {}
+        for lane, loss in enumerate(losses):
+            by_family.setdefault(_family(loss), []).append(lane)
+        self._families = [_Family([losses[lane] for lane in lanes], lanes) for lanes in by_family.values()]
+
+    def gradients(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the lanes' losses [L] and their gradients [L, N, K], at logits [L, N, K] and targets [L, N].
+
+        Each family differentiates its own lanes: what is not finite in one stays there.
+        """
+        if len(self._families) == 1:
+            return self._families[0].gradients(logits, targets)
+        values, slopes = logits.new_empty(len(logits)), torch.empty_like(logits)
+        for family in self._families:
+            places = family.places.to(logits.device)
+            own, slope = family.gradients(logits[places], targets[places])
+            values[places], slopes[places] = own.to(values), slope
+        return values, slopes
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the lanes' losses [L], to be differentiated through logits [L, N, K]."""
+        if len(self._families) == 1:
+            return self._families[0].values(logits, targets)
+        parts = [family.values(logits[family.places], targets[family.places]) for family in self._families]
+        order = torch.cat([family.places for family in self._families]).argsort()
+        return torch.cat(parts)[order]
+
+
+class _Family:
+    """Lanes whose losses compute alike."""
+
+    def __init__(self, losses: Sequence[Loss], lanes: Sequence[int]) -> None:
+        self.places = torch.tensor(lanes)
+        self._losses = losses
+        self._mapped = copy.copy(losses[0])
+        self._numbers = {
+            key: torch.tensor([float(getattr(loss, key)) for loss in losses], dtype=torch.float64)
+            for key in _numbers(losses[0])
+        }
+        self._counting = [loss for loss in losses if isinstance(loss, SelectiveRisk) and loss.stateful]
+        self._states = self._stacked_states()
+
+    def gradients(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses [L] and their gradients by logits [L, N, K]."""
+        leaf = logits.detach().requires_grad_()
+        values = self.values(leaf, targets)
+        (slopes,) = torch.autograd.grad(values.sum(), leaf)
+        return values.detach(), slopes
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the losses [L]."""
+        first = self._mapped
+        if not (first.batch_coupled or self._states) and not self._numbers:
+            # A mean of independent terms without numbers of its own: the samples of all lanes are one batch.
+            return first.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape).mean(1)
+        if first.takes_lanes:
+            return self._broadcast(logits, targets)
+        numbers = {key: values.to(logits.device, widened(logits[:0]).dtype) for key, values in self._numbers.items()}
+        values: Tensor = vmap(self._value)(numbers, self._states, logits, targets)
+        if self._counting:
+            # It counts what passes through it, but stores nothing under vmap.
+            for own, seen in zip(self._losses, logits.detach(), strict=True):
+                own.observe(seen)  # type: ignore[attr-defined]  # only `SelectiveRisk` counts
+            self._states = self._stacked_states()
+        return values
+
+    def _broadcast(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the losses of a kind that takes leading dimensions."""
+        with full_precision(logits):
+            wide = widened(logits)
+            for key, numbers in self._numbers.items():
+                setattr(self._mapped, key, numbers.to(wide).unsqueeze(1))
+            return self._mapped.values(wide, targets).mean(1)
+
+    def _value(
+        self, numbers: Mapping[str, Tensor], state: Mapping[str, Tensor], logits: Tensor, targets: Tensor
+    ) -> Tensor:
+        """Return one lane's loss; to be mapped over lanes."""
+        for key, number in numbers.items():
+            setattr(self._mapped, key, number)
+        if state:
+            self._mapped.restore(state)
+        return self._mapped(logits, targets)
+
+    def _stacked_states(self) -> dict[str, Tensor]:
+        """Return the lanes' states, each entry [L, ...], but for numbers, which are mapped anyway."""
+        own = [loss.state_dict() for loss in self._losses]
+        return {
+            key: torch.stack([torch.as_tensor(state[key]) for state in own])
+            for key, value in own[0].items()
+            if isinstance(value, Tensor)
+        }
+
+
+def _numbers(loss: Loss) -> list[str]:
+    """Return the names of a loss's numbers that are a value a lane."""
+    return [key for key, value in vars(loss).items() if _is_number(loss, key, value)]
+
+
+def _family(loss: Loss) -> object:
+    """Return what two losses have in common that compute alike."""
+    fixed = {key: value for key, value in vars(loss).items() if not isinstance(value, Tensor)}
+    return type(loss), loss.name, repr({k: "a value a lane" if _is_number(loss, k, v) else v for k, v in fixed.items()})
+
+
+def _is_number(loss: Loss, key: str, value: object) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        described = LOSSES[loss.name].hyperparameter(key)
+        return value != 0 and described is not None and described.kind == "number"
+    return isinstance(value, float) and value != 0

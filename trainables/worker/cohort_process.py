@@ -1,0 +1,270 @@
+"""A trial process whose trials train together: takes trials into one cohort, and lets them go one by one.
+
+Everything happens between two epochs. A trial that reports waits for the driver's word with all others: the driver ends
+it, lets it continue, and gives others the lanes that fall free. A trial that cannot be a lane trains here alone.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainables.datasets.base import DataSet
+from trainables.training.cohorts import Cohort, cohort_key
+from trainables.training.cohorts.width import chosen_width
+from trainables.worker.hang_watchdog import Watchdog
+from trainables.worker.trial import Trial, replicate_of
+from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_reports import TrialReport
+from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings
+
+WRITERS = 4
+"""Threads that write tables and checkpoints of the trials that report together."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the driver wants of a process.
+
+    Attributes:
+        over: configurations that have ended or pause.
+        new: assignments to take up, as plain values.
+        most_lanes: of any cohort from now on; 0 for no limit.
+        report_all: every trial reports after the next epoch.
+    """
+
+    over: tuple[int, ...] = ()
+    new: tuple[Sequence[object], ...] = ()
+    most_lanes: int = 0
+    report_all: bool = False
+
+
+@dataclass(frozen=True)
+class News:
+    """What a process says before it goes on.
+
+    Attributes:
+        reports: in the order of configurations, each with whether its trial has no more.
+        room: how many more trials like these it could take.
+        lost: configurations whose trial raised, with the exception's type and text.
+        given_back: configurations that the process gave up for want of memory.
+        most_lanes: the width that memory allows; 0 where it is not known to be short.
+    """
+
+    reports: tuple[tuple[TrialReport, bool], ...] = ()
+    room: int = 0
+    lost: tuple[tuple[int, str, str], ...] = ()
+    given_back: tuple[int, ...] = ()
+    most_lanes: int = 0
+
+
+@dataclass
+class _Seat:
+    """A trial in this process, and its time since its last report."""
+
+    trial: Trial
+    spent: float = 0.0
+    since: float = field(default_factory=time.monotonic)
+    fresh: bool = True
+
+    @property
+    def configuration(self) -> int:
+        return self.trial.assignment.configuration
+
+
+class CohortProcess:
+    """The trials of this process: one cohort of them, or one that is no lane."""
+
+    def __init__(self, settings: TrialSettings) -> None:
+        """Prepare this process and load the data set."""
+        self.settings = settings
+        self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
+        prepare_process(settings)
+        with self._watchdog.watching():
+            self._datasets = DataSets(settings)
+        self._seats: dict[int, _Seat] = {}
+        self._cohort: Cohort | None = None
+        self._most = 0
+        self._refused: tuple[int, ...] = ()
+
+    def follow(self, orders: Orders) -> News:
+        """Do what the driver wants, train until a report is due, and say what came of it."""
+        for configuration in orders.over:
+            self._drop(configuration)
+        self._most = min(filter(None, (self._most, orders.most_lanes)), default=0)
+        empty, lost = not self._seats, list[tuple[int, str, str]]()
+        try:
+            for fields in orders.new:
+                lost += self._take(Assignment(*fields))  # type: ignore[arg-type]  # plain values of its fields
+            repeated = [(seat.trial.repeated(), seat) for seat in self._in_order()]
+            reports = tuple((report, seat.trial.finished) for report, seat in repeated if report is not None)
+            if reports or lost or not self._seats or (empty and self._room):
+                return News(reports, self._room, tuple(lost))
+            with self._watchdog.watching(self._hung_folder()):
+                return self._train(orders.report_all)
+        except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+            if not _is_memory(error) or self._cohort is None or len(self._seats) < 2:
+                raise
+        return self._halve()
+
+    @property
+    def _room(self) -> int:
+        """How many more trials of the same kind fit."""
+        if self._cohort is None:
+            return 0
+        lanes = min(filter(None, (self._cohort.width, self._most)))
+        most = lanes - len(self._cohort.lanes)
+        return max(0, most // max(len(seat.trial.assignment.seeds) for seat in self._seats.values()))
+
+    def _take(self, assignment: Assignment) -> list[tuple[int, str, str]]:
+        """Take a trial up; return what it raised, if anything."""
+        if not self._seats:
+            prepare_process(self.settings)  # what a trial before changed in this process is set again
+            self._cohort = None
+        try:
+            dataset = self._datasets.of(assignment)
+            width = self._width(assignment, dataset) if self._cohort is None else self._cohort.width
+            trial = Trial(assignment, self.settings, dataset, in_cohort=width > 0)
+            if trial.wants_cohort:
+                self._cohort = self._cohort or self._new_cohort(trial, max(width, len(assignment.seeds)))
+                trial.join(self._cohort)
+        except Exception as error:
+            if _is_memory(error) and self._seats:
+                self._refused = (assignment.configuration,)
+                raise
+            return [_loss_of(assignment.configuration, error)]
+        self._seats[assignment.configuration] = _Seat(trial)
+        return []
+
+    def _new_cohort(self, trial: Trial, width: int) -> Cohort:
+        return Cohort(next(iter(trial.replicates.values())), width)
+
+    def _width(self, assignment: Assignment, dataset: DataSet) -> int:
+        """Return the lanes of a cohort for an assignment; 0 where it trains alone."""
+        settings, count = self.settings, len(assignment.seeds)
+        if cohort_key(assignment.values, settings.training) is None:
+            return 0
+        width = settings.lanes
+        if not width:
+            width = chosen_width(
+                lambda seed, few: replicate_of(assignment, settings, seed, few),
+                assignment.values,
+                dataset,
+                settings.device,
+                settings.training,
+                most=max(count, settings.most_lanes),
+                processes=settings.processes,
+                choices=settings.choices,
+            )
+        return min(width, self._most) if self._most else width
+
+    def _train(self, report_all: bool) -> News:
+        """Train epochs until a report is due."""
+        if self._cohort is None:
+            return self._train_alone(report_all)
+        for seat in self._seats.values():
+            if seat.fresh:
+                seat.trial.begin()
+                seat.spent, seat.since, seat.fresh = 0.0, time.monotonic(), False
+        due: list[_Seat] = []
+        while not due:
+            due = self._train_epoch(self._cohort, report_all)
+        return self._report(due, report_all)
+
+    def _train_epoch(self, cohort: Cohort, report_all: bool) -> list[_Seat]:
+        """Train an epoch of all lanes; return the trials whose report is due."""
+        started, lanes = time.monotonic(), list(cohort.lanes)
+        rows: dict[int, dict[str, Any]] = {
+            id(replicate): row for replicate, row in zip(lanes, cohort.train_epoch(), strict=True)
+        }
+        now = time.monotonic()
+        due = []
+        for seat in self._in_order():
+            own = [rows[id(replicate)] for replicate in seat.trial.replicates.values()]
+            seat.spent += (now - started) * len(own) / len(lanes)
+            if seat.trial.take(own, seat.spent, now - seat.since) or report_all:
+                due.append(seat)
+        return due
+
+    def _report(self, due: Sequence[_Seat], at_once: bool) -> News:
+        """Evaluate the trials whose report is due, and report them, in order."""
+        reports, lost, written = list[tuple[TrialReport, bool]](), list[tuple[int, str, str]](), []
+        # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables.
+        with ThreadPoolExecutor(WRITERS) as writers:
+            for seat in due:
+                try:
+                    report, write = self._made(seat, at_once)
+                    written.append((seat, report, writers.submit(write)))
+                except Exception as error:
+                    lost.append(_loss_of(seat.configuration, error))
+        for seat, report, writing in written:
+            try:
+                writing.result()
+                reports.append((report, seat.trial.finished or report.failure is not None))
+            except Exception as error:
+                lost.append(_loss_of(seat.configuration, error))
+        for configuration, _, _ in lost:
+            self._drop(configuration)
+        return News(tuple(reports), self._room, tuple(lost))
+
+    def _made(self, seat: _Seat, at_once: bool) -> tuple[TrialReport, Callable[[], None]]:
+        """Return a report that is due, and what writes all that belongs to it."""
+        seat.fresh, started, trial = True, time.monotonic(), seat.trial
+        evaluations = trial.evaluations() if trial.evaluates else {}
+        rows, write_tables = trial.evaluated(evaluations)
+        report = trial.report(rows, seat.spent + time.monotonic() - started)
+
+        def write() -> None:
+            write_tables()
+            trial.save(report, at_once=at_once)
+
+        return report, write
+
+    def _train_alone(self, report_all: bool) -> News:
+        """Train the one trial that is no lane up to its next report."""
+        (seat,) = self._seats.values()
+        report = seat.trial.advance(leaving=lambda: report_all)
+        return News(((report, seat.trial.finished or report.failure is not None),))
+
+    def _halve(self) -> News:
+        """Give all trials back, for a cohort of half as many lanes has to be begun: memory ran out in this one."""
+        assert self._cohort is not None
+        back = tuple(sorted({*self._seats, *self._refused}))
+        self._most, self._refused = max(1, self._cohort.width // 2), ()
+        self._seats.clear()
+        self._cohort = None
+        if self.settings.device != "cpu":
+            torch.cuda.empty_cache()
+        return News(given_back=back, most_lanes=self._most)
+
+    def _drop(self, configuration: int) -> None:
+        seat = self._seats.pop(configuration, None)
+        if seat is not None:
+            seat.trial.leave()
+
+    def _in_order(self) -> list[_Seat]:
+        return [self._seats[configuration] for configuration in sorted(self._seats)]
+
+    def _hung_folder(self) -> Path | None:
+        """Return where a killed process leaves its reason: in the first trial's folder."""
+        shared = self.settings.checkpoints if self.settings.store is None else None
+        first = self._in_order()[0].trial.assignment
+        return first.checkpoints(shared) if shared is not None else None
+
+
+def _loss_of(configuration: int, error: Exception) -> tuple[int, str, str]:
+    """Return what the driver is told of a trial that raised; the log has all of it."""
+    traceback.print_exception(error)
+    return configuration, type(error).__name__, f"{type(error).__name__}: {error}"
+
+
+def _is_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text
