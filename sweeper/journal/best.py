@@ -49,13 +49,6 @@ def best_trials(state: SweepState, judging: Judging, most: int) -> list[TrialSta
     return [state.trials[-rank[2]] for rank in best]
 
 
-def best_rank(state: SweepState, judging: Judging, configurations: Iterable[int]) -> Rank | None:
-    """Return the rank of the best of these trials; `None` where none of them can be the best."""
-    against = against_constraints(state, judging)
-    ranks = (rank_of(state.trials[index], judging.mode, against) for index in configurations)
-    return max((rank for rank in ranks if rank is not None), default=None)
-
-
 def against_constraints(state: SweepState, judging: Judging) -> set[int]:
     """Return the complete trials that break the sweep's constraints beside all that are complete by now.
 
