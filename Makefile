@@ -8,8 +8,8 @@ DEVELOPMENT := $(VENV)/.development-installed
 RELEASE := $(VENV)/.release-installed
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates oracles lanes-gpu lane-memory lane-evaluation training \
-	report searchers peers timings resume
+BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates oracles lanes-gpu card lane-memory lane-evaluation \
+	training report searchers peers timings resume
 
 .PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph install \
 	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean
@@ -23,11 +23,13 @@ test: $(DEVELOPMENT)
 test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-# What only a card can show: four trials sharing it, one of them made to run out of memory; measured shares; curvature on a
-# share, float32 against TF32, determinism, resumed optimisers, probes and compiled networks.
+# What only a card can show, in under ten minutes: four trials sharing it, one of them made to run out of memory; measured
+# shares; curvature on a share, float32 against TF32, determinism, resumed optimisers, probes, compiled networks, recorded
+# steps and copies beside them. Then, whatever failed, the tables of bench_card.py.
 check-gpu: $(DEVELOPMENT)
 	@$(BIN)/python -c "import torch, sys; torch.cuda.is_available() or sys.exit('no CUDA device, or the torch of $(VENV) is a build without CUDA: install one that fits the driver (https://pytorch.org/get-started)')"
-	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 1800
+	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 300; failed=$$?; \
+	$(BIN)/python -m tests.benchmarks.bench_card || exit; exit $$failed
 
 # Every search space that ships, scaled down to minutes: file, minutes, rows of each table. NAMES="a b" for some of them.
 rehearse: $(DEVELOPMENT)

@@ -27,7 +27,7 @@ REHEARSAL = "rehearsal"
 ARITHMETIC = "arithmetic"
 """The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`.
 
-Constant but for TF32, which a trial on a CPU does not have: its row says `float32`.
+Constant but for TF32 and graphs, which a trial on a CPU does not have: its row says neither.
 """
 
 HESSIAN_LOSSES = ("cross_entropy", "training")

@@ -76,11 +76,8 @@ from trainables.datasets.sharing import node_copy
 from trainables.datasets.shifts import build_shift
 from trainables.metrics.tokens import KEPT
 from trainables.training.acceleration import TrainingSettings
-from trainables.worker.object_store import StoreError, patiently
+from trainables.worker.object_store import StoreError
 from trainables.worker.trial_reports import NON_FINITE
-
-START_SECONDS = 5.0
-"""A store that cannot be used at the start is asked again for so long: it may be busy, or its address wrong."""
 
 __all__ = ["Outcome", "RunOptions", "resume_sweep", "run_sweep"]
 
@@ -160,7 +157,7 @@ def _run_with(
     targets = notification_targets(spec, options)
     place = place_of(options.output, DRIVING)
     if place.store is not None:
-        patiently(place.store.check, seconds=START_SECONDS)
+        place.store.check()
     dataset = prepare_dataset(spec)
     stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
     if spec.is_rehearsal:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +21,9 @@ SEALED = 1000
 
 LISTINGS = 5
 """So often a folder is listed again without anything new in it, while a reader waits for files to be joined."""
+
+PAUSE_SECONDS = 0.5
+"""Before a file that is listed and not there is looked for again: a network file system may list what was there."""
 
 _SINGLE = re.compile(r"(\d{10})-[a-z]+(-c\d+)?(-e\d+)?\.json")
 _SEGMENT = re.compile(r"(\d{10})-(\d{10})\.records")
@@ -94,7 +98,7 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
     """Yield the records above `after`, in order, unchecked. Raises GapError where one is missing."""
     expected, patience = after + 1, LISTINGS
     while True:
-        begun = expected
+        begun, vanished = expected, False
         gap: GapError | None = None
         for piece in pieces(folder):
             if piece.last < begun:
@@ -107,7 +111,7 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
             try:
                 data = (folder / piece.name).read_bytes()
             except FileNotFoundError:
-                gap = GapError(piece.name, expected)
+                gap, vanished = GapError(piece.name, expected), True
                 break
             for content in split(piece, data, expected):
                 yield content
@@ -118,6 +122,8 @@ def contents(folder: Path, after: int = -1) -> Iterator[Content]:
         patience = LISTINGS if expected > begun else patience - 1
         if not patience:
             raise gap
+        if vanished and expected == begun:
+            time.sleep(PAUSE_SECONDS)
 
 
 def split(piece: Piece, data: bytes, begin: int = 0) -> Iterator[Content]:

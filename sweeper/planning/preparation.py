@@ -20,6 +20,7 @@ from trainables.datasets.shifts import build_shift
 from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
+from trainables.training.graphs import graphs_fault
 from trainables.training.lanes.packing import packing_fault
 from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
@@ -70,6 +71,11 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
             "training",
             names,
             lambda names: acceleration_fault(names, training),
+        ),
+        *_faults(
+            "training.graphs",
+            ({"loss": c["loss"], "architecture": c["architecture"]} for c in drawn if training.graphs),
+            lambda c: graphs_fault(c, training),
         ),
         *_faults("training.compile", [training], compiler_fault),
         *(Fault(place, rule) for place, rule in translation_faults(dataset, spec.evaluation.model_dump(), named)),

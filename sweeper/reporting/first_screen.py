@@ -17,6 +17,7 @@ from sweeper.reporting.matrix import Cell, Matrix, grid, matrix
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard
 from sweeper.results.overview import Overview
+from trainables.registry import entry_label
 
 MOST_METHODS = 3
 """Post-hoc methods that the first screen names; the report's table has all."""
@@ -34,7 +35,15 @@ def posthoc_effects(results: Results, board: Leaderboard) -> list[Effect]:
     kept = {row["trial"] for row in (board.finished or board.rows)}
     bins = int(results.specification.get("evaluation", {}).get("bins", 15))
     rows = [row for row in results.rows(posthoc_sql(results)) if row["trial"] in kept and row["bins"] == bins]
-    return effects(rows)[:MOST_METHODS]
+    asked = [entry_label(method) for method in _methods(results)]
+    found = sorted(effects(rows), key=lambda each: asked.index(each.method) if each.method in asked else len(asked))
+    return found[:MOST_METHODS]
+
+
+def _methods(results: Results) -> list[dict[str, object]]:
+    """Return the post-hoc methods of the search space, in its order."""
+    given = results.specification.get("evaluation", {}).get("posthoc") or []
+    return [{"name": each} if isinstance(each, str) else each for each in given]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from plotly.offline import get_plotlyjs
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Claim
 from sweeper.analysis.judging import judge_claims, named_claims
+from sweeper.analysis.selection import best_set_line
 from sweeper.reporting.figure_parts.figure import Figure, colour, folded, symbol
 from sweeper.reporting.figures import FIGURES
 from sweeper.reporting.first_screen import first_screen, heading, legend
@@ -60,7 +61,7 @@ def render(results: Results) -> str:
         words=STATUS_WORDS,
         headline=headline(board, counts),
         first=first_screen(results, board, counts),
-        details=details(board),
+        details=[*details(board), *filter(None, [best_set_line(results, board)])],
         claims=claims(results),
         tiles=tiles(counts),
         figures=figures,

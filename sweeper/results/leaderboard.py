@@ -75,11 +75,6 @@ class Leaderboard:
         """
         return next((row for row in self.rows if row["status"] != FAILED), None)
 
-    @property
-    def runner_up(self) -> Row | None:
-        """The second best of those that ran to the end."""
-        return self.finished[1] if len(self.finished) > 1 else None
-
     def describe(self, row: Row) -> str:
         """Return a configuration in a few words, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
         return describe(row, self.varying)

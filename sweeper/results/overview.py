@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sweeper.results import Results
-from sweeper.results.leaderboard import FINISHED, Leaderboard
-from sweeper.text.cells import Rows, Value, float_of, float_or_none, int_of, text_of
+from sweeper.results.leaderboard import Leaderboard
+from sweeper.text.cells import Rows, Value, float_or_none, int_of, text_of
 from sweeper.text.labels import plural
 
 STATUS_SQL = (
@@ -127,7 +127,7 @@ def headline(board: Leaderboard, counts: Overview) -> str:
 
 
 def details(board: Leaderboard) -> list[str]:
-    """Return the sentences below the headline: test metrics of the best, and whether the runner-up is any worse."""
+    """Return the sentences below the headline: test metrics of the best."""
     best = board.best
     if best is None:
         return []
@@ -144,26 +144,4 @@ def details(board: Leaderboard) -> list[str]:
         sentences.append(
             f"On test data, not used for selection ({best['trial']}): {', '.join(filter(None, measured))}."
         )
-    return [*sentences, *runner_up(board)]
-
-
-def runner_up(board: Leaderboard) -> list[str]:
-    """Return a sentence on the second best: is the difference larger than the spread of the replicates?
-
-    Compared with the root of the summed variances; with few replicates this is a caution, not a test.
-    """
-    best, second = board.best, board.runner_up
-    if best is None or second is None or best["status"] != FINISHED:
-        return []
-    text = f"Runner-up: {board.describe(second)} ({second['trial']}), {board.value(second)}"
-    mine, other = float_or_none(best, "judged_sd"), float_or_none(second, "judged_sd")
-    if mine is None or other is None:
-        return [f"{text}. With one replicate each, the uncertainty is unknown."]
-    gap = abs(float_of(second, "judged") - float_of(best, "judged"))
-    scatter = float((mine**2 + other**2) ** 0.5)
-    verdict = (
-        "within the spread of the replicates: the ranking is not statistically reliable"
-        if gap <= scatter
-        else "larger than the spread of the replicates"
-    )
-    return [f"{text}; the difference of {gap:.2g} is {verdict}."]
+    return sentences

@@ -227,7 +227,8 @@ class Checkpoint(_Part):
 
     Attributes:
         every_seconds: between two checkpoints: at most so much training is lost with a process, and what it did since
-            its last report. At 0 each report has one, every 10 s or epoch. Rungs have one in any case.
+            its last report. At 0 each report has one, every 10 s or epoch, written before it goes out, as each rung
+            has.
         keep: how many of a running trial stay; a second one is there should the newest be damaged.
     """
 
@@ -281,6 +282,7 @@ class Training(_Part):
     compile: bool = False
     data: Literal["auto", "device", "host"] = "auto"
     deterministic: bool = False
+    graphs: bool = False
 
 
 class Evaluation(_Part):

@@ -144,9 +144,10 @@ class TrialsTable:
 
 
 def _computed(asked: pa.Array, device: pa.Array) -> pa.Array:
-    """Return how training steps were computed: TF32 is a GPU's, and a CPU that is asked for it computes in float32."""
+    """Return how training steps were computed: a CPU that is asked for TF32 or graphs takes plain float32 steps."""
     on_cpu = pc.equal(device, pa.scalar("cpu", device.type)).fill_null(False)
-    return pc.if_else(on_cpu, pc.replace_substring_regex(asked, "^tf32", "float32"), asked)
+    plain = pc.replace_substring_regex(pc.replace_substring_regex(asked, "^tf32", "float32"), ", graphs$", "")
+    return pc.if_else(on_cpu, plain, asked)
 
 
 def _as_text(value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""What each further metric, post-hoc method and conformal score costs at 10,000 samples of 100 classes, on one core.
+"""What metrics, post-hoc methods, conformal scores and corruptions cost: 10,000 samples of 100 classes, on one core.
 
 `python -m tests.benchmarks.bench_calibration [--samples 10000] [--classes 100] [--rounds 3]` prints processor seconds,
 the median of the rounds after one that is thrown away; a method's are those of its fit, and of applying it besides.
@@ -11,14 +11,16 @@ import statistics
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.bench_posthoc import example
+from trainables.datasets.corruptions import KINDS, corrupted
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.further import METRICS
 from trainables.metrics.isotonic import consistency_band, decomposition
-from trainables.posthoc import POSTHOC, fit
+from trainables.posthoc import POSTHOC, fit, fit_many
 from trainables.posthoc.conformal import SCORES, fit_sets
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.9}}
@@ -62,9 +64,17 @@ def main() -> None:
         spent = seconds(lambda name=name, given=given: fit(name, logits, targets, **given), options.rounds)
         applied = seconds(lambda fitted=fitted: fitted(logits), options.rounds)
         print(f"  {name:28}{spent:8.3f} fit{applied:8.3f} applied  {fitted.parameters}")
+    small = [example(360, 10) for _ in range(100)]
+    alone = seconds(lambda: [fit("temperature", *each) for each in small], options.rounds)
+    together = seconds(lambda: fit_many("temperature", small), options.rounds)
+    print(f"  {'100 temperatures of 360 × 10':28}{alone:8.3f} one by one{together:8.3f} at once")
     for score in SCORES:
         spent = seconds(lambda score=score: fit_sets(score, probabilities, targets)(probabilities), options.rounds)
         print(f"  {'conformal ' + score:28}{spent:8.3f}")
+    images = np.random.default_rng(0).integers(0, 256, size=(options.samples, 32, 32, 3)).astype(np.uint8)
+    print(f"{options.samples:,} images of 32 × 32 pixels in three colours, severity 5")
+    for kind in (kind for kind in KINDS if kind != "frost"):
+        print(f"  {kind:28}{seconds(lambda kind=kind: corrupted(images, kind, 5), 1):8.3f}")
 
 
 if __name__ == "__main__":

@@ -184,7 +184,6 @@ def of_torchcp(seed: int) -> Rows:
     score = package("torchcp.classification.score")
     probabilities, _ = random_case(seed, samples=40)
     given, none = torch.from_numpy(probabilities), np.zeros(40)
-    regularised = {"penalty": 0.2, "free_ranks": 2}
     for name, oracle, options in (
         ("thr", score.LAC(score_type="identity"), {}),
         ("aps", score.APS(randomized=False, score_type="identity"), {}),

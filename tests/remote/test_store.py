@@ -376,11 +376,15 @@ def test_predictions_are_published_where_they_are(store: Store, tmp_path: Path) 
     # The journal was cut off before the second: readers must not see it until it is measured again.
     _published(store, tmp_path, [one], only=True)
     assert {*store.entries("tables")} == {f"tables/predictions/{one}"}
-    _published(store, tmp_path, [one, two, three], only=True)
+    # That of a reused trial comes from the driver's machine.
+    (tmp_path / "predictions").mkdir()
+    (tmp_path / "predictions" / four).write_text(four)
+    assert _published(store, tmp_path, [one, two, three, four], only=True).lost("predictions") == []
     found = store.entries("tables")
     assert {name: store.get(name) for name in found} == {
-        f"tables/predictions/{name}": name.encode() for name in (one, two, three)
+        f"tables/predictions/{name}": name.encode() for name in (one, two, three, four)
     }
+    assert not [*(tmp_path / "predictions").iterdir()] and not store.entries("incoming")
 
 
 def test_files_that_an_older_release_merged_are_known_by_their_evaluations(store: Store, tmp_path: Path) -> None:

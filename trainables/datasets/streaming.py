@@ -7,6 +7,7 @@ buffer is written again only once its copy is done, and the network's stream wai
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -66,13 +67,19 @@ class Copier(Protocol):
         """Let what the caller computes next on the device wait for a copy; return its tensor."""
 
 
+@functools.lru_cache(maxsize=8)  # the allocator keeps the memory of each stream apart
+def copying_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream that this process copies on."""
+    return torch.cuda.Stream(device)
+
+
 class CudaCopier:
-    """Copies on a CUDA stream of its own, from page-locked memory."""
+    """Copies on a CUDA stream beside the one that computes, from page-locked memory."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make a stream on `device`."""
+        """Take the stream of `device`."""
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = copying_stream(device)
 
     def buffer(self, like: Tensor, rows: int) -> Tensor:
         """Return page-locked memory."""

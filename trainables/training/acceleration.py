@@ -46,6 +46,8 @@ class TrainingSettings:
             trains, `auto` takes `device` where the set fits into half of the process's memory on the device.
         deterministic: the same bits in each run on the same card: algorithms that add in a varying order are replaced,
             or refused where there is no other. A CPU gives the same bits without it.
+        graphs: whether a GPU replays training steps that were recorded once (`trainables.training.graphs`), which saves
+            launching hundreds of small kernels one by one; a CPU takes plain steps.
     """
 
     precision: str = FLOAT32
@@ -53,12 +55,13 @@ class TrainingSettings:
     compile: bool = False
     data: str = AUTO
     deterministic: bool = False
+    graphs: bool = False
 
     @property
     def described(self) -> str:
         """The arithmetic in words, as the trials table has it, e.g. `bfloat16, channels_last, compiled`."""
         layout = [self.memory_format] if self.memory_format != CONTIGUOUS else []
-        flags = {"compiled": self.compile, "deterministic": self.deterministic}
+        flags = {"compiled": self.compile, "deterministic": self.deterministic, "graphs": self.graphs}
         return ", ".join([self.precision, *layout, *(name for name, on in flags.items() if on)])
 
 
@@ -74,9 +77,9 @@ def prepare_arithmetic(settings: TrainingSettings, device: str) -> None:
     torch.use_deterministic_algorithms(settings.deterministic)
     if device == "cpu":
         return
-    if settings.deterministic:
-        # cuBLAS reads it when the process first uses it; its default workspace lets streams race for buffers.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # cuBLAS and torch read it when the process first multiplies, which a reused one may do before it is deterministic.
+    # With cuBLAS's own choice streams race for buffers.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = settings.deterministic
     torch.backends.cudnn.benchmark = False
     _allow_tf32(False)

@@ -27,6 +27,7 @@ from trainables.training.acceleration import (
     training_forward,
 )
 from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
+from trainables.training.graphs import changes_between_epochs, recorded_steps
 from trainables.training.prediction import predict
 from trainables.training.recipe import (
     build_optimizer,
@@ -87,12 +88,15 @@ class Replicate:
             self.loss = build_loss(**configuration["loss"])
         if hasattr(self.loss, "reseed"):
             self.loss.reseed(seed)
+        if self.device.type != "cpu":  # where it would be copied in each step otherwise
+            self.loss.load_state_dict(_placed(self.loss.state_dict(), self.device))
         self.optimizer = build_optimizer(self.model, self.recipe)
         if training.compile:
             begin_network(
                 (configuration["architecture"], self.recipe["batch_size"], dataset.input_shape, dataset.classes)
             )
         self._forward = training_forward(self.model, training, self.device)
+        self._recorded = recorded_steps(self.model, self.recipe["batch_size"], training, self.device)
         self._kept: dict[str, Tensor] | None = None
         self._kept_value: float | None = None
 
@@ -101,18 +105,15 @@ class Replicate:
         started = time.perf_counter()
         lr = self.begin_epoch()
         total = torch.zeros((), device=self.device)
+        if self._recorded is not None and changes_between_epochs(self.loss):
+            self._recorded.forget()
         with self.own_randomness(), training_arithmetic(self.training, self.device):
             done = 0
             for inputs, targets in self.training_batches():
                 if changes_by_step(self.recipe):
                     set_learning_rate(self.optimizer, self.learning_rate_after(done))
                 done += len(targets)
-                value = self._loss_of(inputs, targets)
-                self.optimizer.zero_grad(set_to_none=True)
-                value.backward()
-                prepare_gradients(self.model.parameters(), self.recipe, len(targets))
-                self.optimizer.step()
-                total += value.detach() * len(targets)
+                total += self._step(inputs, targets) * len(targets)
         if self.dataset.translation:
             row = self._end_translation_epoch(float(total) / len(self.dataset.train), lr)
         else:
@@ -197,6 +198,8 @@ class Replicate:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`'s result on any device: what follows is what would have followed then."""
         self.epoch = state["epoch"]
+        if self._recorded is not None:
+            self._recorded.forget()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.loss.load_state_dict(_placed(state["loss"], self.device))
@@ -213,6 +216,23 @@ class Replicate:
             return
         if replaces_checkpoint(self.recipe, self.epoch, self.max_epochs, metrics[metric], self._kept_value):
             self._kept, self._kept_value = _copy_of(self.model), metrics[metric]
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Take one step; return the batch's loss."""
+        if self._recorded is None:
+            value = self._differentiate(inputs, targets)
+        else:
+            value = self._recorded(self._differentiate, inputs, targets)
+        prepare_gradients(self.model.parameters(), self.recipe, len(targets))
+        self.optimizer.step()
+        return value
+
+    def _differentiate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Leave a batch's gradients in the parameters; return its loss."""
+        value = self._loss_of(inputs, targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        return value.detach()
 
     def _loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
         if getattr(self.loss, "needs_model", False):

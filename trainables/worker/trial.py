@@ -191,7 +191,7 @@ class Trial:
 
         It is written before this returns, or else from a copy while training continues.
         """
-        at_once = at_once or self.epoch in self.settings.rungs
+        at_once = at_once or self.epoch in self.settings.rungs or not self.settings.checkpoint_seconds
         if self._folder is None or report.failure or not (at_once or self._writer.due):
             return
         self._writer.write(self.epoch, self._state(report))

@@ -31,7 +31,8 @@ class TrialSettings:
         checkpoints: the folder of checkpoints, or `None` to keep none.
         store: the sweep's address in a store, where no folder is shared; then the folders are not looked at.
         report_seconds: a report is sent at the end of the epoch in which this much time has passed.
-        checkpoint_seconds: between two checkpoints; rungs have one in any case, and at 0 each report has.
+        checkpoint_seconds: between two checkpoints; rungs have one in any case. At 0 each report has one,
+            which is written before it goes out.
         checkpoints_kept: how many checkpoints of a trial stay.
         batch_seconds: short configurations that no scheduler can stop are reported together for this long.
         threads: torch's threads in this process.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,9 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
 from trainables.files.atomic import replacing
-from trainables.metrics.tokens import TokenStatistics
+
+if TYPE_CHECKING:  # it brings torch along, which a process that only reads tables does not need
+    from trainables.metrics.tokens import TokenStatistics
 
 EVALUATION = (("trial", pa.string()), ("replicate", pa.int64()), ("epoch", pa.int64()))
 """The columns that say which evaluation a row belongs to."""

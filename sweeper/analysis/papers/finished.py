@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -103,11 +104,17 @@ class FinishedSweep:
         held = [rows for rows in self._trials.values() if rows[0]["config_loss_name"] == number.loss]
         if not held:
             return f"no configuration with {number.loss} has finished"
+        if number.metric in QUANTITIES:
+            return f"{number.metric} needs more values than were measured, or values that are not all equal"
         label = self._labels.get(recipe.method(number)) if number.posthoc else None
         told = {str(row.get(f"posthoc_{label}_unavailable") or "") for rows in held for row in rows} - {""}
         if label is not None and told:
             return min(told)
-        return f"{number.metric} was not measured, or is not defined, on {number.split or 'any'} data"
+        column = number.metric if label is None else f"posthoc_{label}_{number.metric}"
+        found = [row.get(column) for rows in held for row in rows if row["split"] == number.split]
+        undefined = any(isinstance(value, float) and math.isnan(value) for value in found)
+        how = "undefined there: no sample is of the kind that it counts" if undefined else "not measured"
+        return f"{number.metric} of {number.split or 'any'} data is {how}"
 
     @property
     def _dataset(self) -> Mapping[str, Plain]:

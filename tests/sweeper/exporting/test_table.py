@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
+import subprocess
 
 import pytest
 
@@ -55,6 +57,17 @@ def test_forms_mark_the_same_cells(results):
     body = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len({line.count(" & ") for line in body}) == 1
     assert r"cross\_entropy" in latex and "cross_entropy" not in latex
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX here")
+def test_the_table_compiles(results, tmp_path):
+    preamble = r"\documentclass{article}\usepackage{amsmath,booktabs}\begin{document}"
+    (tmp_path / "paper.tex").write_text(f"{preamble}\n{paper_table(results)}\n\\end{{document}}\n", encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF"), done.stdout[-2000:]
+    assert "Missing character" not in (tmp_path / "paper.log").read_text("utf-8", errors="replace")
 
 
 def test_single_replicates_have_no_daggers(tmp_path):

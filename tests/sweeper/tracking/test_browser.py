@@ -15,6 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from sweeper.tracking import sync as projection
+from sweeper.tracking.shared_view import address
 from tests.mlflow_stores import Server
 from tests.sweeper.random_sweep import RandomSweep
 from tests.sweeper.reporting.browser import Tab, chromium
@@ -95,6 +96,10 @@ def test_mlflow_shows_the_tree_compares_three_runs_and_shows_a_diagram(shown: Sh
             await tab.evaluate(f"{EXPANDER}.click()")
             shortened = [name[:8] for name in names]
             await tab.wait_for(f"{json.dumps(shortened)}.every((word) => {WORDS}.includes(word))")
+            view = address(shown.address, shown.experiment)
+            await visit(tab, view, "shared view", "Sweep (", "Sort: val_nll", *shortened)
+            assert await tab.evaluate(f"{EXPANDER} === null"), "the view is flat: nothing is folded"
+            await visit(tab, view.replace("CHART", "TABLE"), *shortened, "digits (", "space.yaml")
             chosen = [child.info.run_id for child in shown.children[:3]]
             query = f"runs={json.dumps(chosen)}&experiments={json.dumps([shown.experiment])}"
             page = await visit(tab, f"{shown.address}/#/compare-runs?{query}", *names[:3], "Parallel Coordinates")

@@ -269,7 +269,7 @@ def test_cudnn_looks_for_the_fastest_kernels_in_training_steps_that_need_not_rep
 @pytest.mark.usefixtures("as_before")
 def test_determinism_is_asked_of_torch_and_taken_back_in_a_reused_process(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    for settings in (replace(PLAIN, deterministic=True), PLAIN):
+    for settings in (PLAIN, replace(PLAIN, deterministic=True), PLAIN):
         prepare_arithmetic(settings, "cuda")
         assert torch.are_deterministic_algorithms_enabled() is settings.deterministic
         assert torch.backends.cudnn.deterministic is settings.deterministic

@@ -83,6 +83,8 @@ def _unpackable(configuration: Mapping[str, Any], training: TrainingSettings) ->
     network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
     if training.memory_format == CHANNELS_LAST:
         return network, "lanes are channels of one network, whose layout cannot be channels_last"
+    if training.graphs:
+        return network, "lanes take plain steps, not recorded ones (training.graphs)"
     for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):
         reason = "" if registry.is_own(name) else registry[name].lanes
         if reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,16 @@ from typer.testing import CliRunner
 
 from sweeper.analysis.papers import simplex_figures
 from sweeper.analysis.papers.focal_map_figures import map_figure
-from sweeper.analysis.papers.picture import looks, write_picture
+from sweeper.analysis.papers.picture import MapFigure, looks, write_picture
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
 from trainables.losses import build_loss
 from trainables.posthoc.focal_map import focal_map
+
+
+@functools.cache
+def figure_of(name: str, *gammas: float) -> MapFigure:
+    return map_figure(name, gammas)
 
 
 def inverse_map(q: np.ndarray, gamma: float) -> np.ndarray:
@@ -33,9 +39,11 @@ def inverse_map(q: np.ndarray, gamma: float) -> np.ndarray:
 
 @pytest.mark.parametrize("gamma", [1.0, 3.0])
 def test_a_proper_parts_isoline_has_one_risk(gamma: float) -> None:
-    figure = map_figure("properness-4", [gamma])
+    figure = figure_of("properness-4", 1, 3)
     for percentile in simplex_figures.PERCENTILES:
-        line = [row for row in figure.rows if row["percentile"] == percentile and "focal" in str(row["loss"])]
+        line = [
+            row for row in figure.rows if row["percentile"] == percentile and f"focal γ {gamma:g}" in str(row["loss"])
+        ]
         points = np.array([[row["q1"], row["q2"], row["q3"]] for row in line])[:: len(line) // 6]
         risks = [simplex_figures.focal_risk(inverse_map(q, gamma), gamma) for q in points]
         np.testing.assert_allclose(risks, risks[0], rtol=2e-3)
@@ -56,7 +64,7 @@ def test_the_risks_are_those_of_the_losses_that_are_trained() -> None:
 
 
 def test_every_loss_is_proper_and_its_isolines_hold_the_shares_of_the_triangle_that_they_name() -> None:
-    figure = map_figure("properness-4")
+    figure = figure_of("properness-4", 1, 3)
     assert [remark.split(":")[0] for remark in figure.remarks] == [
         "Brier", "cross-entropy", "focal γ 1, proper part", "focal γ 3, proper part",
     ]  # fmt: skip
@@ -72,7 +80,7 @@ def test_every_loss_is_proper_and_its_isolines_hold_the_shares_of_the_triangle_t
 
 
 def test_arrows_lead_to_the_map() -> None:
-    figure = map_figure("properness-5", [3.0])
+    figure = figure_of("properness-5", 3.0)
     rows = [row for row in figure.rows if row["map"] == "focal map, γ 3"]
     before, after = (np.array([[row[f"{side}{k}"] for k in (1, 2, 3)] for row in rows], float) for side in "qp")
     np.testing.assert_allclose(after, focal_map(before, 3.0), atol=1e-12)
@@ -88,12 +96,20 @@ def test_differences_are_those_of_both_maps() -> None:
     assert float(centre["difference"]) < 1e-9  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("suffix", ["html", "png", "svg", "pdf"])
-@pytest.mark.parametrize("name", ["properness-5", "properness-7", "posterior-1"])
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        ("properness-5", "png"),
+        ("properness-5", "html"),
+        ("properness-7", "png"),
+        ("posterior-1", "svg"),
+        ("posterior-1", "pdf"),
+    ],
+)
 def test_pictures_are_written_in_every_format(tmp_path: Path, name: str, suffix: str) -> None:
     gammas = [] if name == "posterior-1" else [3.0]
     path = tmp_path / f"figure.{suffix}"
-    write_picture(map_figure(name, gammas), path)
+    write_picture(figure_of(name, *gammas), path)
     begins = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(begins) and path.stat().st_size > 5000
 
@@ -106,7 +122,7 @@ def test_another_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
 
 
 def test_curves_that_differ_look_different() -> None:
-    labels = [*map_figure("properness-4").curves, "cross-entropy"]
+    labels = [*figure_of("properness-4", 1, 3).curves, "cross-entropy"]
     found = looks(labels)
     assert len(set(map(str, found.values()))) == len(labels)
 

@@ -1,0 +1,138 @@
+"""On a real card: recorded steps, copies and augmentation there give what plain ones give, and grids what a CPU gives.
+
+Run with `make check-gpu`. The logic of each is tested without a card beside its module.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sweeper.core.errors import InvalidSearchSpace
+from sweeper.space.loading import load_spec
+from tests.trainables.datasets.test_sharing import images
+from tests.trainables.posthoc.test_focal_temperature import logits_and_targets
+from tests.trainables.training.lanes.comparison import configuration, digits, timeless
+from trainables.datasets.base import batches
+from trainables.losses import LOSSES
+from trainables.posthoc.focal_grid import focal_grid
+from trainables.posthoc.focal_temperature import GAMMAS
+from trainables.posthoc.temperature import TEMPERATURE_GRIDS
+from trainables.training.acceleration import PLAIN, TrainingSettings, prepare_arithmetic
+from trainables.training.evaluation import predict
+from trainables.training.graphs import graphs_fault
+from trainables.training.loop import Replicate
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = torch.device("cuda")
+DETERMINISTIC = TrainingSettings(deterministic=True)
+GRAPHS = TrainingSettings(deterministic=True, graphs=True)
+RESNET = {"name": "resnet8", "width": 0.5}
+DROPOUT = {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}
+CAPTURED = sorted(name for name in LOSSES if graphs_fault(configuration(name), GRAPHS) is None)
+CLOSE = 1e-4
+"""Of an epoch's loss. cuBLAS may take another workspace in a recording, and so another order of sums."""
+
+
+@pytest.fixture(scope="module")
+def data():
+    return digits().to(DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def plainly():
+    """Each test begins and ends in float32."""
+    prepare_arithmetic(DETERMINISTIC, "cuda")
+    yield
+    prepare_arithmetic(PLAIN, "cuda")
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _replicate(data, training, loss="cross_entropy", architecture=RESNET, **recipe):
+    values = configuration(loss, architecture, **recipe)
+    values["optimizer"]["batch_size"] = 24
+    return Replicate(values, seed=1, dataset=data, max_epochs=3, device=DEVICE, training=training)
+
+
+def _losses(replicate, epochs=3):
+    return [replicate.train_epoch()["train_loss"] for _ in range(epochs)]
+
+
+@pytest.mark.parametrize("loss", CAPTURED)
+def test_every_loss_that_is_not_refused_is_recorded_and_trains_as_in_plain_steps(data, loss):
+    prepare_arithmetic(PLAIN, "cuda")  # the deterministic mode refuses kernels that some losses sort by
+    architecture = {"name": "mlp", "width": 32}
+    assert _losses(_replicate(data, TrainingSettings(graphs=True), loss, architecture)) == pytest.approx(
+        _losses(_replicate(data, PLAIN, loss, architecture)), rel=100 * CLOSE
+    )
+
+
+@pytest.mark.parametrize("architecture", [RESNET, DROPOUT], ids=lambda a: a["name"])
+@pytest.mark.parametrize("recipe", [{}, {"gradient_clip": 0.5}], ids=str)
+def test_a_recorded_network_trains_as_in_plain_steps_dropout_included(data, architecture, recipe):
+    plain = _losses(_replicate(data, DETERMINISTIC, architecture=architecture, **recipe), 1)
+    assert _losses(_replicate(data, GRAPHS, architecture=architecture, **recipe), 1) == pytest.approx(plain, rel=CLOSE)
+
+
+def test_a_recorded_step_replays_new_numbers_and_leaves_no_memory(data):
+    before = torch.cuda.memory_allocated()
+    replicate = _replicate(data, GRAPHS)
+    losses = _losses(replicate)
+    assert all(math.isfinite(loss) for loss in losses) and losses[-1] < losses[0]
+    assert replicate._recorded is not None and replicate._recorded._replay is not None
+    del replicate
+    gc.collect()
+    # Libraries keep their workspaces for the stream of the recording.
+    assert torch.cuda.memory_allocated() - before < 128 * 2**20
+
+
+def test_two_replicates_take_turns_with_their_random_numbers(data):
+    """Each has its own state of the card's generator, in whose place a recording draws."""
+    alone = [_losses(_replicate(data, GRAPHS, architecture=DROPOUT), 2) for _ in range(2)]
+    one, other = (_replicate(data, GRAPHS, architecture=DROPOUT) for _ in range(2))
+    turns = [[*_losses(one, 1), *_losses(other, 1)] for _ in range(2)]
+    assert [row[0] for row in turns] == pytest.approx(alone[0], rel=CLOSE)
+    assert [row[1] for row in turns] == pytest.approx(alone[1], rel=CLOSE)
+
+
+@pytest.mark.parametrize("training", [DETERMINISTIC, GRAPHS], ids=["plain", "recorded"])
+def test_batches_copied_from_the_host_train_the_same_bits(data, training):
+    streamed = digits().to(DEVICE, streamed=True)
+    assert streamed.train.inputs.device.type == "cpu"
+    rows = [timeless([_replicate(each, training).train_epoch()]) for each in (data, streamed)]
+    assert rows[0] == rows[1]
+    replicate = _replicate(data, DETERMINISTIC)
+    assert torch.equal(predict(replicate.model, data.val, 7), predict(replicate.model, streamed.val, 7))
+
+
+def test_many_copies_arrive_whole_while_the_card_is_busy():
+    images_on_host = images(4096).train
+    order = torch.Generator().manual_seed(0)
+    expected = [*batches(images_on_host, 64, torch.Generator().manual_seed(0))]
+    busy = torch.randn(4096, 4096, device=DEVICE)
+    for found, own in zip(batches(images_on_host.to(DEVICE, streamed=True), 64, order), expected, strict=True):
+        for _ in range(4):
+            busy = torch.tanh(busy @ busy)
+        # The same draws, augmentation and preprocessing on the card as on the CPU.
+        torch.testing.assert_close(found[0].cpu(), own[0], rtol=1e-6, atol=1e-6)
+        assert torch.equal(found[1].cpu(), own[1])
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_a_grid_on_the_card_has_the_values_of_the_cpu(classes):
+    logits, targets = logits_and_targets(0, 500, classes)
+    arguments = (logits, targets, np.array(GAMMAS), TEMPERATURE_GRIDS["properness"])
+    found, expected = focal_grid(*arguments, device=DEVICE), focal_grid(*arguments)
+    np.testing.assert_allclose(found.nll, expected.nll, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.ada_ece, expected.ada_ece, atol=1e-9)
+
+
+def test_several_cards_for_a_trial_are_refused():
+    with pytest.raises(InvalidSearchSpace, match="gpu = 8 would reserve 8 cards"):
+        load_spec("quickstart", ["resources.gpu=8"])

@@ -1,0 +1,32 @@
+"""What cannot be trained as asked is refused before any trial starts, with every reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.core.errors import InvalidSearchSpace
+from sweeper.planning.preparation import prepare_dataset
+from sweeper.space.loading import build_spec
+
+SPACE = {
+    "dataset": "digits",
+    "scheduler": {"name": "none", "max_epochs": 1},
+    "samples": 8,
+    "space": {
+        "loss": {"grid": ["focal", {"name": "selective_risk", "history": "epoch"}, "hessian_trace", "adafocal"]},
+        "architecture": {"name": "mlp", "width": 8},
+        "optimizer": {"name": "sgd", "batch_size": 64},
+    },
+}
+
+
+def test_steps_that_no_graph_can_hold_are_named_with_their_loss():
+    assert len(prepare_dataset(build_spec({**SPACE, "training": {"graphs": False}})).train)
+    with pytest.raises(InvalidSearchSpace) as caught:
+        prepare_dataset(build_spec({**SPACE, "training": {"graphs": True}, "replicates": {"packing": "fused"}}))
+    found = [(fault.path, fault.rule) for fault in caught.value.faults]
+    assert {path for path, _ in found} == {"training.graphs", "replicates.packing"}
+    graphs = [rule for path, rule in found if path == "training.graphs"]
+    assert len(graphs) == 2
+    assert any("cannot train selective_risk, which keeps a state that each step changes" in rule for rule in graphs)
+    assert any("cannot train hessian_trace, which draws on the host in each step" in rule for rule in graphs)
