@@ -19,6 +19,8 @@ def cohort_fault(configuration: Mapping[str, Any], training: TrainingSettings = 
         return "lanes are channels of one network, whose layout cannot be channels_last"
     if training.compile:
         return "a cohort is not compiled"
+    if training.graphs:
+        return "lanes take plain steps, not recorded ones (training.graphs)"
     if training.precision != PLAIN.precision:
         return f"a cohort computes in float32, not in {training.precision}"
     for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):
