@@ -12,8 +12,8 @@ from sweeper.reporting.figures import learning_curves
 from sweeper.results import Results
 from tests.sweeper.synthetic_sweep import write_sweep
 
-REFUSED = {"parallel_coordinates", "trace_regularisation", "posthoc_temperature"}
-"""One that paper cannot show, and two that this sweep has no data for."""
+REFUSED = {"parallel_coordinates", "trace_regularisation", "posthoc_temperature", "shift"}
+"""One that paper cannot show, and three that this sweep has no data for."""
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def test_mlflow_shows_the_tree_compares_three_runs_and_shows_a_diagram(shown: Sh
             shortened = [name[:8] for name in names]
             await tab.wait_for(f"{json.dumps(shortened)}.every((word) => {WORDS}.includes(word))")
             view = address(shown.address, shown.experiment)
-            await visit(tab, view, "shared view", "Sweep (", "Sort: val_nll", *shortened)
+            await visit(tab, view, "shared view", "Model metrics", "Sort: val_nll", *shortened)
             assert await tab.evaluate(f"{EXPANDER} === null"), "the view is flat: nothing is folded"
             await visit(tab, view.replace("CHART", "TABLE"), *shortened, "digits (", "space.yaml")
             chosen = [child.info.run_id for child in shown.children[:3]]
