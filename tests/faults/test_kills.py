@@ -57,7 +57,7 @@ def cohorts(samples: int) -> str:
     return (SMALL % {"samples": samples}).replace("replicates: 2", "replicates: {count: 2, packing: cohort, lanes: 8}")
 
 
-@pytest.mark.parametrize("kills", [1, FULL])
+@pytest.mark.parametrize("kills", [pytest.param(1, marks=SLOW), FULL])
 def test_a_killed_driver_of_cohorts(tmp_path: Path, seed: int, kills: int) -> None:
     """Each trial measures what it measures alone as a cohort, to the bit, and its checkpoint continues anywhere."""
     space = write_space(tmp_path, cohorts(8 if kills == 1 else 24))

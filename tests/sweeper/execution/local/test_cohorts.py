@@ -59,6 +59,7 @@ def test_promoted_and_searched_trials_join_cohorts(tmp_path: Path) -> None:
     assert any(record.kind == "judged" for record in records), "some were promoted, or stopped at the end"
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_halves_cohorts_and_costs_no_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
 
@@ -108,6 +109,7 @@ def test_what_cannot_be_a_lane_trains_alone_beside_cohorts(tmp_path: Path) -> No
     assert any("mlp with mine:plain trains alone" in note for note in outcome.notes)
 
 
+@pytest.mark.slow
 def test_on_ray_each_trial_is_a_cohort_of_its_own(tmp_path: Path) -> None:
     from sweeper.planning.lane_notes import ON_RAY, lane_notes
     from sweeper.space.loading import load_spec
