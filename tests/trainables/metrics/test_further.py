@@ -96,7 +96,7 @@ def test_one_sided_predictions_have_no_auroc_and_a_plain_augrc():
 
 def test_every_built_in_metric_gives_a_number_from_its_defaults():
     probabilities, targets = _predictions(3)
-    names = [name for name in METRICS if not METRICS.is_own(name)]
+    names = [name for name in METRICS if not METRICS.is_own(name) and not METRICS.has_tag(name, "translation")]
     row = further_metric_columns(tuple((name, {}) for name in names), probabilities, targets)
     assert set(row) == set(names) and all(math.isfinite(value) for value in row.values())
 
