@@ -40,7 +40,7 @@ from trainables.worker.object_store import is_store_address
 MANIFEST_KEY = "reuse"
 """The manifest's list of sweeps that this one takes trials over from."""
 
-_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "checkpoint", "notify"}
+_HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "checkpoint", "keep", "notify"}
 _HARMLESS |= {"searcher", "rehearsal", "rehearsed"}
 """Parts of a search space that change no number of a trial. Configurations are compared one by one."""
 

@@ -20,10 +20,9 @@ from sweeper.journal.records import Attempt
 from sweeper.space.loading import reopened_spec
 from sweeper.storage.sweeps import Sweep
 
-AMENDABLE = (
-    *("budget", "checkpoint", "max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout", "notify"),
-    "resources",
-)
+_LIMITS = ("max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout")
+
+AMENDABLE = ("budget", "checkpoint", "keep", *_LIMITS, "notify", "resources")
 """The keys of a search space that say nothing about what is measured."""
 
 GROWING = "samples"

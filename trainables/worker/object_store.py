@@ -179,7 +179,7 @@ class Store:
             except FileNotFoundError:
                 return None
             except UnavailableError:
-                pass
+                pass  # pyarrow, below, can
             try:
                 with self.open(name) as stream:
                     content: bytes = stream.read()
@@ -222,7 +222,7 @@ class Store:
             except FileNotFoundError:
                 return False
             except UnavailableError:
-                pass
+                pass  # pyarrow, below, can
             try:
                 self._files.copy_file(self._path(name), self._path(target))
             except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import OUT_OF_MEMORY, Failure
@@ -29,10 +30,9 @@ class CohortDriver(Driver):
             self._kinds[index] = cohort_key(self.configurations[index], self.training)
         return self._kinds[index]
 
-    @property
+    @cached_property
     def _kinds(self) -> dict[int, str | None]:
-        found: dict[int, str | None] = self.__dict__.setdefault("_kinds_by_index", {})
-        return found
+        return {}
 
     @property
     def replicates(self) -> int:
