@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 RELEASE := $(VENV)/.release-installed
+ORACLES := build/oracles
 SPACE ?= search_spaces/quickstart.yaml
 
-BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates oracles lanes-gpu card lane-memory \
-	lane-evaluation training report searchers peers timings resume
+BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates lanes-gpu card lane-memory \
+	lane-evaluation training report searchers peers timings resume ranks streams
 
-.PHONY: sweep test test-slow test-faults check check-gpu check-wheel check-readme check-pythons fuzz rehearse format graph install \
-	dist audit sbom notices $(BENCHES:%=bench-%) bench-mlflow-faults simulate-cluster clean
+.PHONY: sweep test test-slow test-faults check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
+	install dist audit sbom notices $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
@@ -30,6 +31,14 @@ check-gpu: $(DEVELOPMENT)
 	@$(BIN)/python -c "import torch, sys; torch.cuda.is_available() or sys.exit('no CUDA device, or the torch of $(VENV) is a build without CUDA: install one that fits the driver (https://pytorch.org/get-started)')"
 	$(BIN)/python -m pytest tests/gpu -m gpu -s --timeout 300; failed=$$?; \
 	$(BIN)/python -m tests.benchmarks.bench_card || exit; exit $$failed
+
+# What only several cards can show: every loss on two cards beside one, a killed worker, then samples a second at 1, 2, 4
+# and 8 cards with one batch for all, and with a batch that grows with them.
+check-many-gpus: $(DEVELOPMENT)
+	@$(BIN)/python -c "import torch, sys; torch.cuda.device_count() > 1 or sys.exit(f'{torch.cuda.device_count()} CUDA devices: two or more are needed')"
+	$(BIN)/python -m pytest tests/gpu/test_ranks_on_cards.py -m gpu -s --timeout 600; failed=$$?; \
+	$(BIN)/python -m tests.benchmarks.bench_ranks --device cuda && \
+	$(BIN)/python -m tests.benchmarks.bench_ranks --device cuda --weak || exit; exit $$failed
 
 # Every search space that ships, scaled down to minutes: file, minutes, rows of each table. NAMES="a b" for some of them.
 rehearse: $(DEVELOPMENT)
@@ -80,6 +89,17 @@ $(RELEASE): $(DEVELOPMENT)
 # tests/benchmarks/bench_*.py, each of which says what it measures; they want a machine of their own.
 $(BENCHES:%=bench-%): bench-%: $(DEVELOPMENT)
 	$(BIN)/python -m tests.benchmarks.bench_$(subst -,_,$*)
+
+# Metrics, post-hoc methods, sets and corruptions beside independent packages, which are installed apart from the rest,
+# without what they require in turn: 100 MB. Some bring a package called tests, which would hide ours.
+bench-oracles: $(ORACLES)/.installed
+	PYTHONPATH=$(CURDIR):$(CURDIR)/$(ORACLES) $(BIN)/python -m tests.benchmarks.bench_oracles
+
+$(ORACLES)/.installed: tests/benchmarks/oracles.txt $(DEVELOPMENT)
+	rm -rf $(ORACLES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(ORACLES) -r $<
+	rm -rf $(ORACLES)/tests $(ORACLES)/examples
+	touch $@
 
 # A broken MLflow server beside a healthy one; once on each kind of store.
 bench-mlflow-faults: $(DEVELOPMENT)

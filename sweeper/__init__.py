@@ -16,25 +16,19 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-COMMANDS = (
-    "run",
-    "plan",
-    "resume",
-    "status",
-    "stop",
-    "report",
-    "compare",
-    "recalibrate",
-    "ensemble",
-    "conformal",
-    "claims",
-    "what_if",
-    "submit",
-)
-"""The commands that are functions of this package."""
+RUNNING = ("run", "plan", "resume", "status", "stop", "submit")
+"""What runs sweeps: functions of `sweeper.api.commands`."""
+
+ANALYSES = ("report", "compare", "recalibrate", "ensemble", "conformal", "claims", "what_if")
+"""What reads finished ones: functions of `sweeper.api.analyses`."""
 
 EXPORTS = ("export", "load_model", "figure", "table")
 """What takes results home: functions of `sweeper.api.exports`."""
+
+COMMANDS = (*RUNNING, *ANALYSES)
+"""The functions with the names of commands."""
+
+_MODULES = {"commands": RUNNING, "analyses": ANALYSES, "exports": EXPORTS}
 
 __all__ = [*COMMANDS, *EXPORTS, "SweeperError", "results"]
 
@@ -49,8 +43,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("sweeper.results")
     if name == "SweeperError":
         return importlib.import_module("sweeper.core.errors").SweeperError
-    if name in COMMANDS:
-        return getattr(importlib.import_module("sweeper.api.commands"), name)
-    if name in EXPORTS:
-        return getattr(importlib.import_module("sweeper.api.exports"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"sweeper.api.{module}"), name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

@@ -7,40 +7,24 @@ Environment variables count as they do there: `SWEEPER_OUTPUT`, `MLFLOW_TRACKING
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.api.finished import FinishedRun, ReportPage, Submitted
+from sweeper.api.finished import FinishedRun, Submitted
+from sweeper.api.given import Settings, Space, output_folder, overrides, progress_view, tracking_address
 from sweeper.core.errors import SweeperError
 from sweeper.core.executors import Executor
-from sweeper.core.plain import Plain
 from sweeper.execution.local.processes import early_server
-from sweeper.remote.reach import all_here, connect, here, remote_output, tracking
+from sweeper.remote.reach import connect, here
 from sweeper.text.display import Shown
 from trainables.worker.object_store import is_store_address
 
 if TYPE_CHECKING:
-    from sweeper.analysis.claims.base import Verdict
-    from sweeper.analysis.comparison.compare import Comparison
-    from sweeper.analysis.predictive.conformal import Conformal
-    from sweeper.analysis.predictive.ensemble import EnsembleRow
-    from sweeper.analysis.recalibration.recalibrating import Recalibrated
-    from sweeper.analysis.replay.replaying import Kept
-    from sweeper.monitoring.live import Progress
-    from sweeper.monitoring.notebook import NotebookProgress
     from sweeper.monitoring.status import SweepStatus
     from sweeper.planning.plan import Plan
     from sweeper.remote.cluster import RemoteSweep
-
-Settings = Mapping[str, object] | Sequence[str] | None
-"""Overrides: `{"scheduler.max_epochs": 9}`, or `key=value` texts as for `--set`."""
-
-Space = str | Path | Mapping[str, Plain]
-"""A search space: a file, the name of a shipped one, or its contents as a mapping."""
 
 
 def run(
@@ -87,19 +71,19 @@ def run(
     with early_server(executor, address) as server:
         from sweeper.execution.runner import RunOptions, run_sweep
 
-        place = _output(output)
+        place = output_folder(output)
         options = RunOptions(
             place,
             address,
             cpus,
-            _tracking(tracking_uri, place) if mlflow else None,
+            tracking_address(tracking_uri, place) if mlflow else None,
             rehearse=rehearse,
             reuse=reuse,
             reuse_from=[reuse_from] if isinstance(reuse_from, str) else reuse_from,
             wait_for_nodes=60 * wait_for_nodes,
             notify=notify,
             allow_notify=allow_notify,
-            progress=_progress(),
+            progress=progress_view(),
             executor=executor,
         )
         return FinishedRun(run_sweep(space, overrides(set), name, options, server), place, options.timings)
@@ -146,8 +130,8 @@ def resume(
     address = address or os.environ.get("RAY_ADDRESS")
     from sweeper.storage.places import split_name
 
-    name, place = split_name(name, _output(output))
-    uri = _tracking(tracking_uri, place, name) if mlflow else None
+    name, place = split_name(name, output_folder(output))
+    uri = tracking_address(tracking_uri, place, name) if mlflow else None
     if not (set or discard_damaged or is_store_address(place)):
         from sweeper.execution.settled import settled
         from sweeper.monitoring.timings import Timings
@@ -170,7 +154,7 @@ def resume(
             notify=notify,
             allow_notify=allow_notify,
             trust=trust,
-            progress=_progress(),
+            progress=progress_view(),
             executor=executor,
         )
         return FinishedRun(resume_sweep(name, options, server), place, options.timings)
@@ -201,7 +185,7 @@ def status(
         cluster = connect(address)
         sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
         return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
-    place = _output(output)
+    place = output_folder(output)
     own, folder = here(name, place, tables=False) if name is not None else (None, local_copies(place))
     found = status_of(folder, own)
     return Shown(found, statuses_table(found))
@@ -211,187 +195,7 @@ def stop(name: str, *, output: str | Path | None = None) -> str:
     """Ask a running sweep to stop; return what was asked. Raises SweeperError if it is not running."""
     from sweeper.execution.stopping import ask_to_stop
 
-    return ask_to_stop(name, _output(output))
-
-
-def report(
-    name: str, more: Sequence[str] = (), *, output: str | Path | None = None, address: str | None = None
-) -> ReportPage:
-    """Rewrite a sweep's `report.html` and return its path; like `sweeper report`.
-
-    Args:
-        name: of the sweep.
-        more: further sweeps: then one page of all is written beside their folders.
-        output: directory or store of the sweeps.
-        address: of a Ray cluster that knows the sweep.
-
-    Raises:
-        SweeperError: there is no such sweep, or it was named twice.
-    """
-    from sweeper.reporting import write_report
-    from sweeper.storage.lookup import find_sweep
-    from sweeper.storage.places import publish
-
-    if more:
-        from sweeper.reporting.several import write_several
-        from sweeper.results import load
-
-        names, folder = all_here([name, *more], _output(output), address)
-        members = [load(each, folder) for each in names]
-        return ReportPage(write_several(members, folder / f"report-{'-'.join(each.name for each in members)}.html"))
-    name, place = remote_output(name, _output(output), address)
-    page = write_report(find_sweep(*here(name, place)).root)
-    publish(name, place)
-    return ReportPage(page)
-
-
-def compare(first: str, second: str, *, output: str | Path | None = None) -> Shown[Comparison]:
-    """Compare the settings and results of two sweeps; like `sweeper compare`. Raises SweeperError."""
-    from sweeper.analysis.comparison.compare import compare as compare_sweeps
-    from sweeper.analysis.comparison.view import view
-    from sweeper.results import load
-
-    (first, second), folder = all_here([first, second], _output(output))
-    found = compare_sweeps(load(first, folder), load(second, folder))
-    return Shown(found, view(found))
-
-
-def what_if(
-    name: str,
-    *,
-    scheduler: str | Sequence[str] = (),
-    within: str | Sequence[str] = (),
-    objective: str | Sequence[str] = (),
-    orders: int = 200,
-    trials: int | None = None,
-    workers: int = 2,
-    by: str | None = None,
-    judge: str | None = None,
-    seed: int = 0,
-    output: str | Path | None = None,
-) -> Shown[list[Kept]]:
-    """Replay a fully trained sweep through other schedulers; like `sweeper what-if`.
-
-    Args:
-        name: of the sweep, or its folder; no trial of it was stopped early.
-        scheduler: schedulers as YAML, such as `{name: asha, reduction_factor: 2}`; ASHA by default.
-        within: strata, paths with commas such as `architecture,loss`, or `none` for one pool.
-        objective: metrics to compare by, such as `val_nll` or `val_s99:max`; the sweep's by default.
-        orders: random orders to replay.
-        trials: trials drawn for each order; all by default.
-        workers: trials that run at once.
-        by: strata to count survivors in; architecture and loss by default, where they vary.
-        judge: the metric that says which trial is the winner; on test data by default.
-        seed: of the orders.
-        output: directory or store of the sweep.
-
-    Raises:
-        SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
-    """
-    from sweeper.analysis.replay.view import what_if as replayed
-    from sweeper.results import load
-
-    asked = ([text] if isinstance(text, str) else list(text) for text in (scheduler, within, objective))
-    sweep = load(*here(name, _output(output)))
-    found = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
-    return Shown(found.kept, found.look)
-
-
-def claims(
-    name: str | None = None, *, claim: Sequence[str] = (), output: str | Path | None = None
-) -> Shown[list[Verdict]]:
-    """Judge claims of papers on a sweep, or list their rules; like `sweeper claims`. Raises SweeperError."""
-    from rich.text import Text
-
-    from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
-    from sweeper.results import load
-
-    if name is None:
-        return Shown([], claims_table())
-    found = load(*here(name, _output(output)))
-    verdicts = judge_claims(found, list(claim) or None)
-    return Shown(verdicts, Text("\n".join(verdict_lines(verdicts, rehearsal=bool(found.rehearsed)))))
-
-
-def recalibrate(
-    name: str,
-    *,
-    method: str | Sequence[str] = (),
-    options: Mapping[str, object] | Sequence[str] = (),
-    bins: int | Sequence[int] = (),
-    metric: str | Sequence[str] = (),
-    trust: bool = False,
-    output: str | Path | None = None,
-) -> Shown[Recalibrated]:
-    """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions; like `sweeper recalibrate`.
-
-    Args:
-        name: of the sweep.
-        method: one or several.
-        options: of the methods, `{"objective": "ece"}` or `{"temperature.objective": "ece"}`.
-        bins: numbers of bins for calibration errors; by default the sweep's.
-        metric: one or several metrics to measure besides; they go into the column `metrics` as JSON.
-        trust: as of `resume`.
-        output: directory or store of the sweep.
-
-    Raises:
-        SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
-    """
-    from rich.text import Text
-
-    from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
-    from sweeper.storage.places import publish
-
-    place = _output(output)
-    methods = [method] if isinstance(method, str) else list(method)
-    counts = [bins] if isinstance(bins, int) else list(bins)
-    measured = [metric] if isinstance(metric, str) else list(metric)
-    asked = overrides(options)
-    done = recalibrate_sweep(
-        *here(name, place), methods, asked, counts, measured, lambda sweep: nullcontext(None), trust=trust
-    )
-    publish(name, place)
-    return Shown(done, Text("\n".join(done.lines())))
-
-
-def ensemble(
-    name: str,
-    *,
-    size: int = 10,
-    candidates: int = 50,
-    picture: str | Path | None = None,
-    output: str | Path | None = None,
-) -> Shown[list[EnsembleRow]]:
-    """Average the predictions of finished networks; like `sweeper ensemble`.
-
-    Args:
-        name: of the sweep, or its folder.
-        size: members of the largest greedy ensemble.
-        candidates: best configurations to choose members from.
-        picture: an HTML file to draw test NLL against members into.
-        output: directory or store of the sweep.
-
-    Raises:
-        SweeperError: no finished trial has predictions, or they are of different samples.
-    """
-    from sweeper.analysis.predictive.ensemble import ensembles, view, write_picture
-    from sweeper.results import load
-
-    rows = ensembles(load(*here(name, _output(output))), size=size, candidates=candidates)
-    if picture is not None:
-        write_picture(rows, Path(picture))
-    return Shown(rows, view(rows))
-
-
-def conformal(
-    name: str, *, alpha: float = 0.1, method: str | None = None, output: str | Path | None = None
-) -> Shown[Conformal]:
-    """Measure the best configuration's conformal prediction sets; like `sweeper conformal`. Raises SweeperError."""
-    from sweeper.analysis.predictive.conformal import conformal_sets, view
-    from sweeper.results import load
-
-    found = conformal_sets(load(*here(name, _output(output))), alpha=alpha, method=method)
-    return Shown(found, view(found))
+    return ask_to_stop(name, output_folder(output))
 
 
 def submit(
@@ -435,27 +239,5 @@ def submit(
     cluster = connect(address)
     known = {sweep.name for sweep in cluster.sweeps()}
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    request = Request(_output(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes, allow_notify)
+    request = Request(output_folder(output), uri, not mlflow, ship_code, overrides(set), wait_for_nodes, allow_notify)
     return Submitted(cluster, *submit_sweep(cluster, str(space), name, known.__contains__, request))
-
-
-def overrides(settings: Settings) -> list[str]:
-    """Return overrides as `--set` writes them: a mapping's values as JSON, which is YAML too."""
-    if isinstance(settings, Mapping):
-        return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    return [settings] if isinstance(settings, str) else list(settings or ())
-
-
-def _output(output: str | Path | None) -> str:
-    return str(output) if output is not None else os.environ.get("SWEEPER_OUTPUT", "results")
-
-
-def _tracking(uri: str | None, place: str, name: str | None = None) -> str | None:
-    return tracking(uri or os.environ.get("MLFLOW_TRACKING_URI"), place, name)
-
-
-def _progress() -> type[NotebookProgress] | type[Progress]:
-    from sweeper.monitoring.live import Progress
-    from sweeper.monitoring.notebook import NotebookProgress, in_notebook
-
-    return NotebookProgress if in_notebook() else Progress

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweeper.api.given import output_folder
 from sweeper.remote.reach import here, local_tracking
 from sweeper.storage.places import READING, place_of, split_name
 
@@ -55,7 +55,7 @@ def export(
     from sweeper.exporting.folder import export_model
     from sweeper.tracking.logged_model import log_model
 
-    place = _output(output)
+    place = output_folder(output)
     sweep, parent = split_name(name, place)
     store = place_of(parent, READING).store
     found = here(name, place)
@@ -103,7 +103,7 @@ def figure(name: str, figure: str, to: str | Path, *, output: str | Path | None 
     from sweeper.exporting.picture import write_figure
     from sweeper.results import load
 
-    write_figure(load(*here(name, _output(output))), figure, Path(to))
+    write_figure(load(*here(name, output_folder(output))), figure, Path(to))
     return Path(to)
 
 
@@ -121,8 +121,4 @@ def table(name: str, *, form: str = "markdown", output: str | Path | None = None
     from sweeper.exporting.table import paper_table
     from sweeper.results import load
 
-    return paper_table(load(*here(name, _output(output))), form)
-
-
-def _output(output: str | Path | None) -> str:
-    return str(output) if output is not None else os.environ.get("SWEEPER_OUTPUT", "results")
+    return paper_table(load(*here(name, output_folder(output))), form)

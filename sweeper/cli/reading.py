@@ -133,7 +133,7 @@ def report(
     address: ClusterAddress = None,
 ) -> None:
     """Rewrite a sweep's report.html, put several sweeps on one page, or print a paper's table (--table)."""
-    from sweeper.api import commands
+    from sweeper.api import analyses
     from sweeper.results import load, sweep_names
 
     if table is not None:
@@ -148,7 +148,7 @@ def report(
         raise SweeperError(f"--format {form} is for --table", "add --table mukhoti-1, or leave --format out")
     if name is None:
         raise SweeperError("no sweep was named", "give a name, or --table to fill in a paper's table")
-    typer.echo(commands.report(name, more or (), output=output, address=address))
+    typer.echo(analyses.report(name, more or (), output=output, address=address))
 
 
 @commands.command()

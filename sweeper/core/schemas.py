@@ -204,19 +204,30 @@ def record_batch(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]
             f"the table {table} has no column {', '.join(unknown)}: "
             "every column is declared in sweeper/core/schemas.py when the sweep starts"
         )
-    columns = []
+    measured = [field for field in schema if not (field.metadata and _CONSTANT in field.metadata)]
+    try:
+        # Arrow reads the rows itself, in a tenth of the time that a list a column takes.
+        columns = dict(zip((f.name for f in measured), pa.array(rows, pa.struct(measured)).flatten(), strict=True))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        columns = {field.name: _column(table, field, rows) for field in measured}
     for field in schema:
-        name = field.name
-        if field.metadata and _CONSTANT in field.metadata:
-            text = field.metadata[_CONSTANT].decode()
-            value = text == "true" if pa.types.is_boolean(field.type) else text
-            columns.append(pa.repeat(pa.scalar(value, field.type), len(rows)))
-            continue
-        try:
-            columns.append(pa.array([row.get(name) for row in rows], field.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise ValueError(f"a value of {table}.{name} is not {field.type}: {error}") from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+        if field.name not in columns:
+            columns[field.name] = _constant_column(field, len(rows))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _column(table: str, field: pa.Field, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+    """Return one column. Raises ValueError, which names it, for a value that does not fit."""
+    try:
+        return pa.array([row.get(field.name) for row in rows], field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise ValueError(f"a value of {table}.{field.name} is not {field.type}: {error}") from error
+
+
+def _constant_column(field: pa.Field, count: int) -> pa.Array:
+    text = field.metadata[_CONSTANT].decode()
+    value = text == "true" if pa.types.is_boolean(field.type) else text
+    return pa.repeat(pa.scalar(value, field.type), count)
 
 
 def _evaluations_schema(columns: Sequence[str]) -> pa.Schema:

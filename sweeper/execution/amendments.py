@@ -14,6 +14,7 @@ from sweeper.space.file import Document
 from sweeper.space.loading import reopened_spec
 from sweeper.space.overrides import apply_overrides
 from sweeper.space.suggested import JournaledSuggestions, configurations_of
+from sweeper.space.workers import worker_faults
 from sweeper.storage.changes import AMENDABLE, GROWING, changed_trials, edited
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import write_text
@@ -66,6 +67,9 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     if refused or document.faults:
         raise InvalidSearchSpace([*refused, *document.faults], source="--set")
     spec = reopened_spec(document.values, "--set")
+    faults = worker_faults(spec)
+    if faults:
+        raise InvalidSearchSpace(faults, source="--set")
     if spec.samples < sweep.spec.samples:
         rule = f"{spec.samples} are fewer than the {sweep.spec.samples} that the sweep has: they can only grow"
         raise InvalidSearchSpace([Fault(GROWING, rule, "start a new sweep for fewer")], source="--set")

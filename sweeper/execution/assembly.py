@@ -87,7 +87,7 @@ class Parts:
         settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
         settings |= {"data_key": content_key(self.dataset), "data_keys": data_keys(self.sweep.spec)}
         settings |= {"processes": slots, "most_lanes": self._lanes_for(slots)}
-        driver = self._driver(slots, None, options, [self._budget(resources)], together=True)
+        driver = self._driver(slots, None, options, [self._budget(self._of_trial(resources))], together=True)
         self._begin(driver, options)
         with _stopped_by_signal(driver):
             idle = functools.partial(import_meanwhile, *FOR_THE_END)
@@ -109,9 +109,10 @@ class Parts:
         with ray_session(options.address, options.cpus):
             cluster = replace(look_at_cluster(), autoscales=False) if options.address is None else look_at_cluster()
             resources, slots = share_out(self.sweep.spec.resources, cluster)
+            workers = self.sweep.spec.resources.workers
             settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
             settings |= {"data_key": content_key(self.dataset), "data_keys": data_keys(self.sweep.spec)}
-            if self.sweep.spec.resources.gpu == "auto" and resources["gpu"]:
+            if self.sweep.spec.resources.gpu == "auto" and 0 < resources["gpu"] < 1:
                 self.progress.stage("measuring how much GPU memory the networks need")
             with card_probe(settings, resources["cpu"]) as probe:
                 shares = shares_of(self.sweep, resources["gpu"], probe)
@@ -121,25 +122,36 @@ class Parts:
             # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait.
             least = PENDING_TRIALS if cluster.autoscales else 1
             watch = CapacityWatch(
-                glance_at_cluster, resources, self.progress.say, at_least=least, patience=options.wait_for_nodes
+                glance_at_cluster,
+                resources,
+                self.progress.say,
+                workers=workers,
+                at_least=least,
+                patience=options.wait_for_nodes,
             )
-            slots = max(slots, least)
-            metrics = self._metrics(gauges(METRICS), resources)
+            slots, of_trial = max(slots, least), self._of_trial(resources)
+            metrics = self._metrics(gauges(METRICS), of_trial)
             peers = Peers(self.sweep.name, self.sweep.spec.priority, KeyValueBoard(), self.progress.say)
             shared: Sequence[Controller] = [watch, peers] if options.address else []
-            controllers = [self._budget(resources), *shared]
+            controllers = [self._budget(of_trial), *shared]
             sinks = [metrics] if options.address else []
-            others = functools.partial(other_nodes, resources)
-            driver = self._driver(slots, shares, options, controllers, sinks, others, gpu=resources["gpu"])
+            others = functools.partial(other_nodes, resources, workers)
+            driver = self._driver(slots, shares, options, controllers, sinks, others, gpu=of_trial["gpu"])
             self._begin(driver, options)
             if cluster.autoscales:
                 watch.see(cluster)
             with _stopped_by_signal(driver):
-                execute_on_ray(driver, settings, resources=resources, pending=slots, interrupts=self.interrupts)
+                execute_on_ray(
+                    driver, settings, resources=resources, workers=workers, pending=slots, interrupts=self.interrupts
+                )
             if options.address:
                 metrics.publish(running=False)
                 peers.leave()
         return driver
+
+    def _of_trial(self, resources: Mapping[str, float]) -> dict[str, float]:
+        """Return a trial's resources from those of one of its workers."""
+        return {name: amount * self.sweep.spec.resources.workers for name, amount in resources.items()}
 
     def _begin(self, driver: Driver, options: RunOptions) -> None:
         """Let the driver take the sweep up, with what earlier sweeps have to give."""
@@ -257,10 +269,11 @@ class _Heartbeat:
 
 
 def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
-    """Return a trial's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
+    """Return a worker's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
 
-    Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured.
-    Raises SweeperError when a trial asks for several cards, as an older sweep that is resumed may, and when not even
+    Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured; of several
+    workers each takes a whole one.
+    Raises SweeperError when a worker asks for several cards, as an older sweep that is resumed may, and when not even
     one trial fits and no autoscaler could change that.
     """
     if asked.cards_fault is not None:
@@ -270,12 +283,14 @@ def share_out(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float],
             "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",
             "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
         )
-    gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cluster.total("GPU") else 0.0)
+    usual = 0.25 if asked.workers == 1 else 1.0
+    gpu = float(asked.gpu) if asked.gpu != "auto" else (usual if cluster.total("GPU") else 0.0)
     resources = {"cpu": float(asked.cpu), "gpu": gpu}
-    slots = cluster.trials_at_once(resources)
+    slots = cluster.trials_at_once(resources, asked.workers)
     if not slots and not cluster.autoscales:
         have = ", ".join(f"{cluster.total(name.upper()):g} {name}" for name in resources)
         need = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+        need = need if asked.workers == 1 else f"{asked.workers} workers of {need} each"
         raise SweeperError(
             f"no trial fits: a trial needs {need}, the cluster has {have}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
@@ -297,6 +312,7 @@ def _settings(sweep: Sweep, resources: dict[str, float], tables: Path, mirror: M
         "threads": max(1, int(resources["cpu"])),
         "device": "cuda" if resources["gpu"] else "cpu",
         "gpu": resources["gpu"],
+        "workers": spec.resources.workers,
         "packing": spec.replicates.packing,
         "lanes": 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes,
         "training": spec.training.model_dump(mode="json"),

@@ -8,7 +8,7 @@ from sweeper.journal.journal import set_aside_damaged
 from sweeper.journal.segments import last_sequence, piece_of
 from sweeper.journal.state import ReplicateState, SweepState
 from sweeper.storage.mirror import Mirror, SharedFolder
-from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file
+from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file
 
 _PARTS = ("[0-9]*-[0-9]*.parquet", "c*.parquet")
 
@@ -50,6 +50,7 @@ def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
         for own in folder.glob("r*"):
             known[own] = trial.replicates.get(int(own.name[1:]), ReplicateState()).epochs
         for place, epochs in known.items():
+            (place / PARTIAL).unlink(missing_ok=True)  # only its inside says of which epoch it is
             for epoch in checkpoint_epochs(place):
                 if epoch > epochs:
                     checkpoint_file(place, epoch).unlink(missing_ok=True)

@@ -24,6 +24,7 @@ from sweeper.text.cells import text_of
 from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets.base import DataSet
 from trainables.models import build_for
+from trainables.training.averaging import measured_weights
 from trainables.worker.checkpoints import load_newest_checkpoint, replicate_folder
 from trainables.worker.trial_files import TrialFiles
 
@@ -152,8 +153,7 @@ def _weights(sweep: Sweep, trial: str, checkpoints: Path, store: str | None = No
         for at, saved in enumerate(checkpoint["replicates"], start=number or 0):
             if saved is not None:
                 epochs[at] = saved["epoch"]
-                kept = saved["kept"] if saved["epoch"] >= last else None
-                states[at] = saved["model"] if kept is None else kept
+                states[at] = measured_weights(saved, finished=saved["epoch"] >= last)
     if not states:
         return None
     newest = max(epochs.values())

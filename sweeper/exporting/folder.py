@@ -129,17 +129,13 @@ def export_model(
     calibrator, stated = _fitted(chosen, posthoc)
     module = CalibratedNetworks([each.network for each in chosen.networks], calibrator).eval()
     split = chosen.dataset.splits[MEASURED_ON]
-    example = split.prepare(split.inputs[:EXAMPLES])
+    example = split.head(EXAMPLES)
     program = exported_program(module, example)
     reference = {part: _reference(chosen, calibrator, part) for part in (FITTED_ON, MEASURED_ON)}
     found = _probabilities(program, split)
     difference = _difference(found, reference[MEASURED_ON])
     if not difference <= LARGEST_DIFFERENCE:
-        raise SweeperError(
-            f"the program's test probabilities differ from the sweep's by {difference:.2g}: the checkpoint or the data "
-            f"set is not what {chosen.trial} was measured with",
-            "restore both as they were; nothing was written",
-        )
+        raise _differs(chosen, difference)
     targets, bins = chosen.networks[0].stored.targets, chosen.sweep.spec.evaluation.bins
     description = _description(chosen, example, posthoc, calibrator, stated, difference)
     description["metrics"] = {part: measured_values(values, targets[part], bins) for part, values in reference.items()}
@@ -194,6 +190,19 @@ def _probabilities(program: torch.export.ExportedProgram, split: Split) -> Float
     """Return the program's probabilities of a split [N, K]."""
     run = program.module()
     return np.asarray(torch.cat([run(inputs) for inputs, _ in evaluation_batches(split, 1024)]).double().numpy())
+
+
+def _differs(chosen: Chosen, difference: float) -> SweeperError:
+    """Return why a program whose probabilities are not the sweep's is not written."""
+    apart = f"the program's test probabilities differ from the sweep's by {difference:.2g}"
+    if chosen.again is None:
+        reason = f"the checkpoint or the data set is not what {chosen.trial} was measured with"
+        return SweeperError(f"{apart}: {reason}", "restore both as they were; nothing was written")
+    return SweeperError(
+        f"{apart}: training {chosen.trial} again gave another network, as another machine, release of torch or number "
+        "of lanes does",
+        "train it where the sweep ran, or export a trial that has its checkpoint; nothing was written",
+    )
 
 
 def _difference(found: Floats, reference: Floats) -> float:

@@ -24,7 +24,7 @@ from sweeper.journal.state import TrialState
 from sweeper.space.user_code import kept_archive
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep
-from trainables.training.lanes.packing import FUSED
+from trainables.training.lanes.packing import AUTO, FUSED
 from trainables.worker.local_process import Died, Opening, Reports
 from trainables.worker.trial_tables import part_name
 
@@ -92,6 +92,7 @@ def trained_again(
 def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device: str) -> dict[str, Any]:
     """Return the trial's settings but for what only measures: one evaluation, which stores the logits."""
     spec = sweep.spec
+    lanes = 0 if spec.replicates.lanes == AUTO else spec.replicates.lanes
     return {
         "dataset": spec.dataset,
         "max_epochs": spec.scheduler.max_epochs,
@@ -102,7 +103,10 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device:
         "checkpoints": str(again.checkpoints),
         "threads": max(1, int(spec.resources.cpu)),
         "device": device,
+        "workers": spec.resources.workers if device == "cpu" else 1,  # a process here has one card
         "packing": trial.packing or spec.replicates.packing,
+        "lanes": lanes,
+        "own_lanes": lanes,
         "training": spec.training.model_dump(mode="json"),
         "hang_seconds": spec.hang_timeout,
         "extensions": kept_archive(sweep.paths, spec, read_manifest(sweep.paths.manifest)),

@@ -222,22 +222,17 @@ def _sound(folder: Path, content: Content) -> Record:
     """Return a record. Raises SweeperError when it is damaged."""
     try:
         record = Record.from_bytes(content.data)
-        if record.sequence != content.sequence or content.file not in (record.file_name, _segment_of(content)):
+        own = content.sealed or content.file == record.file_name
+        if record.sequence != content.sequence or not own:
             raise ValueError(f"it holds {record.file_name}")
     except (ValueError, KeyError, TypeError) as error:
-        inside = f", number {content.sequence:010d}," if _segment_of(content) else ""
+        inside = f", number {content.sequence:010d}," if content.sealed else ""
         raise SweeperError(
             f"the journal record {folder / content.file}{inside} is damaged: {error}",
             "restore it from a backup, or run `sweeper resume --discard-damaged` to quarantine it and all later "
             "records and continue from the last valid one",
         ) from error
     return record
-
-
-def _segment_of(content: Content) -> str | None:
-    """Return the segment that a record lies in; `None` for one with a file of its own."""
-    piece = piece_of(content.file)
-    return content.file if piece is not None and piece.sealed else None
 
 
 def set_aside_damaged(folder: Path) -> list[str]:

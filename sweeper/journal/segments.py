@@ -45,11 +45,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Content:
-    """The bytes of one record, and the file that they are from."""
+    """The bytes of one record, and the file that they are from; `sealed` where that is a segment."""
 
     sequence: int
     file: str
     data: bytes
+    sealed: bool = False
 
 
 class GapError(Exception):
@@ -134,7 +135,7 @@ def split(piece: Piece, data: bytes, begin: int = 0) -> Iterator[Content]:
     lines = data.split(b"\n")
     for sequence in range(max(piece.first, begin), piece.last + 1):
         place = 2 * (sequence - piece.first)
-        yield Content(sequence, piece.name, b"\n".join(lines[place : place + 2]))
+        yield Content(sequence, piece.name, b"\n".join(lines[place : place + 2]), sealed=True)
 
 
 def joined(records: Sequence[bytes]) -> bytes:

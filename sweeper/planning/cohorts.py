@@ -1,8 +1,12 @@
-"""How the trials of a sweep fall into cohorts, in words."""
+"""How the trials of a sweep fall into cohorts, and what an epoch takes in one."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sweeper.space.configurations import configurations
 from sweeper.space.domains.choices import Configuration
@@ -10,6 +14,9 @@ from sweeper.space.models import SweepSpec
 from sweeper.text.labels import plural
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.cohorts import COHORT, cohort_key
+
+if TYPE_CHECKING:
+    from trainables.training.loop import Replicate
 
 LOOKED_AT = 2000
 """Configurations that are sorted; of more, shares are those of the first."""
@@ -37,6 +44,36 @@ def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
     if len(counted) > SHOWN:
         lines.append(f"{len(counted) - SHOWN} more kinds, none of them larger")
     return (*lines, *([f"{plural(alone, 'trial')} cannot be lanes and train alone"] if alone else []))
+
+
+def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[int], Replicate], device: str) -> int:
+    """Return the lanes of a cohort of a configuration's kind in each process of this machine; 0 where it trains alone.
+
+    As many as the space says; where it leaves that to a measurement, as many as are measured here.
+    """
+    training = TrainingSettings(**spec.training.model_dump())
+    if spec.replicates.packing != COHORT or cohort_key(configuration, training) is None:
+        return 0
+    if spec.replicates.lanes != "auto":
+        return spec.replicates.lanes
+    from trainables.training.cohorts.width import measured_width
+
+    processes = max(1, int(len(os.sched_getaffinity(0)) / max(1.0, spec.resources.cpu)))
+    most = -(-len(configurations(spec)) * spec.replicates.count // processes)
+    return measured_width(build, device, most, processes)
+
+
+def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
+    """Return a lane's share of the seconds that an epoch of a full cohort takes, the first epoch left out."""
+    from trainables.training.cohorts import Cohort
+
+    cohort = Cohort(first := build(0), lanes)
+    for seed in range(lanes):
+        cohort.join(build(seed) if seed else first)
+    cohort.train_epoch()
+    started = time.perf_counter()
+    cohort.train_epoch()
+    return (time.perf_counter() - started) / lanes
 
 
 def _name(values: Configuration) -> str:

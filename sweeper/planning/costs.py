@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
+from sweeper.planning.cohorts import lane_seconds, lanes_here
 from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations, shifted_samples
 from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
@@ -45,20 +47,21 @@ def measured_plan(spec: SweepSpec, workers: int | None = None) -> Plan:
         return plan(spec, workers=workers, note=note, estimated=True)
     try:
         whole = prepare_dataset(spec)
-        costs = measure_costs(spec, whole)
+        costs = measure_costs(spec, whole, cohorts=workers is None)
     except InvalidSearchSpace:
         raise
     except SweeperError as error:
         return replace(plan(spec, workers=workers, note=f"No estimate: {error}", estimated=True), obstacle=str(error))
-    parts = [
-        f"{name} {c.epoch_seconds:.3g} s per epoch, {c.evaluation_seconds:.3g} s per evaluation"
-        for name, c in costs.items()
-    ]
-    note = f"Time estimated from a short measurement on this machine: {'; '.join(parts)}"
+    note = f"Time estimated from a short measurement on this machine: {'; '.join(starmap(_cost_text, costs.items()))}"
     planned = plan(spec, costs, workers, note, estimated=True)
     if whole.translation is not None:  # whose samples have no classes
         return planned
     return replace(planned, balance=class_balance(whole.train.targets, whole.classes))
+
+
+def _cost_text(network: str, cost: Cost) -> str:
+    lanes = f" as one of {cost.lanes} lanes ({cost.alone_seconds:.3g} s alone)" if cost.lanes else ""
+    return f"{network} {cost.epoch_seconds:.3g} s per epoch{lanes}, {cost.evaluation_seconds:.3g} s per evaluation"
 
 
 def _too_much(spec: SweepSpec, size: DataSetSize) -> bool:
@@ -89,12 +92,13 @@ def class_balance(targets: Tensor, classes: int) -> str:
     )
 
 
-def measure_costs(spec: SweepSpec, whole: DataSet | None = None) -> dict[str, Cost]:
+def measure_costs(spec: SweepSpec, whole: DataSet | None = None, *, cohorts: bool = True) -> dict[str, Cost]:
     """Return architecture → cost, each measured on one of the sweep's configurations.
 
     Args:
         spec: the checked search space.
         whole: its data set, loaded where none is given.
+        cohorts: trials train together where the space asks for it, as on this machine; on a cluster they do not.
 
     Raises:
         SweeperError: the data set's files are missing or damaged, or a network does not suit it.
@@ -110,7 +114,7 @@ def measure_costs(spec: SweepSpec, whole: DataSet | None = None) -> dict[str, Co
     prepare_arithmetic(TrainingSettings(**spec.training.model_dump()), device)
     with _threads(max(1, int(spec.resources.cpu))):
         return {
-            name: _measure(configuration, spec, dataset, share, device)
+            name: _measure(configuration, spec, dataset, share, device, cohorts)
             for name, configuration in representatives(spec).items()
         }
 
@@ -130,16 +134,18 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
     return dict(sorted(chosen.items()))
 
 
-def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, share: float, device: str) -> Cost:
+def _measure(
+    configuration: Configuration, spec: SweepSpec, dataset: DataSet, share: float, device: str, cohorts: bool
+) -> Cost:
     from trainables.training.acceleration import TrainingSettings
     from trainables.training.evaluation import EvaluationSettings
     from trainables.training.loop import Replicate
 
     training = TrainingSettings(**spec.training.model_dump())
 
-    def build() -> Replicate:
+    def build(seed: int = 0) -> Replicate:
         epochs = spec.scheduler.max_epochs
-        return Replicate(configuration, seed=0, dataset=dataset, max_epochs=epochs, device=device, training=training)
+        return Replicate(configuration, seed=seed, dataset=dataset, max_epochs=epochs, device=device, training=training)
 
     try:
         replicate = build()
@@ -154,7 +160,10 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
     while epochs == 0 or time.perf_counter() - started < MEASURED_SECONDS:
         row = replicate.train_epoch()
         epochs += 1
-    epoch_seconds = (time.perf_counter() - started) / epochs
+    alone = epoch_seconds = (time.perf_counter() - started) / epochs
+    lanes = lanes_here(spec, configuration, build, device) if cohorts else 0
+    if lanes:
+        epoch_seconds = lane_seconds(build, lanes)
     settings = EvaluationSettings.from_mapping(spec.evaluation.model_dump())
     evaluation_seconds = 0.0
     if not math.isfinite(row["val_nll"]):
@@ -174,7 +183,10 @@ def _measure(configuration: Configuration, spec: SweepSpec, dataset: DataSet, sh
         seconds = _evaluating(replicate, {**plain, "bootstrap": 0})
         measured = sum(len(dataset.splits[name]) for name in spec.evaluation.own_splits)
         shifted_seconds = seconds / measured * shifted_samples(spec, round(len(dataset.test) / share))
-    return Cost(epoch_seconds / share, evaluation_seconds / share, curvature_seconds / share, shifted_seconds)
+    return Cost(
+        epoch_seconds / share, evaluation_seconds / share, curvature_seconds / share, shifted_seconds, lanes,
+        alone / share,
+    )  # fmt: skip
 
 
 def _evaluating(replicate: Replicate, settings: dict[str, Any]) -> float:

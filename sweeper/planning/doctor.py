@@ -50,7 +50,7 @@ def _packages() -> Check:
 
 
 def _images() -> Check:
-    from trainables.models.torchvision_compat import register_missing_operators
+    from trainables.extensions.torchvision_compat import register_missing_operators
 
     register_missing_operators()
     try:

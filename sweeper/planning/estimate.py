@@ -20,6 +20,7 @@ from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.registry import DataSetSize
+from trainables.training.sharpness import radius_of
 
 LOOKED_AT = 2000
 """Configurations from which the mean over the space is taken; shares have converged by then."""
@@ -89,7 +90,7 @@ def estimate(spec: SweepSpec, epochs: float, evaluations: float, finished: float
     counted = [(network, forward_operations(network, size)) for network in distinct(networks)]
     forward = {_label(network, [n for n, _ in counted]): count for network, count in counted}
     per_network = [next(count for network, count in counted if network == each) for each in networks]
-    passes = [training_passes(configuration["loss"]) for configuration in drawn]
+    passes = [training_passes(each["loss"]) * (2 if radius_of(each["optimizer"]) else 1) for each in drawn]
     epoch = size.train * sum(f * p for f, p in zip(per_network, passes, strict=True)) / len(drawn)
     forward_pass = sum(per_network) / len(drawn)
     epoch += forward_pass * trajectory_samples(spec, size)

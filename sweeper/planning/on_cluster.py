@@ -26,6 +26,8 @@ from sweeper.text.durations import duration
 NODE_START_HOURS = (2 / 60, 10 / 60)
 """From a trial's waiting to its first step on a new node: 2 to 10 minutes for a machine, its packages or its image."""
 
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Price:
@@ -48,12 +50,15 @@ class Prices:
 
 @dataclass(frozen=True)
 class NodesAsked:
-    """Nodes of one group that the autoscaler will ask for, and how many trials run on each."""
+    """Nodes of one group that the autoscaler will ask for, and how many trials run on each.
+
+    Where a trial has several workers, `trials_each` may be a part of one, of which other nodes have the rest.
+    """
 
     group: str
     machine: str | None
     nodes: int
-    trials_each: int
+    trials_each: float
     cards: float
 
 
@@ -86,7 +91,7 @@ class ClusterPlan(PlanView):
         yield "on the cluster", f"{self.at_once:,} trials at once, each with {needs}"
         for asked in self.nodes:
             machine = f" ({asked.machine})" if asked.machine else ""
-            yield "nodes requested", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each} trials per node"
+            yield "nodes requested", f"{asked.nodes} × {asked.group}{machine}, {asked.trials_each:g} trials per node"
         if self.hours is not None:
             yield "time on the cluster", " to ".join(duration(3600 * hours) for hours in self.hours)
         if self.price is not None:
@@ -119,28 +124,41 @@ def read_prices(path: Path | None) -> Prices:
 
 
 def trial_resources(asked: Resources, cluster: ClusterFile) -> dict[str, float]:
-    """Return one trial's resources on a cluster; `gpu: auto` is a quarter of a GPU where a group has GPUs."""
+    """Return one worker's resources on a cluster; `gpu: auto` is a quarter of a GPU where a group has GPUs.
+
+    Where several workers train a trial, it is a whole one for each.
+    """
     cards = any(group.gpu for group in cluster.workers)
-    gpu = float(asked.gpu) if asked.gpu != "auto" else (0.25 if cards else 0.0)
+    usual = 0.25 if asked.workers == 1 else 1.0
+    gpu = float(asked.gpu) if asked.gpu != "auto" else (usual if cards else 0.0)
     return {"cpu": float(asked.cpu), "gpu": gpu}
 
 
-def nodes_asked(trial: Mapping[str, float], trials: int, cluster: ClusterFile) -> tuple[NodesAsked, ...]:
+def nodes_asked(
+    worker: Mapping[str, float], trials: int, cluster: ClusterFile, workers: int = 1
+) -> tuple[NodesAsked, ...]:
     """Return the nodes that `trials` waiting trials make the autoscaler ask for, group after group as in the file.
 
-    Raises SweeperError when no group holds a trial.
+    Args:
+        worker: resources of one worker, which is on one node.
+        trials: that wait, or run at once.
+        cluster: whose nodes are asked for.
+        workers: of each trial.
+
+    Raises SweeperError when no group holds a worker.
     """
-    asked, left, nodes_left = [], trials, cluster.most_workers
+    asked, left, nodes_left = [], trials * workers, cluster.most_workers
     for group in cluster.workers:
-        each = _trials_on(group, trial)
+        each = _workers_on(group, worker)
         nodes = min(math.ceil(left / each), group.most, nodes_left) if each else 0
         if nodes > 0:
-            asked.append(NodesAsked(group.name, group.machine, nodes, each, group.gpu * nodes))
+            asked.append(NodesAsked(group.name, group.machine, nodes, each / workers, group.gpu * nodes))
             left, nodes_left = max(0, left - nodes * each), nodes_left - nodes
-    if not asked:
+    if sum(each.nodes * each.trials_each for each in asked) < 1 - _ROUNDING:
         groups = ", ".join(f"{g.name} has {g.cpu:g} CPU, {g.gpu:g} GPU" for g in cluster.workers) or "there are none"
+        of = "" if workers == 1 else f"{workers} workers of "
         raise SweeperError(
-            f"no worker node of the cluster fits a trial of {trial['cpu']:g} CPU, {trial['gpu']:g} GPU: {groups}",
+            f"no worker node of the cluster fits a trial of {of}{worker['cpu']:g} CPU, {worker['gpu']:g} GPU: {groups}",
             "lower `resources` in the search space (e.g. --set resources.gpu=0.25), or add a larger worker to the file",
         )
     return tuple(asked)
@@ -152,22 +170,41 @@ def cluster_plan(spec: SweepSpec, cluster: Path, prices: Path | None) -> tuple[P
     Raises SweeperError when a file cannot be used, or no worker holds a trial.
     """
     described, table = read_cluster(cluster), read_prices(prices)
-    trial = trial_resources(spec.resources, described)
+    worker, workers = trial_resources(spec.resources, described), spec.resources.workers
     # No more wait at once than may run at once, so no more nodes are asked for.
     waiting = min(len(configurations(spec)), spec.max_concurrent or MAXIMUM_CONFIGURATIONS)
-    asked = nodes_asked(trial, waiting, described)
-    workers = min(waiting, sum(group.nodes * group.trials_each for group in asked))
-    planned = plan(spec, workers=workers, estimated=True) if trial["gpu"] else measured_plan(spec, workers)
-    return planned, plan_on_cluster(planned, trial, described, table, waiting)
+    at_once = min(waiting, trials_on(nodes_asked(worker, waiting, described, workers)))
+    planned = plan(spec, workers=at_once, estimated=True) if worker["gpu"] else measured_plan(spec, at_once)
+    return planned, plan_on_cluster(planned, worker, described, table, waiting, workers)
+
+
+def trials_on(nodes: tuple[NodesAsked, ...]) -> int:
+    """Return how many trials run at once on all of these nodes."""
+    return int(sum(asked.nodes * asked.trials_each for asked in nodes) + _ROUNDING)
 
 
 def plan_on_cluster(
-    planned: Plan, trial: Mapping[str, float], cluster: ClusterFile, prices: Prices, waiting: int | None = None
+    planned: Plan,
+    worker: Mapping[str, float],
+    cluster: ClusterFile,
+    prices: Prices,
+    waiting: int | None = None,
+    workers: int = 1,
 ) -> ClusterPlan:
-    """Return what a planned sweep asks of a cluster; `waiting` trials wait or run at once, all of them if `None`."""
+    """Return what a planned sweep asks of a cluster.
+
+    Args:
+        planned: the sweep's own plan.
+        worker: resources of one worker.
+        cluster: that it would run on.
+        prices: of its machines.
+        waiting: trials that wait or run at once; all of them if `None`.
+        workers: of each trial.
+    """
     waiting = planned.trials if waiting is None else waiting
-    nodes = nodes_asked(trial, waiting, cluster)
-    at_once = min(waiting, sum(asked.nodes * asked.trials_each for asked in nodes))
+    nodes = nodes_asked(worker, waiting, cluster, workers)
+    at_once = min(waiting, trials_on(nodes))
+    trial = {name: amount * workers for name, amount in worker.items()}
     work, notes = _hours(planned, waiting, trial, nodes, prices)
     hours = (work[0] + NODE_START_HOURS[0], work[1] + NODE_START_HOURS[1]) if work else None
     known = [prices.machines.get(machine) if machine else None for machine in (a.machine for a in nodes)]
@@ -188,9 +225,9 @@ def plan_on_cluster(
     return ClusterPlan(dict(trial), at_once, nodes, hours, price, idle, prices.currency, tuple(notes))
 
 
-def _trials_on(group: NodeGroup, trial: Mapping[str, float]) -> int:
-    fits = [have / trial[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if trial[name]]
-    return int(min(fits) + 1e-9)
+def _workers_on(group: NodeGroup, worker: Mapping[str, float]) -> int:
+    fits = [have / worker[name] for name, have in (("cpu", group.cpu), ("gpu", group.gpu)) if worker[name]]
+    return int(min(fits) + _ROUNDING)
 
 
 def _hours(

@@ -81,12 +81,16 @@ class Cost:
         evaluation_seconds: of one evaluation.
         curvature_seconds: of the Hessian, which is part of the evaluation.
         shifted_seconds: of all shifts, which a finished replicate is measured on besides.
+        lanes: of the cohort that an epoch's time is a lane's share of; 0 where it trains alone.
+        alone_seconds: of one epoch without that cohort.
     """
 
     epoch_seconds: float
     evaluation_seconds: float
     curvature_seconds: float = 0.0
     shifted_seconds: float = 0.0
+    lanes: int = 0
+    alone_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -237,11 +241,14 @@ def plan(
         evaluation = sum(share * costs[name].evaluation_seconds for name, share in shares.items())
         measured_once = sum(share * costs[name].shifted_seconds for name, share in shares.items())
         shifted = simulated[:, -1] * replicates * measured_once
+        epoch /= spec.resources.workers
         work = epochs * epoch + evaluations * (evaluation + REPORT_SECONDS) + shifted
         seconds = Range.of(START_SECONDS + work / workers)
     reaching = {rung: Range.of(simulated[:, column]) for column, rung in enumerate(rungs)}
     counts = (trials, replicates, reaching, Range.of(epochs), Range.of(evaluations), workers, seconds)
     packing, taken = spec.replicates.packing, takes(spec.resources)
+    if spec.resources.workers > 1:
+        note = " ".join(filter(None, [note, shared_out(spec.resources.workers)]))
     planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
     planned = replace(planned, searcher=searched(spec), cohorts=cohort_lines(spec))
     if costs and seconds is not None:
@@ -259,6 +266,11 @@ def plan(
     return replace(planned, estimate=estimate(spec, planned.epochs.mean, planned.evaluations.mean, finished))
 
 
+def shared_out(workers: int) -> str:
+    """Return what an estimate for several workers a trial rests on."""
+    return f"{workers} workers are taken to train {workers} times as fast as one; evaluations are not shared out."
+
+
 def searched(spec: SweepSpec) -> str:
     """Return the searcher in words; empty if configurations follow from the space alone."""
     if not spec.searcher.learns:
@@ -269,6 +281,10 @@ def searched(spec: SweepSpec) -> str:
 
 def takes(resources: Resources) -> str:
     """Return in words what each process takes of a machine, and what happens when that is too little of a GPU."""
+    if resources.workers > 1:
+        one = takes(resources.model_copy(update={"workers": 1, "gpu": 1 if resources.gpu == "auto" else resources.gpu}))
+        cards = " where there are GPUs" if resources.gpu == "auto" else ""
+        return f"{one}{cards}; {resources.workers} of them train each trial together"
     cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
     if resources.gpu == "auto":
         return f"{cores}; on a GPU, the share that a measurement before the first trial finds"
@@ -339,4 +355,4 @@ def architecture_shares(spec: SweepSpec) -> dict[str, float]:
 
 def local_workers(spec: SweepSpec) -> int:
     """Return how many trials this machine's cores carry at once."""
-    return max(1, int(len(os.sched_getaffinity(0)) / spec.resources.cpu))
+    return max(1, int(len(os.sched_getaffinity(0)) / (spec.resources.cpu * spec.resources.workers)))

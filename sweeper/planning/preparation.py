@@ -21,7 +21,8 @@ from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
 from trainables.training.graphs import graphs_fault
-from trainables.training.lanes.packing import packing_fault
+from trainables.training.lanes.packing import SEQUENTIAL, TRIALS, packing_fault
+from trainables.training.ranks import ranks_fault
 from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
 
@@ -48,7 +49,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     lacking = shift_faults(spec, dataset)
     if lacking:
         raise InvalidSearchSpace(lacking)
-    training = TrainingSettings(**spec.training.model_dump())
+    training, workers = TrainingSettings(**spec.training.model_dump()), spec.resources.workers
     names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
     named = [(str(each["loss"]["name"]), str(each["architecture"]["name"])) for each in names]
     faults = [
@@ -64,8 +65,8 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
         ),
         *_faults(
             "replicates.packing",
-            names,
-            lambda names: packing_fault(names, spec.replicates.packing, training),
+            ({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn),
+            lambda c: packing_fault(c, spec.replicates.packing, training),
         ),
         *_faults(
             "training",
@@ -74,9 +75,15 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
         ),
         *_faults(
             "training.graphs",
-            ({"loss": c["loss"], "architecture": c["architecture"]} for c in drawn if training.graphs),
+            ({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn if training.graphs),
             lambda c: graphs_fault(c, training),
         ),
+        *_faults(
+            "resources.workers",
+            ({part: c[part] for part in ("loss", "architecture", "optimizer")} for c in drawn if workers > 1),
+            lambda c: ranks_fault(c, workers),
+        ),
+        *streaming_faults(dataset, spec),
         *_faults("training.compile", [training], compiler_fault),
         *(Fault(place, rule) for place, rule in translation_faults(dataset, spec.evaluation.model_dump(), named)),
         *_faults("dataset", variants(spec.space), lambda named: _variant_fault(named, dataset)),
@@ -84,6 +91,21 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     if faults:
         raise InvalidSearchSpace(faults)
     return dataset
+
+
+def streaming_faults(dataset: DataSet, spec: SweepSpec) -> list[Fault]:
+    """Return what a sweep asks of data that are decoded as they are read and cannot have."""
+    found: list[Fault] = []
+    if dataset.train.source is None:
+        return found
+    packing, curvature = spec.replicates.packing, spec.evaluation.curvature
+    if packing not in (SEQUENTIAL, TRIALS):
+        rule = f"packing = {packing} cannot train on {dataset.name}, which is decoded for one network at a time"
+        found.append(Fault("replicates.packing", rule, f"choose {SEQUENTIAL} or {TRIALS}"))
+    if curvature is not False and curvature.get("samples") is None:
+        rule = f"curvature over all {len(dataset.val):,} validation images would hold them in memory at once"
+        found.append(Fault("evaluation.curvature", rule, "give samples, e.g. 256, or set curvature: false"))
+    return found
 
 
 def shift_faults(spec: SweepSpec, dataset: DataSet) -> list[Fault]:

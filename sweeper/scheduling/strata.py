@@ -52,6 +52,7 @@ class Stratified(Scheduler):
     one_pool: Scheduler
     within: tuple[str, ...]
     configurations: Sequence[Mapping[str, Any]] | None = field(compare=False, repr=False)
+    _drawn: dict[int, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -82,6 +83,17 @@ class Stratified(Scheduler):
         """The fewest trials that a stratum should have."""
         return self.one_pool.smallest_pool
 
+    def drawn_stratum(self, configuration: int) -> str:
+        """Return the name of a configuration's stratum. Raises KeyError where a searcher chooses configurations.
+
+        Each is drawn once for all states: a plan plays a sweep a thousand times.
+        """
+        if self.configurations is None:
+            raise KeyError(configuration)
+        if configuration not in self._drawn:
+            self._drawn[configuration] = stratum_name(self.configurations[configuration], self.within)
+        return self._drawn[configuration]
+
     def begin(self) -> StrataState:
         """Return the state before the first record."""
         return StrataState(self)
@@ -101,17 +113,14 @@ class StrataState(RungState):
         """Start without strata."""
         super().__init__(scheduler)
         self._one_pool, self._within = scheduler.one_pool, scheduler.within
-        self._configurations = scheduler.configurations
-        self._names: dict[int, str] = {}
+        self._drawn_stratum = scheduler.drawn_stratum
+        self._suggested: dict[int, str] = {}
         self._pools: dict[str, RungState] = {}
 
     def stratum(self, configuration: int) -> str:
         """Return the name of a configuration's stratum. Raises KeyError where no searcher has chosen it yet."""
-        if configuration not in self._names:
-            if self._configurations is None:
-                raise KeyError(configuration)
-            self._names[configuration] = stratum_name(self._configurations[configuration], self._within)
-        return self._names[configuration]
+        found = self._suggested.get(configuration)
+        return self._drawn_stratum(configuration) if found is None else found
 
     def pool(self, configuration: int) -> RungState:
         """Return the state of a configuration's stratum."""
@@ -153,5 +162,5 @@ class StrataState(RungState):
         if isinstance(record.body, Judged):
             self.decided(record.body.configuration, record.body.decision)
         if isinstance(record.body, Suggested):
-            self._names[record.body.configuration] = stratum_name(record.body.values, self._within)
+            self._suggested[record.body.configuration] = stratum_name(record.body.values, self._within)
         super().apply(record)

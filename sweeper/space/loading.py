@@ -45,6 +45,7 @@ from sweeper.space.searchers import check_searcher
 from sweeper.space.strata import falls_back, in_one_pool, size_faults, within_faults
 from sweeper.space.structure import structural_faults, written_out
 from sweeper.space.user_code import look_beside
+from sweeper.space.workers import worker_faults
 from trainables.registry import Registry
 from trainables.registry.nearest import did_you_mean
 
@@ -80,9 +81,9 @@ def load_spec(
         apply_overrides(document, overrides)
     registries = registries or installed_registries()
     spec = _checked(document, str(path), registries)
-    cards = spec.resources.cards_fault  # a sweep that was begun so can still be read, and resumed with another setting
-    if cards is not None:
-        raise InvalidSearchSpace([dataclasses.replace(cards, line=document.line_of(cards.path))], str(path))
+    faults = worker_faults(spec)  # a sweep that was begun so can still be read, and resumed with another setting
+    if faults:
+        raise InvalidSearchSpace([dataclasses.replace(f, line=document.line_of(f.path)) for f in faults], str(path))
     if rehearse:
         return rehearsal_of(spec, registries)
     faults = size_faults(spec)

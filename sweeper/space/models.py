@@ -190,22 +190,34 @@ def _gpu(value: object) -> object:
 
 
 class Resources(_Part):
-    """What one process of a trial needs.
+    """What one process of a trial needs, and how many processes train a trial together.
 
     `gpu: 0.25` packs four on a GPU, `gpu: auto` takes, where there is a GPU, the share that its memory was measured
     to need. Either way a trial that runs out of a GPU's memory is tried again on twice its share.
+
+    `workers: 4` trains each trial by four processes, each with these `cpu` and `gpu` and with its share of every batch:
+    `batch_size` is the whole batch's, and four compute what one would. A trial may be resumed with another number.
     """
 
     cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
     gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
+    workers: int = Field(default=1, ge=1, le=1024)
 
     @property
     def cards_fault(self) -> Fault | None:
-        """What is wrong with asking for more than one card, or `None`: a trial would reserve all and train on one."""
-        if self.gpu == "auto" or self.gpu <= 1:
+        """What is wrong with a process's share of cards, or `None`: of several it would use one."""
+        if self.gpu == "auto" or self.gpu in (0, 1):
             return None
-        rule = f"gpu = {self.gpu:g} would reserve {self.gpu:g} cards for each trial, which trains on one of them"
-        return Fault("resources.gpu", rule, "set gpu: 1, and the other cards train other trials")
+        if self.gpu > 1:
+            rule = f"gpu = {self.gpu:g} would reserve {self.gpu:g} cards for each process, which trains on one of them"
+            together = f"set gpu: 1 and workers: {self.gpu:g}, and {self.gpu:g} processes train each trial together"
+            return Fault(
+                "resources.gpu", rule, f"{together}; or set gpu: 1 alone, and the other cards train other trials"
+            )
+        if self.workers == 1:
+            return None
+        rule = f"gpu = {self.gpu:g}, but workers = {self.workers} wait for each other in every step and share no card"
+        return Fault("resources.gpu", rule, "set gpu: 1, or workers: 1")
 
 
 class Trajectory(_Part):
@@ -283,6 +295,7 @@ class Training(_Part):
     data: Literal["auto", "device", "host"] = "auto"
     deterministic: bool = False
     graphs: bool = False
+    sync_batch_norm: bool = True
 
 
 class Evaluation(_Part):
@@ -435,6 +448,10 @@ class SweepSpec(_Part):
             del values["replicates"]["lanes"]  # likewise
         if self.evaluation.splits == Evaluation().splits:
             del values["evaluation"]["splits"]  # likewise
+        if self.resources.workers == 1:
+            del values["resources"]["workers"]  # likewise
+        if self.training.sync_batch_norm:
+            del values["training"]["sync_batch_norm"]  # likewise
         if self.checkpoint == Checkpoint():
             del values["checkpoint"]
         if self.keep == Keep():

@@ -64,7 +64,8 @@ class TrialsTable:
         self._texts = {field.name for field in schema if field.type == pa.string()}
         self._fixed_schema = pa.schema([schema.field(name) for name in dict.fromkeys(fixed) if name in schema.names])
         self._rows = [self._row(index, configuration) for index, configuration in enumerate(configurations)]
-        self._unknown = {index for index, configuration in enumerate(configurations) if configuration is None}
+        # Asked of the rows: configurations are drawn anew each time that they are looked at.
+        self._unknown = {index for index, row in enumerate(self._rows) if "config_hash" not in row}
         seeds, indices = ReplicateSeeds(sweep_seed, replicates, common_seeds), range(len(self._rows))
         self._fixed = {
             "replicate": pa.array([replicate for _ in indices for replicate in range(replicates)], pa.int64()),

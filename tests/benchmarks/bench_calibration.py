@@ -1,7 +1,8 @@
 """What metrics, post-hoc methods, conformal scores and corruptions cost: 10,000 samples of 100 classes, on one core.
 
-`python -m tests.benchmarks.bench_calibration [--samples 10000] [--classes 100] [--rounds 3]` prints processor seconds,
-the median of the rounds after one that is thrown away; a method's are those of its fit, and of applying it besides.
+`python -m tests.benchmarks.bench_calibration [--samples 10000] [--classes 100] [--rounds 3] [--only PART …]` prints a
+table in Markdown of processor seconds, the median of the rounds after one that is thrown away. The methods' options are
+their defaults.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,24 +20,93 @@ from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.bench_posthoc import example
 from trainables.datasets.corruptions import KINDS, corrupted
-from trainables.metrics import evaluate_probabilities, softmax64
+from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
+from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
 from trainables.metrics.further import METRICS
 from trainables.metrics.isotonic import consistency_band, decomposition
+from trainables.metrics.refinement import refinement
 from trainables.posthoc import POSTHOC, fit, fit_many
 from trainables.posthoc.conformal import SCORES, fit_sets
 
 OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.9}}
-LEFT_OUT = {"focal_temperature"}  # bench_posthoc's
+LEFT_OUT = {"bleu", "bleu_by_temperature"}
+"""Metrics of translations, which take sentences."""
 
 
-def seconds(action: Callable[[], object], rounds: int) -> float:
-    """Return the median processor seconds of `action`."""
-    found = []
-    for _ in range(rounds + 1):
-        began = time.process_time()
-        action()
-        found.append(time.process_time() - began)
-    return statistics.median(found[1:])
+@dataclass(frozen=True)
+class Given:
+    """What is measured on: logits [N, K], targets [N], probabilities [N, K], and how often."""
+
+    logits: np.ndarray
+    targets: np.ndarray
+    probabilities: np.ndarray
+    rounds: int
+
+    def seconds(self, action: Callable[[], object]) -> float:
+        """Return the median processor seconds of `action`."""
+        found = []
+        for _ in range(self.rounds + 1):
+            began = time.process_time()
+            action()
+            found.append(time.process_time() - began)
+        return statistics.median(found[1:])
+
+
+Rows = Iterator[tuple[str, float, float | None]]
+"""(what, seconds, and those of applying a fitted method)."""
+
+
+def of_metrics(given: Given) -> Rows:
+    """Measure what every evaluation measures, and each further metric."""
+    probabilities, targets = given.probabilities, given.targets
+    names = ", ".join(f"`{name}`" for name in METRIC_NAMES)
+    yield f"all of {names}", given.seconds(lambda: evaluate_probabilities(probabilities, targets)), None
+    errors = partial(bootstrap_standard_error, BOOTSTRAPPED, probabilities, targets)
+    names = ", ".join(f"`{name}_se`" for name in BOOTSTRAPPED)
+    yield f"all of {names}", given.seconds(errors), None
+    for name in (name for name in METRICS if not METRICS.is_own(name) and name not in LEFT_OUT):
+        yield f"`{name}`", given.seconds(partial(METRICS.build, name, probabilities, targets)), None
+    yield "refinement of NLL and Brier score", given.seconds(lambda: refinement(given.logits, targets)), None
+    confidence = probabilities.max(axis=1)
+    correct = (probabilities.argmax(axis=1) == targets).astype(float)
+    yield "CORP decomposition", given.seconds(lambda: decomposition(confidence, correct)), None
+    yield "CORP consistency band", given.seconds(lambda: consistency_band(confidence)), None
+
+
+def of_posthoc(given: Given) -> Rows:
+    """Measure the fit of each method, and applying it."""
+    for name in (name for name in POSTHOC if not POSTHOC.is_own(name)):
+        options = OPTIONS.get(name, {})
+        fitted = fit(name, given.logits, given.targets, **options)
+        spent = given.seconds(partial(fit, name, given.logits, given.targets, **options))
+        yield f"`{name}`", spent, given.seconds(partial(fitted, given.logits))
+    small = [example(360, 10) for _ in range(100)]
+    alone = given.seconds(lambda: [fit("temperature", *each) for each in small])
+    yield "100 temperatures of 360 × 10, one by one", alone, None
+    yield "100 temperatures of 360 × 10, at once", given.seconds(lambda: fit_many("temperature", small)), None
+
+
+def of_conformal(given: Given) -> Rows:
+    """Measure fitting and applying each score."""
+    for score in SCORES:
+        sets = fit_sets(score, given.probabilities, given.targets)
+        spent = given.seconds(partial(fit_sets, score, given.probabilities, given.targets))
+        yield f"conformal `{score}`", spent, given.seconds(partial(sets, given.probabilities))
+
+
+def of_corruptions(given: Given) -> Rows:
+    """Measure each kind at its highest severity, on images of 32 × 32 pixels in three colours."""
+    images = np.random.default_rng(0).integers(0, 256, size=(len(given.targets), 32, 32, 3)).astype(np.uint8)
+    for kind in (kind for kind in KINDS if kind != "frost"):  # frost needs pictures that its package brings
+        yield f"`{kind}`, images of 32 × 32", given.seconds(partial(corrupted, images, kind, 5)), None
+
+
+PARTS: dict[str, Callable[[Given], Rows]] = {
+    "metrics": of_metrics,
+    "posthoc": of_posthoc,
+    "conformal": of_conformal,
+    "corruptions": of_corruptions,
+}
 
 
 def main() -> None:
@@ -43,38 +115,17 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
     torch.set_num_threads(1)
     threadpool_limits(1)
     logits, targets = example(options.samples, options.classes)
-    probabilities = softmax64(logits)
-    print(f"{options.samples:,} samples of {options.classes} classes, processor seconds, n = {options.rounds}")
-    spent = seconds(lambda: evaluate_probabilities(probabilities, targets), options.rounds)
-    print(f"  {'every evaluation’s metrics':28}{spent:8.3f}")
-    for name in (name for name in METRICS if not METRICS.is_own(name)):
-        spent = seconds(lambda name=name: METRICS.build(name, probabilities, targets), options.rounds)
-        print(f"  {name:28}{spent:8.3f}")
-    confidence = probabilities.max(axis=1)
-    correct = (probabilities.argmax(axis=1) == targets).astype(float)
-    print(f"  {'CORP decomposition':28}{seconds(lambda: decomposition(confidence, correct), options.rounds):8.3f}")
-    print(f"  {'CORP band':28}{seconds(lambda: consistency_band(confidence), options.rounds):8.3f}")
-    for name in (name for name in POSTHOC if not POSTHOC.is_own(name) and name not in LEFT_OUT):
-        given = OPTIONS.get(name, {})
-        fitted = fit(name, logits, targets, **given)
-        spent = seconds(lambda name=name, given=given: fit(name, logits, targets, **given), options.rounds)
-        applied = seconds(lambda fitted=fitted: fitted(logits), options.rounds)
-        print(f"  {name:28}{spent:8.3f} fit{applied:8.3f} applied  {fitted.parameters}")
-    small = [example(360, 10) for _ in range(100)]
-    alone = seconds(lambda: [fit("temperature", *each) for each in small], options.rounds)
-    together = seconds(lambda: fit_many("temperature", small), options.rounds)
-    print(f"  {'100 temperatures of 360 × 10':28}{alone:8.3f} one by one{together:8.3f} at once")
-    for score in SCORES:
-        spent = seconds(lambda score=score: fit_sets(score, probabilities, targets)(probabilities), options.rounds)
-        print(f"  {'conformal ' + score:28}{spent:8.3f}")
-    images = np.random.default_rng(0).integers(0, 256, size=(options.samples, 32, 32, 3)).astype(np.uint8)
-    print(f"{options.samples:,} images of 32 × 32 pixels in three colours, severity 5")
-    for kind in (kind for kind in KINDS if kind != "frost"):
-        print(f"  {kind:28}{seconds(lambda kind=kind: corrupted(images, kind, 5), 1):8.3f}")
+    given = Given(logits, targets, softmax64(logits), options.rounds)
+    print(f"{options.samples:,} samples of {options.classes} classes, processor seconds, n = {options.rounds}\n")
+    print("| what | seconds | seconds of applying it |\n|---|---|---|")
+    for part in options.only:
+        for what, spent, applied in PARTS[part](given):
+            print(f"| {what} | {spent:.3f} | {'' if applied is None else f'{applied:.3f}'} |", flush=True)
 
 
 if __name__ == "__main__":

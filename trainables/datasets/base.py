@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.image_stream import ImageStream
 from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.datasets.streaming import streamed
 from trainables.datasets.translation import Translation
@@ -28,6 +29,8 @@ class Split:
         streamed: whether inputs stay on the host, from where batches go to the targets' device ahead of their use.
         lengths: tokens of each sample, int64 [N], where samples are padded to one length: training batches then hold
             samples of about one length, and their size counts tokens. It stays on the host.
+        source: what inputs are read from where there are too many for memory; `inputs` then has their shape and type
+            alone, on torch's meta device.
     """
 
     inputs: Tensor
@@ -36,19 +39,30 @@ class Split:
     augmentation: CropAndFlip | None = None
     streamed: bool = False
     lengths: Tensor | None = None
+    source: ImageStream | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of what is in memory."""
+        return (0 if self.source is not None else self.inputs.nbytes) + self.targets.nbytes
+
     def to(self, device: torch.device | str, streamed: bool = False) -> Split:
         """Return the split with its tensors on `device`; where batches are `streamed`, with its targets there alone."""
-        inputs = self.inputs if streamed else self.inputs.to(device)
+        inputs = self.inputs if streamed or self.source is not None else self.inputs.to(device)
         return replace(self, inputs=inputs, targets=self.targets.to(device), streamed=streamed)
 
     def first(self, count: int) -> Split:
         """Return the first `count` samples."""
-        lengths = None if self.lengths is None else self.lengths[:count]
-        return replace(self, inputs=self.inputs[:count], targets=self.targets[:count], lengths=lengths)
+        return self.part(slice(0, count))
+
+    def part(self, rows: slice) -> Split:
+        """Return consecutive samples."""
+        lengths = None if self.lengths is None else self.lengths[rows]
+        source = None if self.source is None else self.source.part(rows)
+        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], lengths=lengths, source=source)
 
     @property
     def size(self) -> int:
@@ -62,8 +76,19 @@ class Split:
             indices: which samples.
             draws: rows of `augmentation.draw`, [B, ...], to augment; `None` for the samples as they are.
         """
-        stored = self.inputs.index_select(0, indices.to(self.inputs.device))
-        return self.prepare(stored, draws), self.targets.index_select(0, indices)
+        return self.prepare(self.stored(indices), draws), self.targets.index_select(0, indices)
+
+    def stored(self, indices: Tensor) -> Tensor:
+        """Return the inputs at `indices` as they are stored, [B, ...]; those that are read from files on the host."""
+        if self.source is None:
+            return self.inputs.index_select(0, indices.to(self.inputs.device))
+        return self.source.read(indices)
+
+    def head(self, count: int) -> Tensor:
+        """Return the network inputs of the first `count` samples."""
+        if self.source is None:
+            return self.prepare(self.inputs[:count])
+        return self.prepare(self.stored(torch.arange(min(count, len(self)), device="cpu")))
 
     def prepare(self, stored: Tensor, draws: Tensor | None = None) -> Tensor:
         """Turn stored inputs [B, ...] into network inputs, on the targets' device.
@@ -134,7 +159,7 @@ class DataSet:
     @property
     def nbytes(self) -> int:
         """The stored size of all splits."""
-        return sum(split.inputs.nbytes + split.targets.nbytes for split in self.splits.values())
+        return sum(split.nbytes for split in self.splits.values())
 
     def to(self, device: torch.device | str, streamed: bool = False) -> DataSet:
         """Return the data set with all splits on `device`, or on their way there batch by batch; see `Split.to`."""
@@ -148,7 +173,12 @@ WHOLE_COPY_BYTES = 32 * 2**20
 
 
 def batches(
-    split: Split, batch_size: int, generator: torch.Generator, drop_last: bool = False
+    split: Split,
+    batch_size: int,
+    generator: torch.Generator,
+    drop_last: bool = False,
+    part: Callable[[slice], slice] = lambda rows: rows,
+    skip: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch of training batches (inputs [B, ...], targets [B]) in a random order, augmented.
 
@@ -161,6 +191,8 @@ def batches(
             shorter.
         generator: CPU generator.
         drop_last: leave out a shorter last batch.
+        part: of a batch's rows of the epoch's order, those whose inputs are wanted; targets are the whole batch's.
+        skip: batches at the beginning that are not wanted; nothing is read for them.
 
     Raises:
         ValueError: the batch size is below 1, or `drop_last` leaves no batch.
@@ -169,27 +201,37 @@ def batches(
     check_batch_size(batch_size, samples, drop_last)
     chosen = torch.randperm(samples, generator=generator)
     if split.lengths is not None:
-        for places in of_like_length(split.lengths, chosen, batch_size, generator):
+        for places in of_like_length(split.lengths, chosen, batch_size, generator)[skip:]:
             yield split.select(places.to(split.targets.device))
         return
     order = chosen.to(split.targets.device)
-    draws = None
+    seeds = draws = None
+    if split.source is not None and split.source.random:
+        seeds = torch.randint(2**62, (samples,), generator=generator)
     if split.augmentation is not None:
         draws = split.augmentation.draw(samples, generator).to(split.targets.device)
     end = samples - samples % batch_size if drop_last else samples
-    parts = [slice(start, min(start + batch_size, end)) for start in range(0, end, batch_size)]
+    whole = [slice(start, min(start + batch_size, end)) for start in range(0, end, batch_size)][skip:]
+    parts = [(part(rows), rows) for rows in whole]
+    if split.source is not None:
+        drawn = None if seeds is None else [seeds[own] for own, _ in parts]
+        read = split.source.batches([chosen[own] for own, _ in parts], drawn, split.targets.device)
+        for (_, rows), found in zip(parts, read, strict=True):
+            yield split.prepare(found), split.targets[order[rows]]
+        return
     if split.streamed:
-        stored = streamed(split.inputs, (chosen[rows] for rows in parts), split.targets.device)
-        for rows, gathered in zip(parts, stored, strict=True):
-            yield split.prepare(gathered, None if draws is None else draws[rows]), split.targets[order[rows]]
+        stored = streamed(split.inputs, (chosen[own] for own, _ in parts), split.targets.device)
+        for (own, rows), gathered in zip(parts, stored, strict=True):
+            yield split.prepare(gathered, None if draws is None else draws[own]), split.targets[order[rows]]
         return
     if draws is None and split.inputs.nbytes <= WHOLE_COPY_BYTES:
         inputs, targets = split.inputs.index_select(0, order), split.targets.index_select(0, order)
-        for rows in parts:
-            yield split.prepare(inputs[rows]), targets[rows]
+        for own, rows in parts:
+            yield split.prepare(inputs[own]), targets[rows]
         return
-    for rows in parts:
-        yield split.select(order[rows], None if draws is None else draws[rows])
+    for own, rows in parts:
+        inputs, targets = split.select(order[own], None if draws is None else draws[own])
+        yield inputs, targets if own == rows else split.targets[order[rows]]
 
 
 def epoch_order(split: Split, generator: torch.Generator) -> Tensor:
@@ -219,6 +261,12 @@ def of_like_length(lengths: Tensor, order: Tensor, size: int, generator: torch.G
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the samples in order, unchanged: (network inputs [B, ...], targets [B])."""
     parts = [slice(start, start + batch_size) for start in range(0, len(split), batch_size)]
+    if split.source is not None:
+        places = torch.arange(len(split))
+        read = split.source.batches([places[rows] for rows in parts], None, split.targets.device)
+        for rows, found in zip(parts, read, strict=True):
+            yield split.prepare(found), split.targets[rows]
+        return
     if split.streamed and len(parts) > 1:
         places = torch.arange(len(split))
         stored = streamed(split.inputs, (places[rows] for rows in parts), split.targets.device)

@@ -137,6 +137,7 @@ def _leaves(dataset: DataSet) -> dict[str, Any]:
         f"{name}.{part.name}": getattr(split, part.name)
         for name, split in dataset.splits.items()
         for part in fields(Split)
+        if part.name != ("source" if split.source is None else "inputs")  # what is read is known by its source
     }
     own = (field.name for field in fields(dataset) if field.name not in (*SPLITS, "further"))
     return found | {name: getattr(dataset, name) for name in own}
@@ -206,7 +207,10 @@ def _mapped(folder: Path, key: str) -> DataSet | None:
             leaves[file.stem] = torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False))
         names = dict.fromkeys(leaf.partition(".")[0] for leaf in leaves if "." in leaf)
         splits = {
-            name: Split(**{part.name: leaves.pop(f"{name}.{part.name}") for part in fields(Split)}) for name in names
+            name: Split(
+                **{part.name: leaves.pop(f"{name}.{part.name}") for part in fields(Split) if part.name != "source"}
+            )
+            for name in names
         }
         parts: dict[str, Any] = {name: splits.pop(name) for name in SPLITS}
         dataset = DataSet(**parts, further=splits, **leaves)

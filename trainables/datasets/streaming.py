@@ -123,6 +123,32 @@ def streamed(
         yield copier.received(copy)
 
 
+def sent(batches: Iterator[Tensor], count: int, device: torch.device, copier: Copier | None = None) -> Iterator[Tensor]:
+    """Yield tensors of the host on `device`, the next one taken and sent while the one before is used.
+
+    Args:
+        batches: at least `count` tensors of one type.
+        count: how many of them.
+        device: where they are needed.
+        copier: as for `streamed`.
+    """
+    if copier is None and device.type == "cuda":
+        copier = CudaCopier(device)
+    if copier is None:
+        for _ in range(count):
+            yield next(batches).to(device)
+        return
+    sending = copier
+
+    def send(_: int) -> Copy:
+        taken = next(batches)
+        buffer = sending.buffer(taken, len(taken))
+        return sending.send(buffer.copy_(taken))
+
+    for copy in ahead(send, range(count)):
+        yield copier.received(copy)
+
+
 class _Sender:
     """Gathers batches into buffers that take turns, in one thread."""
 

@@ -45,11 +45,29 @@ def _batch_norm(
         return functional.batch_norm(inputs, running_mean, running_var, weight, bias, False, momentum, eps)
     dimensions = [d for d in range(inputs.dim()) if d != 1]
     mean, variance = inputs.mean(dimensions), inputs.var(dimensions, unbiased=False)
+    take_in_statistics(running_mean, running_var, mean, variance, inputs.numel() // inputs.shape[1], momentum)
+    return normalised_by(inputs, mean, variance, weight, bias, eps)
+
+
+def take_in_statistics(
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    count: int | Tensor,
+    momentum: float,
+) -> None:
+    """Move running statistics [C] towards a batch's mean and biased variance [C] over `count` values, in place."""
     if running_mean is not None and running_var is not None:
-        count = inputs.numel() // inputs.shape[1]
         with torch.no_grad():
             running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
             running_var.mul_(1 - momentum).add_(momentum * variance.detach() * (count / (count - 1)))
+
+
+def normalised_by(
+    inputs: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Return inputs [N, C, ...] normalised by mean and variance [C], scaled and shifted by weight and bias [C]."""
     shape = [1, -1, *[1] * (inputs.dim() - 2)]
     normalised = (inputs - mean.view(shape)) * (variance.view(shape) + eps).rsqrt()
     return _affine(normalised, weight, bias, shape)

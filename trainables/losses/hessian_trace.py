@@ -33,6 +33,7 @@ class HessianTrace(Loss):
 
     name = "hessian_trace"
     needs_model = True
+    takes_share = True
     stateful = True
 
     def __init__(self, base: Loss, weight: Number = 1e-2, probes: int = 1, seed: int = 0) -> None:
@@ -44,8 +45,12 @@ class HessianTrace(Loss):
         self.generator = torch.Generator()
         self.reseed(seed)
 
-    def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
-        """Return base + τ·Tr(H) for `model(inputs)` → [N, K] and targets [N]; one forward pass.
+    def __call__(  # type: ignore[override]
+        self, model: nn.Module, inputs: Tensor, targets: Tensor, share: float = 1.0
+    ) -> Tensor:
+        """Return base + τ·Tr(H) for `model(inputs)` → [N, K] and targets [N], times `share`; one forward pass.
+
+        The trace is linear in the loss, so that the shares of a batch's parts add up to the whole batch's value.
 
         Raises:
             ValueError: the model has no trainable parameter.
@@ -54,9 +59,9 @@ class HessianTrace(Loss):
         if not parameters:
             raise ValueError("hessian_trace needs a model with trainable parameters; this one has none")
         if is_zero(self.weight):
-            return self.base(model(inputs), targets)
+            return self.base(model(inputs), targets) * share
         with ComposedNormalisation():
-            value = self.base(model(inputs), targets)
+            value = self.base(model(inputs), targets) * share
         gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
         trace = torch.zeros_like(value)
         for _ in range(self.probes):

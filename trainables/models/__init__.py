@@ -134,8 +134,8 @@ def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue])
                 return None  # what it computes is in the data, which the meta device does not hold
             if sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
                 model, data = _placed(dataset, described, "cpu")
-            with torch.device(data.train.inputs.device):
-                logits = model.eval()(data.train.prepare(data.train.inputs[:2]))
+            with torch.device(data.train.targets.device):
+                logits = model.eval()(data.train.head(2))
     except (ValueError, RuntimeError, AssertionError) as error:
         return f"{architecture['name']} cannot be trained on {dataset.name}: {error}"
     if tuple(logits.shape) != (2, dataset.classes):

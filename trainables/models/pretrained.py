@@ -7,15 +7,15 @@ and `torchvision` build any other model of those packages. Both packages are imp
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
+from trainables.extensions.torchvision_compat import register_missing_operators
 from trainables.models.resnet_cifar import SMALL_RESNET
 from trainables.models.shapes import require_image
-from trainables.models.torchvision_compat import register_missing_operators
 from trainables.models.vision_transformer import SMALL_TRANSFORMER
 from trainables.registry import Component, Hyperparameter
 from trainables.registry.nearest import nearest
@@ -64,7 +64,7 @@ def timm_network(
 
 
 def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str, int | tuple[int, int]]) -> nn.Module:
-    """Load local weights strictly: with a head of `classes`, else with the published head, which is then replaced.
+    """Load local weights strictly: with a head of `classes`, else with the head that they have, which is then replaced.
 
     Asked for another number of classes than the weights have, timm loads whatever keys happen to fit, even none.
     """
@@ -74,7 +74,10 @@ def _timm_from_file(model: str, classes: int, path: str, arguments: Mapping[str,
     try:
         network = create(num_classes=classes, pretrained_cfg_overlay={"file": path, "num_classes": classes})
     except RuntimeError:  # the head's shape differs, or the weights are another network's
-        network = create(pretrained_cfg_overlay={"file": path})
+        head = timm.get_pretrained_cfg_value(model, "classifier")
+        published = len(timm.models.load_state_dict(path).get(f"{head}.bias", ())) or None
+        overlay = {"file": path} if published is None else {"file": path, "num_classes": published}
+        network = create(num_classes=published, pretrained_cfg_overlay=overlay)
         network.reset_classifier(classes)
     found: nn.Module = network
     return found
@@ -94,7 +97,7 @@ def torchvision_network(
         classes: number of classes K.
         model: torchvision's name.
         pretrained: load torchvision's default weights, then draw a new head.
-        weights_file: a local state dict for K classes, loaded without unpickling code.
+        weights_file: a local state dict, loaded without unpickling code; the head is new where its classes are not K.
 
     Raises:
         ValueError: unknown model, images without three channels, or weights that are missing or do not fit.
@@ -114,15 +117,27 @@ def torchvision_network(
         )
     try:
         if weights_file is not None:
-            network: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=classes)
-            network.load_state_dict(torch.load(_existing(weights_file), map_location="cpu", weights_only=True))
-            return network
+            weights = torch.load(_existing(weights_file), map_location="cpu", weights_only=True)
+            return _torchvision_from_file(partial(torchvision.models.get_model, model, weights=None), classes, weights)
         if not pretrained:
             plain: nn.Module = torchvision.models.get_model(model, weights=None, num_classes=classes)
             return plain
         return _with_new_head(torchvision.models.get_model(model, weights="DEFAULT"), classes)
     except UNBUILDABLE as error:
         raise ValueError(_refusal(f"torchvision's {model}", input_shape, pretrained, weights_file, error)) from error
+
+
+def _torchvision_from_file(build: Callable[..., nn.Module], classes: int, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Load local weights strictly: with their own head where it has `classes` outputs, else with a new one."""
+    network = build(num_classes=classes)
+    head = next((name for name, layer in reversed([*network.named_modules()]) if isinstance(layer, nn.Linear)), None)
+    published = len(weights.get(f"{head}.bias", ())) or classes
+    if published == classes:
+        network.load_state_dict(weights)
+        return network
+    network = build(num_classes=published)
+    network.load_state_dict(weights)
+    return _with_new_head(network, classes)
 
 
 def _with_new_head(network: nn.Module, classes: int) -> nn.Module:

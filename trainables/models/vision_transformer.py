@@ -11,8 +11,8 @@ from functools import partial
 
 from torch import nn
 
+from trainables.extensions.torchvision_compat import register_missing_operators
 from trainables.models.shapes import require_image
-from trainables.models.torchvision_compat import register_missing_operators
 from trainables.registry import Component, Hyperparameter
 
 

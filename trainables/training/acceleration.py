@@ -48,6 +48,8 @@ class TrainingSettings:
             or refused where there is no other. A CPU gives the same bits without it.
         graphs: whether a GPU replays training steps that were recorded once (`trainables.training.graphs`), which saves
             launching hundreds of small kernels one by one; a CPU takes plain steps.
+        sync_batch_norm: whether ranks that train a network together normalise by the whole batch's statistics, as one
+            process would; otherwise each by those of its part.
     """
 
     precision: str = FLOAT32
@@ -56,6 +58,7 @@ class TrainingSettings:
     data: str = AUTO
     deterministic: bool = False
     graphs: bool = False
+    sync_batch_norm: bool = True
 
     @property
     def described(self) -> str:

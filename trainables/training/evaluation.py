@@ -32,8 +32,8 @@ from trainables.posthoc.training_gamma import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label
 from trainables.registry.measured import CROSS_FITTED
-from trainables.training.network_norms import network_norms
-from trainables.training.prediction import predict, shifted_data
+from trainables.training.network_norms import Predicting, logits_and_norms
+from trainables.training.prediction import shifted_data
 from trainables.training.trajectory import TrajectorySettings
 from trainables.training.transfers import on_host
 
@@ -135,7 +135,14 @@ END = "end"
 
 
 def evaluate(
-    model: nn.Module, loss: Loss, dataset: DataSet, settings: EvaluationSettings, *, stage: str, seed: int
+    model: nn.Module,
+    loss: Loss,
+    dataset: DataSet,
+    settings: EvaluationSettings,
+    *,
+    stage: str,
+    seed: int,
+    predicting: Predicting = logits_and_norms,
 ) -> Evaluation:
     """Measure a network on the requested splits.
 
@@ -146,12 +153,12 @@ def evaluate(
         settings: what to measure.
         stage: `rung` or `end`, copied into the rows; shifts are measured at the end alone.
         seed: of the curvature's probes and the bootstrap.
+        predicting: gives logits and norms of the data set's splits.
     """
     was_training = model.training
     splits = {name: dataset.splits[name] for name in settings.splits}
-    fetched = on_host(
-        *(predict(model, split).float() for split in splits.values()), *(split.targets for split in splits.values())
-    )
+    predicted = {name: predicting(model, split) for name, split in splits.items()}
+    fetched = on_host(*(each for each, _ in predicted.values()), *(split.targets for split in splits.values()))
     logits = {name: values.numpy() for name, values in zip(splits, fetched, strict=False)}
     targets = {name: values.numpy() for name, values in zip(splits, fetched[len(splits) :], strict=True)}
     rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
@@ -160,8 +167,7 @@ def evaluate(
         row.update(posterior_columns(_posterior(dataset, name), softmax64(logits[name])))
     for name in other_splits(settings.splits):
         rows[name].update(ood_columns(logits["test"], logits[name]))
-    norms = {name: network_norms(model, split) for name, split in splits.items()}
-    known = _fitting_data(model, logits, targets, settings, dataset)
+    known = _fitting_data(model, logits, targets, settings, dataset, predicting)
     shifted = shifted_data(model, dataset, settings.shifts if stage == END else ())
     with grids_on(dataset.val.targets.device):
         recalibrated = _posthoc_columns(
@@ -171,7 +177,7 @@ def evaluate(
         )  # fmt: skip
         held_out = _cross_fitted_columns(logits[FITTED_ON], targets[FITTED_ON], settings, loss)
     for name in splits:
-        rows[name].update(split=name, stage=stage, **norms[name], **recalibrated[name])
+        rows[name].update(split=name, stage=stage, **predicted[name][1], **recalibrated[name])
     rows[FITTED_ON].update(held_out)
     rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
     spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
@@ -198,7 +204,7 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
     Classes keep their shares as well as whole numbers allow; the choice depends on the split alone.
     """
     if samples is None or samples >= len(split.targets):
-        return split.prepare(split.inputs), split.targets
+        return split.head(len(split)), split.targets
     generator = torch.Generator().manual_seed(CURVATURE_SUBSET_SEED)
     targets = split.targets.cpu()
     order = torch.randperm(len(targets), generator=generator)
@@ -248,13 +254,14 @@ def _fitting_data(
     targets: Mapping[str, np.ndarray],
     settings: EvaluationSettings,
     dataset: DataSet,
+    predicting: Predicting,
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return logits and targets of every split that post-hoc methods are fitted on, predicted where not measured."""
     found = {name: (values, targets[name]) for name, values in logits.items()}
     for name in dict.fromkeys(entry.get(SPLIT_KEY, FITTED_ON) for entry in settings.posthoc):
         if name not in found:
             split = dataset.splits[name]
-            found[name] = (predict(model, split).float().cpu().numpy(), split.targets.cpu().numpy())
+            found[name] = (predicting(model, split)[0].cpu().numpy(), split.targets.cpu().numpy())
     return found
 
 

@@ -158,6 +158,8 @@ def graphs_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -
         return None
     if settings.compile:
         return "graphs = true cannot be combined with compile = true, which launches its own kernels; choose one"
+    if configuration.get("optimizer", {}).get("sharpness") is not None:
+        return "graphs = true cannot take sharpness-aware steps, whose two passes draw alike; choose graphs: false"
     network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
     if ARCHITECTURES.has_tag(network, "follows_data"):
         return f"graphs = true cannot train {network}, whose computation follows each sample; choose graphs: false"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,9 +26,13 @@ from trainables.training.acceleration import (
     training_arithmetic,
     training_forward,
 )
+from trainables.training.averaging import AveragedWeights
+from trainables.training.depth import freeze_layers, hold_frozen, scale_by_depth
 from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
 from trainables.training.graphs import changes_between_epochs, recorded_steps
+from trainables.training.network_norms import Predicting, logits_and_norms
 from trainables.training.prediction import predict
+from trainables.training.progress import EpochProgress
 from trainables.training.recipe import (
     build_optimizer,
     changes_by_step,
@@ -37,7 +41,9 @@ from trainables.training.recipe import (
     prepare_gradients,
     replaces_checkpoint,
     set_learning_rate,
+    setting,
 )
+from trainables.training.sharpness import SharpnessAware, radius_of
 from trainables.training.trajectory import TrajectorySettings, trajectory_row
 from trainables.training.transfers import on_host
 from trainables.training.translation import evaluate_translation, token_epoch_metrics
@@ -82,6 +88,7 @@ class Replicate:
         self.device = torch.device(device)
         self.recipe = dict(configuration["optimizer"])
         self._global_state = _seeded_global_state(seed)
+        self._inside = False
         self._order = torch.Generator().manual_seed(seed)
         with self.own_randomness():
             self.model = lay_out(build_for(dataset, configuration["architecture"]).to(self.device), training)
@@ -90,7 +97,9 @@ class Replicate:
             self.loss.reseed(seed)
         if self.device.type != "cpu":  # where it would be copied in each step otherwise
             self.loss.load_state_dict(_placed(self.loss.state_dict(), self.device))
-        self.optimizer = build_optimizer(self.model, self.recipe)
+        self._averaged: AveragedWeights | None = None
+        self._sharpness: SharpnessAware | None = None
+        self.optimizer = self._fine_tuned()
         if training.compile:
             begin_network(
                 (configuration["architecture"], self.recipe["batch_size"], dataset.input_shape, dataset.classes)
@@ -99,25 +108,49 @@ class Replicate:
         self._recorded = recorded_steps(self.model, self.recipe["batch_size"], training, self.device)
         self._kept: dict[str, Tensor] | None = None
         self._kept_value: float | None = None
+        self._progress: EpochProgress | None = None
 
-    def train_epoch(self) -> dict[str, Any]:
-        """Train one epoch and return its row of the `epochs` table (without the replicate's number)."""
+    def _fine_tuned(self) -> torch.optim.Optimizer:
+        """Return the recipe's optimiser; prepare for what the recipe says of layers, averages and sharpness."""
+        if (frozen := setting(self.recipe, "freeze")) is not None:
+            freeze_layers(self.model, frozen)
+        optimizer = build_optimizer(self.model, self.recipe)
+        if (decay := setting(self.recipe, "layer_decay")) is not None:
+            scale_by_depth(self.model, optimizer, decay)
+        if (kept := setting(self.recipe, "ema")) is not None:
+            self._averaged = AveragedWeights(self.model, kept)
+        if radius_of(self.recipe) > 0:
+            self._sharpness = SharpnessAware(self.model, self.loss, self.recipe, self.device)
+        return optimizer
+
+    @property
+    def measured(self) -> torch.nn.Module:
+        """The network that is measured: the one that trains, or the average of its weights."""
+        return self.model if self._averaged is None else self._averaged.network
+
+    def train_epoch(self, after_step: Callable[[], None] | None = None) -> dict[str, Any]:
+        """Train one epoch, or the rest of one; return its row of the `epochs` table (without the replicate's number).
+
+        Args:
+            after_step: called after each step; it may ask for `state_dict`.
+        """
         started = time.perf_counter()
         lr = self.begin_epoch()
-        total = torch.zeros((), device=self.device)
+        progress = self._progress = self._begun()
         if self._recorded is not None and changes_between_epochs(self.loss):
             self._recorded.forget()
         with self.own_randomness(), training_arithmetic(self.training, self.device):
-            done = 0
-            for inputs, targets in self.training_batches():
+            for inputs, targets in self.training_batches(progress.batches):
                 if changes_by_step(self.recipe):
-                    set_learning_rate(self.optimizer, self.learning_rate_after(done))
-                done += len(targets)
-                total += self._step(inputs, targets) * len(targets)
+                    set_learning_rate(self.optimizer, self.learning_rate_after(progress.samples))
+                progress.add(self._step(inputs, targets), len(targets))
+                if after_step is not None:
+                    after_step()
+        total, self._progress = progress.loss_sum, None
         if self.dataset.translation:
             row = self._end_translation_epoch(float(total) / len(self.dataset.train), lr)
         else:
-            predicted = predict(self.model, self.dataset.val)
+            predicted = self.validation_logits()
             loss, logits, targets = on_host(total, predicted, self.dataset.val.targets)
             metrics = epoch_metrics(logits, targets, self.bins)
             row = self.end_epoch(float(loss) / len(self.dataset.train), predicted, lr, metrics)
@@ -129,20 +162,34 @@ class Replicate:
         set_learning_rate(self.optimizer, lr)
         self.loss.begin_epoch(self.epoch, self.max_epochs)
         self.model.train()
+        hold_frozen(self.model)
         return lr
+
+    def _begun(self) -> EpochProgress:
+        """Return the epoch that begins, or continues from a checkpoint in its midst."""
+        if self._progress is None:
+            return EpochProgress(self._order.get_state(), torch.zeros((), device=self.device))
+        self._order.set_state(self._progress.order)
+        if self._progress.loss_state is not None:
+            self.loss.load_state_dict(_placed(self._progress.loss_state, self.device))
+        return self._progress
 
     def learning_rate_after(self, samples: int) -> float:
         """Return the learning rate after so many samples of the next epoch, of a schedule that changes by step."""
         return learning_rate(self.recipe, self.epoch + samples / len(self.dataset.train), self.max_epochs)
 
-    def training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the next epoch's batches, in this replicate's order and with its augmentation."""
-        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order):
+    def training_batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the next epoch's batches but for the first `skip`, in this replicate's order, augmented."""
+        for inputs, targets in batches(self.dataset.train, self.recipe["batch_size"], self._order, skip=skip):
             yield laid_out(inputs, self.training), targets
 
     def epoch_order(self) -> Tensor:
         """Return the order of the next epoch's samples, int64 [N] on the data's device, where nothing is augmented."""
         return epoch_order(self.dataset.train, self._order)
+
+    def validation_logits(self) -> Tensor:
+        """Return the validation logits [N, K] of the present weights."""
+        return predict(self.measured, self.dataset.val)
 
     def end_epoch(
         self, train_loss: float, logits: Tensor, lr: float, metrics: Mapping[str, float] | None = None
@@ -157,7 +204,7 @@ class Replicate:
         return self._counted(train_loss, metrics, lr)
 
     def _end_translation_epoch(self, train_loss: float, lr: float) -> dict[str, Any]:
-        return self._counted(train_loss, token_epoch_metrics(self.model, self.dataset.val, self.bins), lr)
+        return self._counted(train_loss, token_epoch_metrics(self.measured, self.dataset.val, self.bins), lr)
 
     def _counted(self, train_loss: float, metrics: Mapping[str, float], lr: float) -> dict[str, Any]:
         self.epoch += 1
@@ -166,33 +213,49 @@ class Replicate:
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
         """Return the full measurement; `stage` is `rung` (the current weights) or `end` (those the recipe keeps)."""
-        current = None
-        if stage == END and self._kept is not None:
-            current = _copy_of(self.model)
-            self.model.load_state_dict(self._kept)
-        if self.dataset.translation is not None:
-            evaluation = evaluate_translation(self.model, self.dataset, settings, stage=stage)
-        else:
-            evaluation = evaluate(self.model, self.loss, self.dataset, settings, stage=stage, seed=self.seed)
-        if current is not None:
-            self.model.load_state_dict(current)
-        return evaluation
+        return self._evaluated(settings, stage, logits_and_norms)
+
+    def _evaluated(self, settings: EvaluationSettings, stage: str, predicting: Predicting) -> Evaluation:
+        network = self.measured
+        with self.weights_of(stage):
+            if self.dataset.translation is not None:
+                return evaluate_translation(network, self.dataset, settings, stage=stage)
+            measured = (network, self.loss, self.dataset, settings)
+            return evaluate(*measured, stage=stage, seed=self.seed, predicting=predicting)
+
+    @contextmanager
+    def weights_of(self, stage: str) -> Iterator[None]:
+        """Within this context the measured network has the weights that an evaluation at `stage` measures."""
+        if stage != END or self._kept is None:
+            yield
+            return
+        network = self.measured
+        current = _copy_of(network)
+        network.load_state_dict(self._kept)
+        yield
+        network.load_state_dict(current)
 
     def trajectory_row(self, settings: TrajectorySettings) -> dict[str, Any]:
         """Return what is measured after this epoch for curves against the epoch; `{}` where it is not its turn."""
-        return trajectory_row(self.model, self.loss, self.dataset, settings, self.epoch)
+        return trajectory_row(self.measured, self.loss, self.dataset, settings, self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how training continues: weights, optimiser, loss, random states."""
+        """Return everything that decides how training continues: weights, optimiser, loss, random states.
+
+        In the midst of an epoch, where `after_step` may ask for it, also how far it has come.
+        """
+        progress = self._progress
         return {
             "epoch": self.epoch,
             "model": {name: _compact(tensor) for name, tensor in self.model.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "loss": self.loss.state_dict(),
-            "order": self._order.get_state(),
-            "random": self._global_state,
+            "order": self._order.get_state() if progress is None else progress.order,
+            "random": _global_state(self.device) if self._inside else self._global_state,
             "kept": self._kept,
             "kept_value": self._kept_value,
+            **({} if self._averaged is None else {"averaged": self._averaged.state_dict()}),
+            **({} if progress is None else {"progress": progress.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -208,6 +271,9 @@ class Replicate:
         kept = state["kept"]
         self._kept = None if kept is None else _placed(kept, self.device)
         self._kept_value = state["kept_value"]
+        if self._averaged is not None:
+            self._averaged.load_state_dict(state["averaged"])
+        self._progress = EpochProgress.from_state(state, self.device)
 
     def _keep_if_best(self, metrics: Mapping[str, float]) -> None:
         """Keep these weights for the last evaluation when the recipe's checkpoint rule prefers them."""
@@ -215,16 +281,20 @@ class Replicate:
         if metric is None:
             return
         if replaces_checkpoint(self.recipe, self.epoch, self.max_epochs, metrics[metric], self._kept_value):
-            self._kept, self._kept_value = _copy_of(self.model), metrics[metric]
+            self._kept, self._kept_value = _copy_of(self.measured), metrics[metric]
 
     def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step; return the batch's loss."""
-        if self._recorded is None:
-            value = self._differentiate(inputs, targets)
-        else:
+        if self._sharpness is not None:
+            value = self._sharpness(lambda: self._differentiate(inputs, targets))
+        elif self._recorded is not None:
             value = self._recorded(self._differentiate, inputs, targets)
+        else:
+            value = self._differentiate(inputs, targets)
         prepare_gradients(self.model.parameters(), self.recipe, len(targets))
         self.optimizer.step()
+        if self._averaged is not None:
+            self._averaged.update(self.model)
         return value
 
     def _differentiate(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -251,9 +321,11 @@ class Replicate:
         """Put this replicate's random state in the place of torch's global one, and keep what becomes of it."""
         outside = _global_state(self.device)
         _set_global_state(self._global_state)
+        self._inside = True
         try:
             yield
         finally:
+            self._inside = False
             self._global_state = _global_state(self.device)
             _set_global_state(outside)
 

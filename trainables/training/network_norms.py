@@ -5,7 +5,7 @@ They show what a loss does to a network while it trains (mukhoti Figs. 3e, 4, 7 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,17 +54,23 @@ def features_and_logits(
             handle.remove()
 
 
-def network_norms(model: nn.Module, split: Split) -> dict[str, float]:
-    """Return `last_layer_weight_norm` and the mean `feature_norm` of the split's first samples; `{}` without layer."""
+Predicting = Callable[[nn.Module, Split], tuple[Tensor, dict[str, float]]]
+"""A network and a split → its logits [N, K] in float32 and norms, as `logits_and_norms` gives them."""
+
+
+def logits_and_norms(model: nn.Module, split: Split) -> tuple[Tensor, dict[str, float]]:
+    """Return a split's logits [N, K] in float32 and, from the same pass, `last_layer_weight_norm` and `feature_norm`.
+
+    The latter is the mean over the first `FEATURE_SAMPLES`. There are no norms where there is no linear layer.
+    """
     layer = last_linear(model)
-    if layer is None:
-        return {}
-    few = split.first(FEATURE_SAMPLES)
-    norms = [features.norm(dim=1) for features, _, _ in features_and_logits(model, layer, few) if features is not None]
-    return {
-        "last_layer_weight_norm": float(layer.weight.detach().norm()),
-        "feature_norm": float(torch.cat(norms).mean()),
-    }
+    parts, norm = [], None
+    for features, logits, _ in features_and_logits(model, layer, split, FEATURE_SAMPLES):
+        parts.append(logits)
+        if features is not None and norm is None:
+            norm = float(features.norm(dim=1).mean())
+    norms = {} if layer is None else {"last_layer_weight_norm": float(layer.weight.detach().norm())}
+    return torch.cat(parts).float(), norms if norm is None else {**norms, "feature_norm": norm}
 
 
 def last_layer_gradient_norms(features: Tensor, logits: Tensor, targets: Tensor, loss: Loss) -> Tensor:

@@ -20,6 +20,39 @@ OPTIMIZERS = Registry("optimizer")
 
 EPOCH_TOLERANCE = 1e-6  # a milestone scaled in floating point still falls on its whole epoch
 
+FINE_TUNING = (
+    Hyperparameter(
+        "freeze", "integer", None, minimum=1, reason="the number of layers held, from the input; 1 is the stem alone"
+    ),
+    Hyperparameter(
+        "layer_decay",
+        "number",
+        None,
+        minimum=0,
+        maximum=1,
+        open_minimum=True,
+        reason="a layer's rate as a share of the next one's",
+        source="BEiT (arXiv:2106.08254) app. H: 0.65 to 0.85",
+    ),
+    Hyperparameter(
+        "ema",
+        "number",
+        None,
+        minimum=0,
+        maximum=1,
+        open_minimum=True,
+        open_maximum=True,
+        reason="the share of the average that a step keeps",
+        source="0.999 to 0.9999 are usual",
+    ),
+    Hyperparameter("sharpness", "text", None, choices=("sam", "asam"), source="arXiv:2010.01412, arXiv:2102.11600"),
+    Hyperparameter("rho", "number", None, minimum=0, source="0.05 for sam, 0.5 for asam; 0 takes plain steps"),
+)
+"""Hyperparameters without a default: a recipe that does not name them is what it always was."""
+
+ALONE = ("freeze", "layer_decay", "ema", "sharpness")
+"""Those of them that lanes do not know."""
+
 COMMON = (
     Hyperparameter("batch_size", "integer", 128, minimum=1, source="mukhoti App. D, posterior, selective"),
     Hyperparameter("schedule", "text", "constant", choices=("constant", "cosine", "step", "inverse_sqrt")),
@@ -66,6 +99,7 @@ COMMON = (
         "checkpoint", "text", "last", choices=("last", "best_val_nll", "best_val_accuracy"), source="mukhoti App. D"
     ),
     Hyperparameter("checkpoint_after", "number", 0, minimum=0, source="selective: 40 of 200, 20 of 90"),
+    *FINE_TUNING,
 )
 
 
@@ -90,9 +124,9 @@ def learning_rate(settings: Mapping[str, Any], epoch: float, max_epochs: int) ->
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Give every parameter group of `optimizer` the learning rate `value`."""
+    """Give every parameter group of `optimizer` the learning rate `value`, or its `lr_scale` of it."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group.get("lr_scale", 1.0)
 
 
 def learning_rate_factor(settings: Mapping[str, Any], epoch: float, max_epochs: int) -> float:
@@ -217,8 +251,16 @@ def setting(settings: Mapping[str, Any], name: str) -> Any:
     return description.default
 
 
+def alone_fault(settings: Mapping[str, Any]) -> str | None:
+    """Return why replicates with this recipe train one after the other, never as lanes of one network, or `None`."""
+    asked = [name for name in ALONE if settings.get(name) is not None]
+    return f"{asked[0]} is not computed for lanes" if asked else None
+
+
 def check_recipe(values: Mapping[str, Any]) -> str | None:
     """Return the rule that several hyperparameters of a recipe break together, or `None`."""
+    if values.get("rho") is not None and values.get("sharpness") is None:
+        return "rho is the radius of a sharpness-aware step; give sharpness: sam or asam, or leave rho out"
     if values.get("nesterov") and not values.get("momentum", 0.9):
         return "nesterov needs momentum above 0; set momentum, or leave nesterov out"
     if values.get("schedule") == "inverse_sqrt" and not values.get("warmup_epochs"):

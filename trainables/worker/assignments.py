@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from trainables.training.ranks import Crew
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
@@ -19,14 +20,17 @@ class Assignments:
         settings: of all trials of the sweep.
     """
 
-    def __init__(self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, settings: TrialSettings, leaving: Callable[[], bool] = lambda: False, crew: Crew | None = None
+    ) -> None:
         """Prepare this process and load the data set.
 
         Args:
             settings: of all trials of the sweep.
             leaving: tells whether the node is about to be taken away, so that a trial reports before its time.
+            crew: the other ranks, where several processes train a trial together.
         """
-        self.settings, self._leaving = settings, leaving
+        self.settings, self._leaving, self._crew = settings, leaving, crew
         self._watchdog = Watchdog(settings.hang_seconds, settings.timeout_seconds)
         prepare_process(settings)
         with self._watchdog.watching():
@@ -71,5 +75,6 @@ class Assignments:
         folder = assignment.checkpoints(shared) if shared is not None else None
         with self._watchdog.watching(folder):
             if self._trial is None:
-                self._trial = Trial(self._waiting.pop(0), self.settings, self._datasets.of(assignment))
+                dataset = self._datasets.of(assignment)
+                self._trial = Trial(self._waiting.pop(0), self.settings, dataset, crew=self._crew)
             return self._trial.advance(leaving=self._leaving)

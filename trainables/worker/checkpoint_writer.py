@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainables.worker.checkpoints import write_checkpoint
+from trainables.worker.checkpoints import PARTIAL, write_checkpoint, write_partial
 from trainables.worker.trial_files import TrialFiles
 
 
@@ -43,6 +43,7 @@ class CheckpointWriter:
         """
         self._files, self._every, self._keep, self._clock = files, every_seconds, keep, clock
         self._last, self._epoch = clock(), -1
+        self._began, self._partial = self._last, False
         self._copy = HostCopy()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -58,16 +59,34 @@ class CheckpointWriter:
         """Whether it is time for the next one, and none is under way."""
         return not self._under_way and self._clock() - self._last >= self._every
 
+    def begin_epoch(self) -> None:
+        """Take note that an epoch begins."""
+        self._began = self._clock()
+
+    @property
+    def due_within(self) -> bool:
+        """Whether an epoch has lasted so long that the next one is due in its midst; never at cadence 0."""
+        since = self._clock() - max(self._last, self._began)
+        return 0 < self._every <= since and not self._under_way
+
+    def write_within(self, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint in the midst of an epoch, as `write` does."""
+        self._begin(self._write_within, state)
+
+    def _begin(self, work: Callable[[Mapping[str, Any]], None], state: Mapping[str, Any]) -> None:
+        self.settle()
+        copied = self._copy(state)
+        self._last = self._clock()
+        self._thread = threading.Thread(target=work, args=(copied,), name="checkpoint", daemon=True)
+        self._thread.start()
+
     def write(self, epoch: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint from a copy of `state`, which may change afterwards; wait for the one before first.
 
         Raises what kept the one before from being written: OSError, or StoreError.
         """
-        self.settle()
-        copied = self._copy(state)
-        self._last, self._epoch = self._clock(), epoch
-        self._thread = threading.Thread(target=self._write, args=(epoch, copied), name="checkpoint", daemon=True)
-        self._thread.start()
+        self._epoch = epoch
+        self._begin(lambda copied: self._write(epoch, copied), state)
 
     def settle(self) -> None:
         """Wait until what was begun is written. Raises what kept it from that."""
@@ -94,6 +113,18 @@ class CheckpointWriter:
         try:
             self._files.checkpoint_written(write_checkpoint(folder, epoch, state), epoch)
             self._unpruned = True
+            if self._partial or (folder / PARTIAL).exists():
+                self._files.remove_partial()
+                self._partial = False
+        except Exception as error:  # whoever trains is told at the next one
+            self._error = error
+
+    def _write_within(self, state: Mapping[str, Any]) -> None:
+        folder = self._files.checkpoints
+        assert folder is not None
+        try:
+            self._files.partial_written(write_partial(folder, state))
+            self._partial = True
         except Exception as error:  # whoever trains is told at the next one
             self._error = error
 

@@ -7,7 +7,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -38,8 +38,38 @@ def write_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path
     path = checkpoint_file(folder, epoch)
     with replacing(path) as temporary, temporary.open("wb") as file:
         # By its path torch would call the archive inside after the file, and refuses a name that is all suffix.
-        torch.save(dict(state), file)
+        save_state(state, file)
     return path
+
+
+def save_state(state: Mapping[str, Any], file: IO[bytes]) -> None:
+    """Write a state as torch does. Raises OSError where the file takes no more, which torch words otherwise."""
+    told = _Told(file)
+    try:
+        torch.save(dict(state), told)  # type: ignore[arg-type]  # it needs no more of a file than this has
+    except RuntimeError as error:
+        # "unexpected pos 62336 vs 62264": closing the archive hides why a part of it could not be written.
+        if told.refused is None:
+            raise
+        raise told.refused from error
+
+
+class _Told:
+    """A file that remembers why it took no more."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.refused: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.refused = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def load_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -51,18 +81,23 @@ def load_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
     it is raised, and the checkpoint stays.
     """
     for epoch in checkpoint_epochs(folder):
-        path = checkpoint_file(folder, epoch)
-        try:
-            _check(path)
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception:
-            # torch reports a damaged file as any of a dozen types, depending on where the damage is.
-            path.replace(path.with_suffix(".damaged"))
-            continue
-        return dict(state)
+        state = _loaded(checkpoint_file(folder, epoch))
+        if state is not None:
+            return state
     return None
+
+
+def _loaded(path: Path) -> dict[str, Any] | None:
+    """Return what a file holds; `None` where it was damaged and is quarantined now."""
+    try:
+        _check(path)
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:
+        # torch reports a damaged file as any of a dozen types, depending on where the damage is.
+        path.replace(path.with_suffix(".damaged"))
+        return None
 
 
 def _check(path: Path) -> None:
@@ -74,6 +109,30 @@ def _check(path: Path) -> None:
         damaged = archive.testzip()
     if damaged is not None:
         raise zipfile.BadZipFile(f"{path}: {damaged} does not match its checksum")
+
+
+PARTIAL = "partial.pt"
+"""The checkpoint in the midst of an epoch: one for a trial, replaced by the next, removed at the epoch's own."""
+
+
+def write_partial(folder: Path, state: Mapping[str, Any]) -> Path:
+    """Write the checkpoint in the midst of an epoch, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / PARTIAL
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        torch.save(dict(state), file)
+    return path
+
+
+def load_partial(folder: Path) -> dict[str, Any] | None:
+    """Return the checkpoint in the midst of an epoch, unless a later epoch has one; `None` where there is none.
+
+    A damaged one is quarantined, as others are.
+    """
+    path = folder / PARTIAL
+    state = _loaded(path) if path.is_file() else None
+    newest = next(iter(checkpoint_epochs(folder)), 0)
+    return state if state is not None and state["epoch"] >= newest else None
 
 
 def remove_checkpoints_before(folder: Path, epoch: int) -> None:

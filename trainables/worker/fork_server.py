@@ -86,6 +86,13 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def ended_by(code: int) -> str:
+    """Return in words how a process ended without a word, from its exit code as `_exit_code` gives it."""
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process ended by itself with exit code {code}"
+
+
 def _exit_code(pid: int) -> int:
     """Wait for a child's end; return its exit code, negative for the signal that ended it."""
     try:

@@ -64,7 +64,7 @@ def rehearse(assignment: Assignment, settings: TrialSettings, dataset: DataSet) 
     """
     batch_size = assignment.values["optimizer"]["batch_size"]
     train = dataset.train
-    few = replace(train, inputs=train.inputs[: STEPS * batch_size], targets=train.targets[: STEPS * batch_size])
+    few = train.first(STEPS * batch_size)
     short = replace(
         settings,
         max_epochs=1,

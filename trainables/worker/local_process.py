@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from trainables.worker.assignments import Assignments
 from trainables.worker.cohort_process import CohortProcess
+from trainables.worker.rank_process import forked_crew
 from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
@@ -62,11 +63,12 @@ def work(connection: Connection) -> None:
         opening: Opening = connection.recv()
         _write_to(opening.log)
         settings = TrialSettings.from_mapping(opening.settings)
+        crew = forked_crew(settings, connection) if settings.workers > 1 else None
         threadpool_limits(settings.threads)  # of numpy's products; torch has its own number
         if opening.together:
             _train_together(CohortProcess(settings), connection)
             return
-        process = Assignments(settings)
+        process = Assignments(settings, crew=crew)
         while (assignment := connection.recv()) is not None:
             process.take(Assignment(*fields) for fields in assignment)
             _train(process, connection)

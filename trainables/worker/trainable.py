@@ -1,4 +1,4 @@
-"""The Ray Tune Trainable around a trial: the only file here that imports ray.
+"""The Ray Tune Trainable around a trial: with `ray_crew` the only file here that imports ray.
 
 A class trainable whose processes are reused: a new trial costs hundredths of a second, where a process of its
 own costs seconds. One Tune trial carries one configuration, or several where no scheduler can stop any.
@@ -20,6 +20,7 @@ from ray import tune
 from ray._private.state import state as ray_state
 
 from trainables.worker.assignments import Assignments
+from trainables.worker.ray_crew import crew_of_actors
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
 DRAIN_LOOK_SECONDS = 2.0
@@ -86,7 +87,9 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         share = config.get("gpu")
         self._leaving = LeavingNode()
         with _full_disk_of(self._leaving.node):
-            self._assignments = Assignments(given if share is None else replace(given, gpu=share), self._leaving)
+            settled = given if share is None else replace(given, gpu=share)
+            self._crew = crew_of_actors(settled) if settled.workers > 1 else None
+            self._assignments = Assignments(settled, self._leaving, self._crew)
             self._take(config)
 
     def step(self) -> dict[str, object]:
@@ -109,6 +112,8 @@ class SweepTrainable(tune.Trainable):  # type: ignore[misc]  # Ray is read witho
         """Let go of the trial in hand: the sweep is being stopped."""
         with _full_disk_of(self._leaving.node):
             self._assignments.leave()
+        if self._crew is not None:
+            self._crew.close()
 
     def _take(self, config: TuneConfig) -> None:
         self._assignments.leave()

@@ -11,6 +11,7 @@ each epoch until it says that a report is due, then `report`.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +22,11 @@ from trainables.datasets.base import DataSet
 from trainables.training.cohorts import COHORT, Cohort, CohortAlone, cohort_key
 from trainables.training.cohorts.networks import is_perceptron
 from trainables.training.evaluation import END, Evaluation
-from trainables.training.lanes.packing import SEQUENTIAL, Packed, chosen_packing, pack
+from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, Sequential, chosen_packing, pack
 from trainables.training.loop import Replicate
+from trainables.training.ranks import Crew, Forget, LeadingReplicate
 from trainables.worker.checkpoint_writer import CheckpointWriter
-from trainables.worker.checkpoints import load_newest_checkpoint
+from trainables.worker.checkpoints import load_newest_checkpoint, load_partial
 from trainables.worker.trial_files import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -40,7 +42,13 @@ class Trial:
     """A configuration's replicates between their first epoch and their last."""
 
     def __init__(
-        self, assignment: Assignment, settings: TrialSettings, dataset: DataSet, *, in_cohort: bool | None = None
+        self,
+        assignment: Assignment,
+        settings: TrialSettings,
+        dataset: DataSet,
+        *,
+        in_cohort: bool | None = None,
+        crew: Crew | None = None,
     ) -> None:
         """Build the replicates, and continue from the trial's newest sound checkpoint where there is one.
 
@@ -50,7 +58,11 @@ class Trial:
             dataset: on the device.
             in_cohort: whether its lanes would join the caller's cohort, which is then asked for with `wants_cohort`;
                 `None` where there is none to join.
+            crew: the other ranks, where several processes train it together.
         """
+        self._crew = crew
+        if crew is not None:
+            crew.tell(Forget())
         self.assignment = assignment
         self.settings = settings
         self._files = TrialFiles(
@@ -62,6 +74,7 @@ class Trial:
         self._folder = self._files.checkpoints
         self._writer = CheckpointWriter(self._files, settings.checkpoint_seconds, settings.checkpoints_kept)
         self._last_report: TrialReport | None = None
+        self._reported: dict[str, Any] | None = None
         self._wall_seconds = 0.0
         self._seconds_before = 0.0
         self._repeat: TrialReport | None = None
@@ -70,6 +83,9 @@ class Trial:
         self._packing: str | None = None
         self._cohort: Cohort | None = None
         self._rows: list[Row] = []
+        self._unreported: list[Row] = []
+        self._trained: list[dict[str, Any]] = []
+        self._began = time.monotonic()
         self._failure: tuple[str, str] | None = None
         seeds = zip(assignment.numbers, assignment.seeds, strict=True)
         self.replicates = {number: self._build(seed, dataset) for number, seed in seeds}
@@ -81,8 +97,8 @@ class Trial:
 
     @property
     def epoch(self) -> int:
-        """Completed epochs."""
-        return next(iter(self.replicates.values())).epoch
+        """Epochs that every replicate has completed."""
+        return min(replicate.epoch for replicate in self.replicates.values())
 
     @property
     def finished(self) -> bool:
@@ -141,7 +157,8 @@ class Trial:
         """Begin the way to the next report."""
         # The last report was journaled, or this call would not have come: its checkpoint is one to keep.
         self._writer.prune()
-        self._rows, self._failure = [], None
+        self._rows, self._unreported, self._failure = self._unreported, [], None
+        self._began = time.monotonic()
 
     def take(self, rows: Sequence[dict[str, Any]], seconds: float, waited: float) -> bool:
         """Take up an epoch's rows, one a replicate in order; return whether a report is due.
@@ -184,6 +201,7 @@ class Trial:
             evaluations=evaluations,
             replicate_errors=dict(self._errors),
         )
+        self._reported = self._last_report.to_dict()
         return self._last_report
 
     def save(self, report: TrialReport, *, at_once: bool = False) -> None:
@@ -247,14 +265,38 @@ class Trial:
         """Return the replicates as a group of their own."""
         assert self._packing is not None
         replicates = [*self.replicates.values()]
-        return CohortAlone(replicates) if self._packing == COHORT else pack(replicates, self._packing)
+        if self._packing == COHORT:
+            return CohortAlone(replicates, self.settings.own_lanes)
+        if self._packing == FUSED:
+            return pack(replicates, FUSED)
+        trained, self._trained = self._trained, []
+        return Sequential(replicates, self._after_step if self._folder is not None else None, trained)
 
     def _build(self, seed: int, dataset: DataSet) -> Replicate:
-        return replicate_of(self.assignment, self.settings, seed, dataset)
+        return replicate_of(self.assignment, self.settings, seed, dataset, self._crew)
 
     def _train_epoch(self) -> list[dict[str, Any]]:
         assert self._group is not None
+        self._writer.begin_epoch()
         return self._group.train_epoch()
+
+    def _after_step(self) -> None:
+        """Write a checkpoint in the midst of an epoch that lasts longer than the time between two."""
+        if not self._writer.due_within:
+            return
+        assert isinstance(self._group, Sequential)
+        self._writer.write_within(
+            {
+                **self._held(),
+                "epoch": self.epoch,
+                "wall_seconds": self._wall_seconds + time.monotonic() - self._began,
+                "report": self._reported,
+                "rows": self._rows,
+                "trained": self._group.trained,
+                "errors": dict(self._errors),
+                "packing": self._packing,
+            }
+        )
 
     def _drop_diverged(self, rows: Sequence[Row]) -> None:
         """Let replicates that diverged in an epoch train no further, if others can."""
@@ -319,18 +361,19 @@ class Trial:
         elif self._cohort is not None:
             for replicate in self.replicates.values():
                 self._cohort.settle(replicate)
+        return {**self._held(), "wall_seconds": self._wall_seconds, "report": report.to_dict()}
+
+    def _held(self) -> dict[str, object]:
         held = [self.replicates.get(number) for number in self.assignment.numbers]
         return {
             "trial": self.assignment.trial,
             "seeds": list(self.assignment.seeds),
-            "wall_seconds": self._wall_seconds,
-            "report": report.to_dict(),
             "replicates": [replicate and replicate.state_dict() for replicate in held],
         }
 
     def _restore(self) -> None:
         self._files.fetch_checkpoints()
-        state = load_newest_checkpoint(self._folder) if self._folder else None
+        state = (load_partial(self._folder) or load_newest_checkpoint(self._folder)) if self._folder else None
         if state is None or state["seeds"] != list(self.assignment.seeds):
             return
         for number, saved in zip(self.assignment.numbers, state["replicates"], strict=True):
@@ -338,17 +381,23 @@ class Trial:
                 del self.replicates[number]
             else:
                 self.replicates[number].load_state_dict(saved)
-        report = TrialReport.from_dict(state["report"])
-        self._errors = dict(report.replicate_errors)
         # Another packing rounds otherwise: a trial continues as it began, so that it ends as if never interrupted.
-        self._packing = report.packing
         self._wall_seconds = self._seconds_before = state["wall_seconds"]
-        self._repeat = report
+        self._reported = state["report"]
+        self._repeat = None if self._reported is None else TrialReport.from_dict(self._reported)
+        if "trained" in state:  # in the midst of an epoch, of which no report tells
+            self._unreported, self._trained = [*state["rows"]], [*state["trained"]]
+            self._errors, self._packing = dict(state["errors"]), state["packing"]
+        elif self._repeat is not None:
+            self._errors, self._packing = dict(self._repeat.replicate_errors), self._repeat.packing
 
 
-def replicate_of(assignment: Assignment, settings: TrialSettings, seed: int, dataset: DataSet) -> Replicate:
-    """Return a replicate of an assignment's configuration, at its epoch 0."""
-    return Replicate(
+def replicate_of(
+    assignment: Assignment, settings: TrialSettings, seed: int, dataset: DataSet, crew: Crew | None = None
+) -> Replicate:
+    """Return a replicate of an assignment's configuration, at its epoch 0, which `crew` trains together if given."""
+    build = Replicate if crew is None else functools.partial(LeadingReplicate, crew=crew)
+    return build(
         assignment.values,
         seed=seed,
         dataset=dataset,

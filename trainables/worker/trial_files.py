@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from trainables.files.scratch import Scratch
-from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file, remove_checkpoints_before
+from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file, remove_checkpoints_before
 from trainables.worker.object_store import Store, patiently
 
 CHECKPOINTS, INCOMING = "checkpoints", "incoming"
@@ -63,6 +63,20 @@ class TrialFiles:
             self._put(f"{self._place}/{path.name}", path)
             self._stored.add(epoch)
             path.unlink()
+
+    def partial_written(self, path: Path) -> None:
+        """Upload the checkpoint in the midst of an epoch."""
+        if self._store is not None:
+            self._put(f"{self._place}/{PARTIAL}", path)
+            path.unlink()
+
+    def remove_partial(self) -> None:
+        """Remove the checkpoint in the midst of an epoch: the epoch has its own."""
+        if self.checkpoints is None:
+            return
+        (self.checkpoints / PARTIAL).unlink(missing_ok=True)
+        if self._store is not None:
+            self._store.delete([f"{self._place}/{PARTIAL}"])
 
     def table_written(self, path: Path) -> None:
         """Upload a table's part that has its final name."""

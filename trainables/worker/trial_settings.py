@@ -41,8 +41,11 @@ class TrialSettings:
         packing: how replicates share this process: `sequential`, `fused` or `auto`; `trials` where each has its own;
             `cohort` where the replicates of several configurations train together.
         lanes: of a cohort; 0 measures how many are best.
+        own_lanes: at least, of the cohort that a trial has of its own: convolutions round by their number.
         most_lanes: of a cohort that is measured: what the sweep could fill.
         processes: of the sweep on this machine, among which cohorts share its memory.
+        workers: processes that train each trial together, this one among them; threads and the share of a GPU are each
+            one's own.
         training: how training steps are computed.
         choices: the folder in which the sweep's processes keep what `auto` found, or `None` where none is shared.
         data_key: names the data set's contents, by which a node's processes share one copy; `None`: each has its own.
@@ -70,8 +73,10 @@ class TrialSettings:
     gpu: float = 0.0
     packing: str = SEQUENTIAL
     lanes: int = 0
+    own_lanes: int = 0
     most_lanes: int = 0
     processes: int = 1
+    workers: int = 1
     training: TrainingSettings = PLAIN
     choices: Path | None = None
     data_key: str | None = None
@@ -119,7 +124,10 @@ class DataSets:
 
     def of(self, assignment: Assignment) -> DataSet:
         """Return the data set that a configuration names, the sweep's own where it names none."""
-        named = assignment.values.get("dataset")
+        return self.named(assignment.values.get("dataset"))
+
+    def named(self, named: Mapping[str, Any] | None) -> DataSet:
+        """Return a data set by its name and options; the sweep's own for `None`."""
         if named is None:
             return self.own
         if self._named[0] != named:

@@ -128,7 +128,7 @@ class PredictionFiles:
             if "logits" not in file.schema_arrow.names:
                 raise SweeperError(
                     f"the sweep {self._paths.name!r} translates: of each token it keeps the largest logits, from "
-                    "which no other post-hoc method, ensemble or export can be made from",
+                    "which no other post-hoc method, ensemble or export can be made",
                     "choose temperatures while it trains: evaluation.posthoc: [{name: temperature, objective: ece}]",
                 )
             return int(file.metadata.num_rows)

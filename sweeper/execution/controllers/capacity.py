@@ -58,12 +58,13 @@ class ClusterView:
         """Return the sum of a resource over all nodes."""
         return sum(node.get(name, 0.0) for node in self.nodes)
 
-    def trials_at_once(self, resources: Mapping[str, float]) -> int:
-        """Return how many trials fit, `resources` being one trial's: each on one node, for none spans two."""
+    def trials_at_once(self, resources: Mapping[str, float], workers: int = 1) -> int:
+        """Return how many trials of so many workers fit, `resources` being one worker's: none of these spans nodes."""
         needs = {name.upper(): amount for name, amount in resources.items() if amount}
-        return sum(
+        fitting = sum(
             int(min(node.get(name, 0.0) / amount for name, amount in needs.items()) + _ROUNDING) for node in self.nodes
         )
+        return fitting // workers
 
 
 def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Mapping[str, Any]) -> ClusterView:
@@ -96,6 +97,7 @@ class CapacityWatch:
         resources: Mapping[str, float],
         tell: Callable[[str], None],
         *,
+        workers: int = 1,
         at_least: int = 1,
         patience: float = PATIENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -104,13 +106,14 @@ class CapacityWatch:
 
         Args:
             look: returns its present view, or `None` when it cannot be had just now.
-            resources: of one trial.
+            resources: of one worker.
+            workers: of one trial.
             tell: shows a sentence to the user; called when there is something new to say.
             at_least: trials at once that the driver is told of in any case, for a cluster that may grow.
             patience: seconds without a single node that holds a trial, after which the sweep is stopped.
             clock: seconds.
         """
-        self._look, self._resources, self._tell = look, resources, tell
+        self._look, self._resources, self._workers, self._tell = look, resources, workers, tell
         self._at_least, self._patience, self._clock = at_least, patience, clock
         self._looked = self._could_run = clock()
         self._infeasible = 0
@@ -131,8 +134,8 @@ class CapacityWatch:
 
     def see(self, view: ClusterView) -> None:
         """Take in a view of the cluster."""
-        now, slots = self._clock(), view.trials_at_once(self._resources)
-        said = running_on(view, slots) if slots else waiting_for(view, self._resources)
+        now, slots = self._clock(), view.trials_at_once(self._resources, self._workers)
+        said = running_on(view, slots) if slots else waiting_for(view, self._resources, self._workers)
         if said != self._told:
             self._told = said
             self._tell(said)
@@ -142,17 +145,17 @@ class CapacityWatch:
         refused = not slots and not view.starting and any(dict(bundle) == wanted for bundle in view.infeasible)
         self._infeasible = self._infeasible + 1 if refused else 0
         if self._infeasible >= INFEASIBLE_LOOKS:
-            self._stop = f"no node type of the cluster can hold a trial: one needs {_amounts(wanted)}"
+            self._stop = f"no node type of the cluster can hold a trial: one needs {_needs(wanted, self._workers)}"
         elif now - self._could_run >= self._patience:
             why = f"; the autoscaler says: {view.failures[-1]}" if view.failures else ""
             self._stop = f"no node that holds a trial came in {duration(self._patience)}{why}"
 
 
-def waiting_for(view: ClusterView, resources: Mapping[str, float]) -> str:
+def waiting_for(view: ClusterView, resources: Mapping[str, float], workers: int = 1) -> str:
     """Return what a sweep waits for when no trial fits: `waiting for nodes: a trial needs 1 CPU, 1 GPU; …`."""
     needs = {name.upper(): amount for name, amount in resources.items() if amount}
     have = _amounts({name: view.total(name) for name in needs})
-    text = f"waiting for nodes: a trial needs {_amounts(needs)}, the cluster has {have}"
+    text = f"waiting for nodes: a trial needs {_needs(needs, workers)}, the cluster has {have}"
     if view.infeasible and not view.starting:
         return f"{text}; the autoscaler has no node type for {_amounts(view.infeasible[0])}"
     if not view.starting and view.failures:
@@ -171,6 +174,10 @@ def _starting(view: ClusterView) -> str:
     if not view.starting:
         return "none is being started yet"
     return "starting " + ", ".join(f"{count} {name}" for name, count in sorted(view.starting.items()))
+
+
+def _needs(resources: Mapping[str, float], workers: int) -> str:
+    return _amounts(resources) if workers == 1 else f"{workers} workers of {_amounts(resources)} each"
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

@@ -23,7 +23,7 @@ def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] 
         probe: measures an assignment on a GPU, see `sweeper.execution.ray.card_probe`; asked only for `gpu: auto`.
     """
     spec = sweep.spec
-    if spec.resources.gpu != "auto" or not gpu:
+    if spec.resources.gpu != "auto" or spec.resources.workers > 1 or not gpu:
         return (lambda configuration: gpu) if 0 < gpu < 1 else None
     # What a process's memory depends on beside its configuration.
     facts = spec.model_dump(mode="json", include={"dataset", "replicates", "evaluation", "training"})

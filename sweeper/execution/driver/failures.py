@@ -31,6 +31,8 @@ _RAISED = "error raised in its creation task"
 _WRAPPERS = ("TuneError", "Error")
 """What passes on Ray's text as it is."""
 
+_NODE_DEATH = "its node has died"
+
 _PREEMPTIONS = ("preempt", "node was terminated", "node has been drained")
 
 _FULL_DISK = re.compile(r"NodeDiskFullError: (\w+): (.*)")
@@ -94,10 +96,15 @@ def classify(type_name: str, message: str) -> Failure:
     if "OutOfMemory" in type_name or (told_by_ray and any(words in lowered for words in _MEMORY_KILLS)):
         told = (line.strip() for line in text.splitlines() if any(words in line.lower() for words in _MEMORY_KILLS))
         return Failure(OUT_OF_MEMORY, f"the node's memory ran out: {next(told, _first_line(text))}")
+    if "RankLostError" in type_name:
+        said = cause.partition("RankLostError: ")[2] or cause
+        if any(words in lowered for words in (*_PREEMPTIONS, _NODE_DEATH)):
+            return Failure(PREEMPTED, said, counts=False)
+        return Failure(CRASH, said)
     if any(error in lowered for error in _STORAGE_ERRORS):
         return Failure(STORAGE, f"the results folder cannot be written to: {cause}", counts=False)
     if died:
-        if "its node has died" in lowered:
+        if _NODE_DEATH in lowered:
             return Failure(PREEMPTED, "its node died", counts=False)
         return Failure(CRASH, f"its process died: {_first_line(text)}")
     return Failure(ERROR, cause)

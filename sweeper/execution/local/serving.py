@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import psutil
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
+from trainables.worker.fork_server import ended_by
 from trainables.worker.local_process import Died, Opening
 
 TURN_SECONDS = 0.2
@@ -141,9 +141,7 @@ class ServingLoop(ABC):
 
 def death_of(code: int) -> Failure:
     """Return what the end of a process without a word is called."""
-    if code < 0:
-        return Failure(CRASH, f"its process was ended by {signal.Signals(-code).name}")
-    return Failure(CRASH, f"its process ended by itself with exit code {code}")
+    return Failure(CRASH, ended_by(code))
 
 
 def _resident(process: TrialProcess) -> int:

@@ -59,6 +59,7 @@ def execute(
     settings: Mapping[str, Any],
     *,
     resources: Mapping[str, float],
+    workers: int = 1,
     pending: int,
     trainable: type[SweepTrainable] = SweepTrainable,
     interrupts: Interrupts | None = None,
@@ -68,7 +69,8 @@ def execute(
     Args:
         driver: decides.
         settings: `trainables.worker.trial_settings.TrialSettings` as plain values, the same for all trials.
-        resources: of one trial, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a GPU goes before `gpu`.
+        resources: of one worker, e.g. `{"cpu": 1, "gpu": 0.25}`; the driver's share of a GPU goes before `gpu`.
+        workers: of one trial.
         pending: trials kept ready beyond the running ones; an autoscaler sees only these.
         trainable: what runs in the trials' processes.
         interrupts: what is told of Ctrl-C, in the place of Tune's own handler, which says so only in its log.
@@ -82,7 +84,7 @@ def execute(
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
         _INTERRUPTS[token] = interrupts
     prepared = tune.with_resources(
-        tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources))
+        tune.with_parameters(trainable, settings=dict(settings)), partial(_bundle, dict(resources), workers=workers)
     )
     with Scratch("sweeper-tune-") as scratch, memory_kills_end_trials():
         try:
@@ -228,14 +230,17 @@ class AskedToStop(Stopper):
             return driver.should_stop() or (pressed is not None and pressed.presses > 0)
 
 
-def _bundle(resources: Mapping[str, float], config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-    """Return what Tune reserves for a trial. Processes are reused among trials that reserve the same."""
+def _bundle(resources: Mapping[str, float], config: Mapping[str, Any], workers: int = 1) -> tune.PlacementGroupFactory:
+    """Return what Tune reserves for a trial: the same for each worker, the first of which is the trainable.
+
+    Processes are reused among trials that reserve the same.
+    """
     amounts = {**resources, "gpu": config["gpu"]} if config.get("gpu") is not None else resources
     bundle = {name.upper(): float(amount) for name, amount in amounts.items() if amount}
     if config.get("avoid"):
-        elsewhere = [{NODE_LABEL: f"!in({','.join(config['avoid'])})"}]
-        return tune.PlacementGroupFactory([bundle], bundle_label_selector=elsewhere)
-    return tune.PlacementGroupFactory([bundle])
+        elsewhere = [{NODE_LABEL: f"!in({','.join(config['avoid'])})"}] * workers
+        return tune.PlacementGroupFactory([bundle] * workers, bundle_label_selector=elsewhere)
+    return tune.PlacementGroupFactory([bundle] * workers)
 
 
 def _short_name(trial: Any) -> str:

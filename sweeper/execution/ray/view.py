@@ -53,10 +53,10 @@ def glance_at_cluster() -> ClusterView | None:
         return None
 
 
-def other_nodes(resources: Mapping[str, float], avoided: AbstractSet[str]) -> bool:
-    """Return whether a living node that holds a trial, which needs `resources`, is none of those in `avoided`."""
+def other_nodes(resources: Mapping[str, float], workers: int, avoided: AbstractSet[str]) -> bool:
+    """Return whether the living nodes that are not in `avoided` hold a trial, whose `workers` need `resources` each."""
     others = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
-    return ClusterView(tuple(others)).trials_at_once(resources) > 0
+    return ClusterView(tuple(others)).trials_at_once(resources, workers) > 0
 
 
 @cache

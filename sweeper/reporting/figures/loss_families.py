@@ -16,7 +16,7 @@ from sweeper.analysis.statistics.families import (
     compare_families,
     reference_of,
 )
-from sweeper.analysis.statistics.paired import p_text
+from sweeper.analysis.statistics.paired import SIGNIFICANT, p_text
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, colour, plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
@@ -112,14 +112,28 @@ def panel(found: Sequence[FamilyComparison], metric: str, reference: str) -> Pan
             "line": {"color": "var(--axis)", "width": 1.2, "dash": "dash"}}  # fmt: skip
     x = axis(f"difference from {reference}")
     drawn = plot([points], x, axis("", type="category"), shapes=[line])
-    return Panel(words, [f"{sentence(item)}." for item in found], drawn)
+    return Panel(words, notes(found), drawn)
+
+
+def notes(found: Sequence[FamilyComparison]) -> list[str]:
+    """Return the comparisons in words; where samples are too few for any p to show something, one sentence says so."""
+    smallest = min(item.smallest for item in found)
+    if smallest < SIGNIFICANT:
+        return [f"{sentence(item)}." for item in found]
+    reason = f"No p is shown: with so few and after the correction none can be below {smallest:.2g}."
+    return [*(f"{difference(item)}." for item in found), reason]
 
 
 def sentence(item: FamilyComparison) -> str:
     """Return one comparison in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs), p = 0.02`."""
+    return f"{difference(item)}, {p_text(item.corrected, item.smallest)}"
+
+
+def difference(item: FamilyComparison) -> str:
+    """Return a difference in words, e.g. `focal: −0.01 (95 % … , n = 4 pairs)`."""
     mine, other = item.sizes
     size = plural(mine, "pair") if item.unit in (SETTINGS, SEEDS) else f"{mine} against {other} {item.unit}"
     limits = item.difference.interval
     around = "no interval" if limits is None else f"95 % {limits[0]:+.3g} … {limits[1]:+.3g}"
     text = f"{item.difference.mean:+.3g} ({around}, n = {size})".replace("-", "−")
-    return f"{item.family}: {text}, {p_text(item.corrected, item.smallest)}"
+    return f"{item.family}: {text}"

@@ -74,7 +74,8 @@ def lines(board: Leaderboard, rows: Rows) -> go.Figure:
     # Ranks spread the colours evenly; by value, one bad configuration would take the whole scale.
     ordered = sorted(rows, key=lambda row: float_of(row, "judged"), reverse=goal.mode == "max")
     place = {id(row): at for at, row in enumerate(ordered)}
-    drawn = plot([], {}, {}, margin={"l": 96, "r": 44, "t": 50, "b": 24})
+    first = [row[board.varying[0]] for row in rows] if board.varying else []
+    drawn = plot([], {}, {}, margin={"l": left_margin(first), "r": 44, "t": 50, "b": 24})
     drawn.add_trace(
         go.Parcoords(
             dimensions=axes,
@@ -89,6 +90,11 @@ def lines(board: Leaderboard, rows: Rows) -> go.Figure:
         )
     )  # fmt: skip
     return drawn
+
+
+def left_margin(words: Sequence[object]) -> int:
+    """Return the pixels that the longest of the first axis' values takes."""
+    return max(96, 24 + math.ceil(6.2 * max((len(str(word)) for word in words), default=0)))
 
 
 def status_axis(rows: Rows) -> Axis:

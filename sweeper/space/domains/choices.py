@@ -79,7 +79,7 @@ def draw(node: Node, path: str, point: int, choose: Chooser) -> Plain:
     if isinstance(node, Fields):
         values: dict[str, Plain] = {}
         for key, member in node.nodes.items():
-            point, own = divmod(point, grid_size(member))
+            point, own = divmod(point, grid_size(member)) if point else (0, 0)  # most spaces have one grid point
             values[key] = draw(member, join_path(path, key), own, choose)
         return values
     if node.kind == "grid":

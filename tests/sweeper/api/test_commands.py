@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import sweeper
-from sweeper.api import commands
+from sweeper.api import commands, given
 from sweeper.cli.main import app
 from sweeper.results import Results, UnknownSweepError, load, sql
 from sweeper.results.queries import QueryError
@@ -76,20 +76,16 @@ def test_a_function_takes_what_its_command_takes(name):
         name, set()
     )
     wanted = {ANOTHER_WAY.get(option, option) for option in options}
-    taken = set(inspect.signature(getattr(commands, name)).parameters)
+    taken = set(inspect.signature(getattr(sweeper, name)).parameters)
     assert wanted <= taken, wanted - taken
     assert taken <= wanted, taken - wanted
 
 
 def test_overrides_are_written_as_the_command_line_writes_them():
-    assert commands.overrides({"samples": 3, "space.loss": {"name": "focal", "gamma": 2.5}, "header": None}) == [
+    assert given.overrides({"samples": 3, "space.loss": {"name": "focal", "gamma": 2.5}, "header": None}) == [
         "samples=3", 'space.loss={"name": "focal", "gamma": 2.5}', "header=null",
     ]  # fmt: skip
-    assert (
-        commands.overrides(["a=1"]) == ["a=1"]
-        and commands.overrides("a=1") == ["a=1"]
-        and commands.overrides(None) == []
-    )
+    assert given.overrides(["a=1"]) == ["a=1"] and given.overrides("a=1") == ["a=1"] and given.overrides(None) == []
 
 
 def test_faults_are_raised_with_the_command_lines_sentences(tmp_path):
@@ -143,7 +139,7 @@ def test_what_is_shown_is_the_same_in_text_and_html():
 def test_reading_commands_give_objects(tmp_path):
     write_sweep(tmp_path / "one")
     write_sweep(tmp_path / "two")
-    compared = commands.compare("one", "two", output=tmp_path)
+    compared = sweeper.compare("one", "two", output=tmp_path)
     assert compared.names == ("one", "two") and repr(compared).startswith("one and two")
-    rules = commands.claims()
+    rules = sweeper.claims()
     assert rules.value == [] and "Tr(H)" in repr(rules)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from sweeper.planning.cohorts import cohort_lines
+import os
+
+from sweeper.planning.cohorts import cohort_lines, lanes_here
+from sweeper.planning.costs import measure_costs, measured_plan
+from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from tests.running import write_space
+from trainables.datasets import load_dataset
+from trainables.training.loop import Replicate
 
 SPACE = """
 dataset: {name: digits}
@@ -24,6 +30,29 @@ def test_trials_of_a_shape_train_together_whatever_their_loss(tmp_path):
         f"4 trials of mlp (depth 2, width {width}, bias True), sgd, batch size 64: 6 lanes a process"
         for width in (16, 8)
     ]
+
+
+def test_an_epoch_is_priced_as_a_lanes_share(tmp_path):
+    """In the packing that the space asks for, on this machine; on a cluster trials do not train together."""
+    space = write_space(tmp_path, SPACE % "cohort, lanes: 16")
+    spec = load_spec(space, ["space.architecture=mlp", "space.optimizer.batch_size=16"])
+    (cost,) = measure_costs(spec).values()
+    assert cost.lanes == 16 and 0 < cost.epoch_seconds != cost.alone_seconds > 0
+    (apart,) = measure_costs(spec, cohorts=False).values()
+    assert apart.lanes == 0 and apart.epoch_seconds == apart.alone_seconds
+    assert "as one of 16 lanes (" in measured_plan(spec).note
+
+
+def test_how_many_lanes_is_measured_unless_it_is_given(tmp_path):
+    spec = load_spec(write_space(tmp_path, SPACE % "cohort"), ["samples=1", "space.architecture=mlp"])
+    data = load_dataset("digits")
+
+    def build(seed):
+        return Replicate(configurations(spec)[0], seed=seed, dataset=data, max_epochs=9)
+
+    processes = len(os.sched_getaffinity(0))
+    assert 0 <= lanes_here(spec, configurations(spec)[0], build, "cpu") <= max(1, -(-2 // processes))
+    assert lanes_here(load_spec(write_space(tmp_path, SPACE % "fused")), configurations(spec)[0], build, "cpu") == 0
 
 
 def test_what_cannot_be_a_lane_is_counted(tmp_path):

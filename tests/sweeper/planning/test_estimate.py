@@ -94,6 +94,14 @@ def test_curvature_and_trace_regularisation_cost_their_products(tmp_path: Path) 
     assert regularised.operations > 4 * plain.operations
 
 
+def test_a_sharpness_aware_step_costs_two(tmp_path: Path) -> None:
+    plain = estimate(spec_of(tmp_path), 100, 0)
+    sharp = estimate(spec_of(tmp_path, "focal", "space.optimizer={name: sgd, sharpness: sam}"), 100, 0)
+    zero = estimate(spec_of(tmp_path, "focal", "space.optimizer={name: sgd, sharpness: sam, rho: 0}"), 100, 0)
+    assert plain is not None and sharp is not None and zero is not None
+    assert sharp.operations == 2 * plain.operations and zero.operations == plain.operations
+
+
 def test_measuring_after_every_epoch_costs_a_forward_pass_of_the_splits() -> None:
     spec = load_spec("mukhoti_figures_2_3_4")
     with_it = estimate(spec, 1, 0)

@@ -17,9 +17,10 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from sweeper.analysis.statistics.families import compare_families
 from sweeper.reporting import write_report
 from sweeper.reporting.figure_parts.figure import MOST_POINTS, thinned
-from sweeper.reporting.figures import parallel_coordinates, pareto_front
+from sweeper.reporting.figures import loss_families, parallel_coordinates, pareto_front
 from tests.sweeper.reporting.test_page import Page
 
 
@@ -280,3 +281,21 @@ def test_of_many_points_every_finished_one_is_drawn_and_the_others_are_thinned_e
     assert others[0] == 1 and others[-1] == 4999 and max(np.diff(others)) <= 6
     assert remarks == ["Evenly thinned: 1,000 of 4,000 unfinished points are drawn; statistics use all."]
     assert thinned(rows[:1000]) == (rows[:1000], [])
+
+
+def test_the_first_axis_has_room_for_its_longest_word() -> None:
+    assert parallel_coordinates.left_margin([]) == parallel_coordinates.left_margin(["mlp", 3]) == 96
+    assert parallel_coordinates.left_margin(["mlp", "focal_sample_dependent"]) > 6 * len("focal_sample_dependent")
+
+
+@pytest.mark.parametrize(("replicates", "said"), [(2, "none can be below 0.67"), (8, None)])
+def test_where_no_p_can_show_anything_one_sentence_says_so(replicates: int, said: str | None) -> None:
+    names = ("cross_entropy", "focal", "brier")
+    rows = [{"trial": name, "loss": name, "judged": 0.1, "test_ece": 0.1} for name in names]
+    each = {
+        name: {seed + 100 * at: 0.1 * at + 0.01 * seed for seed in range(replicates)} for at, name in enumerate(names)
+    }
+    found = compare_families(rows, ["config_loss_name"], "test_ece", "min", each)
+    notes = loss_families.notes(found)
+    assert len(found) == 2 and len(notes) == 2 + (said is not None)
+    assert ("p " in notes[0]) == (said is None) and (said is None or said in notes[-1])

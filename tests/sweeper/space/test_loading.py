@@ -321,7 +321,7 @@ def test_overrides_are_checked_like_the_file(tmp_path):
         load_spec(file, ["space.loss.gama=1"], REGISTRIES)
 
 
-def test_several_cards_a_trial_are_refused_but_a_sweep_begun_so_can_be_read(tmp_path):
+def test_several_cards_a_process_are_refused_but_a_sweep_begun_so_can_be_read(tmp_path):
     file = tmp_path / "space.yaml"
     file.write_text(yaml.safe_dump(_with(resources={"gpu": 1})))
     assert load_spec(file, registries=REGISTRIES).resources.gpu == 1
@@ -331,9 +331,9 @@ def test_several_cards_a_trial_are_refused_but_a_sweep_begun_so_can_be_read(tmp_
         (fault,) = caught.value.faults
         assert (fault.path, fault.rule) == (
             "resources.gpu",
-            "gpu = 8 would reserve 8 cards for each trial, which trains on one of them",
+            "gpu = 8 would reserve 8 cards for each process, which trains on one of them",
         )
-        assert "set gpu: 1" in fault.remedy
+        assert "set gpu: 1 and workers: 8" in fault.remedy
     assert build_spec(_with(resources={"gpu": 8}), REGISTRIES).resources.gpu == 8
 
 

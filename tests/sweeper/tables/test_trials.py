@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -78,3 +79,22 @@ def test_at_the_end_every_replicate_has_ended_with_its_own_epochs(tmp_path, seed
         assert row["epochs"] == (diverged if failed else state.epochs) == row["wall_seconds"]
         assert (row["error"] is not None) == failed
         assert row["objective"] is None or math.isfinite(row["objective"])
+
+
+def test_each_configuration_is_drawn_once():
+    drawn = []
+
+    class Counted(Sequence):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            if index >= 5:
+                raise IndexError(index)
+            drawn.append(index)
+            return {"index": index} if index != 3 else None
+
+    table = TrialsTable("s", SCHEMA, Counted(), replicates=2, sweep_seed=0)
+    table.batch(SweepState(5))
+    assert drawn == [0, 1, 2, 3, 4]
+    assert [number is None for number in table.config_hashes] == [False, False, False, True, False]

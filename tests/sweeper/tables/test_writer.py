@@ -154,7 +154,7 @@ def test_a_polling_reader_never_sees_an_error_a_doubled_or_a_missing_row(
 ) -> None:
     monkeypatch.setattr(large_tables, "SINGLE_PARTS", 20)
     monkeypatch.setattr(large_tables, "MERGED_PARTS", 4)
-    sweep = random_sweep(11, count=36)
+    sweep = random_sweep(11, count=18)
     sink = sweep.sink()
     stop = tmp_path / "stop"
     command = [sys.executable, "-c", READER, str(sweep.paths.tables), str(stop)]

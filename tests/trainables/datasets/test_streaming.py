@@ -11,7 +11,7 @@ import torch
 from tests.trainables.datasets.test_sharing import images
 from tests.trainables.training.lanes.comparison import configuration, timeless
 from trainables.datasets.base import batches, evaluation_batches
-from trainables.datasets.streaming import AHEAD, Copy, ahead, streamed
+from trainables.datasets.streaming import AHEAD, Copy, ahead, sent, streamed
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.trial import Trial
@@ -102,6 +102,24 @@ def test_no_buffer_is_written_before_it_was_copied_and_every_copy_is_awaited(sam
     assert [id(batch) for batch in found] == [id(batch) for batch in copier.awaited]
     assert len(found) == len(rows)
     assert all(torch.equal(batch, inputs[chosen]) for batch, chosen in zip(found, rows, strict=True))
+
+
+def test_batches_of_the_host_are_taken_ahead_and_each_is_sent_from_memory_of_its_own():
+    batches = [torch.randint(0, 200, (rows, 3), dtype=torch.uint8) for rows in (4, 4, 4, 1)]
+    taken, copier = [], LateCopier()
+
+    def taking():
+        for number, batch in enumerate(batches):
+            taken.append(number)
+            yield batch.clone()
+
+    found = sent(taking(), len(batches), torch.device("cpu"), copier)
+    received = [next(found)]
+    received += [*found]
+    assert len({id(buffer) for buffer in copier.buffers}) == len(batches)
+    copier.wait_for(copier.waiting[-1][0])
+    assert all(torch.equal(one, other) for one, other in zip(received, batches, strict=True))
+    assert [id(each) for each in received] == [id(each) for each in copier.awaited]
 
 
 @pytest.mark.parametrize("packing", ["sequential", "fused"])

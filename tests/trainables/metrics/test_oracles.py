@@ -16,7 +16,7 @@ from trainables.metrics.further import METRICS
 
 @pytest.fixture(scope="module")
 def torchmetrics_error():
-    from trainables.models.torchvision_compat import register_missing_operators
+    from trainables.extensions.torchvision_compat import register_missing_operators
 
     register_missing_operators()
     package = pytest.importorskip("torchmetrics.functional.classification")

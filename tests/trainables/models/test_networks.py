@@ -221,3 +221,15 @@ def test_word_vectors_start_the_embedding():
     assert torch.equal(fixed.embedding.weight[1:], vectors[1:])
     with pytest.raises(ValueError, match="set the architecture's vocabulary"):
         build_model("text_average", (30,), 3, word_vectors=vectors)
+
+
+@pytest.mark.parametrize(("source", "model"), [("torchvision", "resnet18"), ("timm", "resnet10t")])
+def test_a_head_of_any_other_classes_is_replaced(tmp_path, source, model):
+    published = build_model(source, IMAGE, 7, model=model)
+    path = tmp_path / "weights.pth"
+    torch.save(published.state_dict(), path)
+    weights = build_model(source, IMAGE, 5, model=model, weights_file=str(path)).state_dict()
+    assert weights["fc.weight"].shape == (5, 512)
+    assert all(torch.equal(v, weights[k]) for k, v in published.state_dict().items() if not k.startswith("fc."))
+    same = build_model(source, IMAGE, 7, model=model, weights_file=str(path)).state_dict()
+    assert all(torch.equal(v, same[k]) for k, v in published.state_dict().items())

@@ -5,8 +5,8 @@ import functools
 import pytest
 import torch
 
+from trainables.extensions.torchvision_compat import register_missing_operators
 from trainables.models import build_model
-from trainables.models.torchvision_compat import register_missing_operators
 
 
 def count(name, shape=(3, 32, 32), classes=10, **hyperparameters):

@@ -45,9 +45,10 @@ def test_scores_are_torch_uncertaintys(seed: int) -> None:
     np.testing.assert_allclose(found, raps._calculate_all_labels(given), atol=1e-6)
 
 
-def thr_sets_of_both(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Our sets of THR and MAPIE's; its APS draws u when it fits and not when it predicts, so its sets are others."""
+def sets_of_mapie(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Our sets and MAPIE's, which is given the u that we draw, first for validation data and then for unseen ones."""
     import mapie.classification
+    from sklearn.utils import check_random_state
 
     class Given:
         """A fitted classifier whose probabilities are its inputs."""
@@ -67,18 +68,34 @@ def thr_sets_of_both(seed: int) -> tuple[np.ndarray, np.ndarray]:
         def __sklearn_is_fitted__(self) -> bool:
             return True
 
+    class OurDraws(np.random.RandomState):
+        """u of `fit_sets` with seed 0, then of its sets."""
+
+        following = 0
+
+        def uniform(self, low: float = 0.0, high: float = 1.0, size: object = None) -> np.ndarray:
+            drawn = np.random.default_rng(self.following).random(np.prod(size))
+            self.following += 1
+            return drawn.reshape(size)
+
     probabilities, targets = random_case(seed, samples=300, classes=5)
     unseen, _ = random_case(seed + 50, samples=200, classes=5)
-    given = mapie.classification.SplitConformalClassifier(Given(), confidence_level=0.9, prefit=True)
+    draws = check_random_state(OurDraws())
+    score = {"thr": "lac"}.get(name, name)
+    given = mapie.classification.SplitConformalClassifier(
+        Given(), confidence_level=0.9, prefit=True, conformity_score=score, random_state=draws
+    )
     given.conformalize(probabilities, targets)
-    _, expected = given.predict_set(unseen)
-    return fit_sets("thr", probabilities, targets, randomised=False)(unseen), expected[:, :, 0]
+    how = {} if name == "thr" else {"conformity_score_params": {"include_last_label": "randomized"}}
+    _, expected = given.predict_set(unseen, **how)
+    return fit_sets(name, probabilities, targets, seed=0)(unseen), expected[:, :, 0]
 
 
+@pytest.mark.parametrize("name", ["thr", "aps"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_sets_of_thr_are_mapies(seed: int) -> None:
+def test_sets_are_mapies(name: str, seed: int) -> None:
     pytest.importorskip("mapie.classification")
-    np.testing.assert_array_equal(*thr_sets_of_both(seed))
+    np.testing.assert_array_equal(*sets_of_mapie(name, seed))
 
 
 def test_the_quantile_counts_the_sample_to_come() -> None:

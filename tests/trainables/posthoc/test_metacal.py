@@ -36,17 +36,22 @@ def test_rejected_rows_are_uniform_and_accepted_ones_scaled(method):
     np.testing.assert_allclose(found[accepted], softmax64(logits[accepted] / calibrator.parameters["temperature"]))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_mis_coverage_follows_its_definition(seed):
-    logits, targets = logits_and_targets(seed)
-    found = fit("metacal_mis", logits, targets, alpha=0.1, seed=seed).parameters
+def mis_by_definition(logits, targets, seed):
+    """The threshold of miscoverage .1 and the temperature of what remains below it."""
     right = [i for i in range(len(targets)) if logits[i].argmax() == targets[i]]
     drawn = np.random.default_rng(seed).choice(right, min(len(right) // 10, 500), replace=False)
     uncertainty = entropy(logits)
     ordered = sorted(uncertainty[drawn])
-    assert found["threshold"] == ordered[math.ceil(0.9 * (len(ordered) - 1))]
-    rest = [i for i in range(len(targets)) if i not in set(drawn) and uncertainty[i] < found["threshold"]]
-    assert found["temperature"] == fit("temperature", logits[rest], targets[rest]).parameters["temperature"]
+    threshold = ordered[math.ceil(0.9 * (len(ordered) - 1))]
+    rest = [i for i in range(len(targets)) if i not in set(drawn) and uncertainty[i] < threshold]
+    return threshold, fit("temperature", logits[rest], targets[rest]).parameters["temperature"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_mis_coverage_follows_its_definition(seed):
+    logits, targets = logits_and_targets(seed)
+    found = fit("metacal_mis", logits, targets, alpha=0.1, seed=seed).parameters
+    assert (found["threshold"], found["temperature"]) == mis_by_definition(logits, targets, seed)
 
 
 def test_mis_coverage_rejects_about_alpha_of_right_predictions():
@@ -74,9 +79,8 @@ def isotonic_decreasing(points):
     return [(a, h) for places, h, _ in merged for a in places]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_coverage_accuracy_threshold_follows_its_definition(seed):
-    logits, targets = logits_and_targets(seed, samples=407)
+def accuracy_threshold_by_definition(logits, targets):
+    """Our threshold for an accuracy in reach, and that of the definition."""
     uncertainty = entropy(logits)
     correct = (logits.argmax(1) == targets).astype(float)
     groups = np.array_split(np.argsort(uncertainty, kind="stable"), 20)
@@ -85,7 +89,13 @@ def test_coverage_accuracy_threshold_follows_its_definition(seed):
     fitted = isotonic_decreasing(zip(running, [uncertainty[g].mean() for g in groups], strict=True))
     target = (min(running) + max(running)) / 2
     expected = np.interp(target, [a for a, _ in fitted], [h for _, h in fitted])
-    assert threshold_for_accuracy(uncertainty, correct, target) == pytest.approx(expected, rel=1e-9)
+    return threshold_for_accuracy(uncertainty, correct, target), expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_coverage_accuracy_threshold_follows_its_definition(seed):
+    found, expected = accuracy_threshold_by_definition(*logits_and_targets(seed, samples=407))
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_target_already_met_accepts_everything():

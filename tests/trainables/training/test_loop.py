@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.trainables.small_data import poisoned, small_digits
+from tests.trainables.training.fixtures import one_thread  # noqa: F401  # for every test here
 from trainables.models import ARCHITECTURES
 from trainables.registry import Component
 from trainables.training.evaluation import EvaluationSettings
@@ -31,14 +32,6 @@ LOSSES = [
 @pytest.fixture(scope="module")
 def dataset():
     return small_digits()
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.out_of_distribution import OOD_COLUMNS, ood_columns
 from trainables.models import build_model
 from trainables.posthoc import fit
-from trainables.training.evaluation import EvaluationSettings, evaluate, predict
+from trainables.training.evaluation import EvaluationSettings, evaluate
+from trainables.training.prediction import predict
 
 CORRUPTED = {"name": "corrupted", "kinds": ["fog", "contrast"], "severities": [1, 5]}
 OTHER = {"name": "other", "dataset": {"name": "digits_stand_in", "classes": 3, "test_samples": 20}, "logits": True}

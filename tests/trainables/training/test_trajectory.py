@@ -13,6 +13,7 @@ from trainables.datasets import load_dataset
 from trainables.losses import build_loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.models import build_for
+from trainables.training import network_norms
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.network_norms import (
     GRADIENT_NORM_EDGES,
@@ -73,6 +74,29 @@ def test_focal_gradients_are_cross_entropys_times_the_papers_factor() -> None:
         focal = last_layer_gradient_norms(features, logits, targets, build_loss("focal", gamma=gamma))
         factor = (1 - p) ** gamma - gamma * p * (1 - p) ** (gamma - 1) * p.log()
         torch.testing.assert_close(focal, plain * factor, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("architecture", ["mlp", "resnet8"])
+def test_one_pass_gives_the_logits_of_predict_and_norms_of_the_first_samples(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_norms, "FEATURE_SAMPLES", 200)
+    split = load_dataset("digits").val
+    model = build_for(load_dataset("digits"), {"name": architecture})
+    logits, norms = network_norms.logits_and_norms(model, split)
+    assert len(split) > 200 and torch.equal(logits, predict(model, split, batch_size=200))
+    entered = []
+    last_linear(model).register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
+    predict(model, split.first(200))
+    assert norms["feature_norm"] == float(entered[0].norm(dim=1).mean())
+    assert norms["last_layer_weight_norm"] == float(last_linear(model).weight.detach().norm())
+
+
+def test_a_network_without_a_linear_layer_has_no_norms() -> None:
+    split = load_dataset("digits").val
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
+    logits, norms = network_norms.logits_and_norms(model, split)
+    assert logits.shape == (len(split), 10) and norms == {}
 
 
 def test_counts_lose_no_norm_but_those_that_are_not_finite() -> None:

@@ -13,7 +13,14 @@ from tests.trainables.small_data import small_digits
 from tests.trainables.worker.test_trial import CASES, SETTINGS, _assignment, _finish, _timeless
 from trainables.worker import checkpoint_writer
 from trainables.worker.checkpoint_writer import CheckpointWriter, HostCopy
-from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file, load_newest_checkpoint
+from trainables.worker.checkpoints import (
+    PARTIAL,
+    checkpoint_epochs,
+    checkpoint_file,
+    load_newest_checkpoint,
+    load_partial,
+    write_partial,
+)
 from trainables.worker.trial import Trial
 from trainables.worker.trial_files import TrialFiles
 
@@ -133,3 +140,33 @@ def test_a_trial_that_is_left_has_a_checkpoint_of_its_last_report(tmp_path):
     resumed = Trial(_assignment(), settings, dataset)
     assert resumed.epoch == 2
     assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[1:])]
+
+
+def test_an_epoch_that_lasts_long_is_written_in_its_midst_and_a_short_one_is_not(tmp_path):
+    writer, clock = _writer(tmp_path)
+    clock.now = 9.0
+    writer.begin_epoch()
+    clock.now = 12.0
+    assert writer.due and not writer.due_within, "it will be due when the epoch ends"
+    clock.now = 19.0
+    assert writer.due_within
+    writer.write_within({"epoch": 0})
+    writer.settle()
+    assert load_partial(tmp_path / "c00007") == {"epoch": 0}
+    assert not writer.due_within
+    clock.now = 29.0
+    assert writer.due_within
+    never, clock = _writer(tmp_path, every=0.0)
+    clock.now = 1e9
+    assert not never.due_within
+
+
+def test_the_epochs_own_checkpoint_takes_the_place_of_the_one_in_its_midst(tmp_path):
+    writer, clock = _writer(tmp_path)
+    clock.now = 10.0
+    writer.write_within({"epoch": 0})
+    writer.write(1, {"epoch": 1})
+    writer.settle()
+    assert not (tmp_path / "c00007" / PARTIAL).exists() and checkpoint_epochs(tmp_path / "c00007") == [1]
+    write_partial(tmp_path / "c00007", {"epoch": 0})  # as a process leaves it that dies between the two
+    assert load_partial(tmp_path / "c00007") is None

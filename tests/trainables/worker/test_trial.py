@@ -15,7 +15,7 @@ import torch
 from tests.trainables.small_data import poisoned, small_digits
 from trainables.curvature import CurvatureUnavailable
 from trainables.training.evaluation import EvaluationSettings
-from trainables.worker.checkpoints import checkpoint_epochs, checkpoint_file, load_newest_checkpoint
+from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file, load_newest_checkpoint
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -89,6 +89,69 @@ def test_resumed_at_every_epoch_a_trial_equals_the_uninterrupted_one(
         resumed = Trial(assignment, settings, dataset)
         assert resumed.epoch == epoch
         assert [*map(_timeless, _finish(resumed))] == [*map(_timeless, expected[epoch - 1 :])], f"from epoch {epoch}"
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL: nothing catches it."""
+
+
+@pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])
+def test_killed_within_an_epoch_a_trial_continues_as_if_it_never_had_been(
+    tmp_path, monkeypatch, dataset, loss, architecture
+):
+    """Each step has a checkpoint; the process is gone after the fifth, ninth, … of its life, in either replicate."""
+    settings = replace(SETTINGS, checkpoints=tmp_path, checkpoint_seconds=1e-9)
+    assignment = _assignment(loss, architecture)
+    expected = [_timeless(each) for each in _finish(Trial(assignment, replace(settings, checkpoints=None), dataset))]
+    write, steps, found, deaths = Trial._after_step, 0, [], 0
+
+    def until_killed(trial):
+        nonlocal steps
+        write(trial)
+        trial._writer.settle()
+        steps += 1
+        if steps % 5 == 0:
+            raise Killed
+
+    monkeypatch.setattr(Trial, "_after_step", until_killed)
+    while not found or json.loads(found[-1])["epoch"] < 4:
+        trial = Trial(assignment, settings, dataset)
+        try:
+            while not trial.finished:
+                report = _timeless(trial.advance().to_dict())
+                found += [report] if report not in found else []  # it repeats one that may have been lost
+        except Killed:
+            deaths += 1
+    assert found == expected
+    assert deaths == steps // 5 >= 4, "nothing was trained twice"
+    assert not (tmp_path / "c00007" / PARTIAL).exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "absent"])
+def test_without_a_sound_checkpoint_within_the_epoch_it_continues_from_the_epochs(
+    tmp_path, monkeypatch, dataset, damage
+):
+    settings = replace(SETTINGS, checkpoints=tmp_path, checkpoint_seconds=1e-9)
+    expected = [_timeless(each) for each in _finish(Trial(_assignment(), replace(settings, checkpoints=None), dataset))]
+    write = Trial._after_step
+
+    def until_the_second_epoch(trial):
+        write(trial)
+        trial._writer.settle()
+        if trial.epoch == 1:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trial, "_after_step", until_the_second_epoch)
+        trial = Trial(_assignment(), settings, dataset)
+        trial.advance()
+        with pytest.raises(Killed):
+            trial.advance()
+    partial = tmp_path / "c00007" / PARTIAL
+    assert partial.exists()
+    partial.unlink() if damage == "absent" else partial.write_bytes(partial.read_bytes()[:-1000])
+    resumed = Trial(_assignment(), settings, dataset)
+    assert [_timeless(each) for each in _finish(resumed)] == expected
 
 
 @pytest.mark.parametrize("report_seconds", [0.0, 1e9])

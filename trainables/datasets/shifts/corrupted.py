@@ -75,7 +75,7 @@ class Corrupted:
             rows = subset(count, self.samples).numpy() + (severity - 1) * count
             return beside(dataset, _planes(images[rows]), targets[rows].astype(np.int64))
         chosen = subset(len(dataset.test), self.samples)
-        clean = dataset.test.inputs[chosen.to(dataset.test.inputs.device)].cpu().numpy()
+        clean = dataset.test.stored(chosen).cpu().numpy()
         classes = dataset.test.targets[chosen.to(dataset.test.targets.device)]
         digest = hashlib.sha256(f"{_VERSION} {kind} {severity} {clean.shape}\0".encode())
         digest.update(clean.data if clean.flags.c_contiguous else np.ascontiguousarray(clean).data)

@@ -86,7 +86,7 @@ def _loaded(
         raise ValueError(f"it has no split {taken!r}; it has {', '.join(other.splits)}")
     split = other.splits[taken]
     chosen = subset(len(split), samples)
-    inputs, targets = split.inputs[chosen], split.targets[chosen]
+    inputs, targets = split.stored(chosen), split.targets[chosen]
     if images and split.preprocessing is not None and inputs.dtype == torch.uint8 and inputs.ndim == 4:
         inputs = _as_images(inputs, shape)
     if (str(inputs.dtype), tuple(inputs.shape[1:])) != (dtype, shape) or (split.preprocessing is not None) != images:

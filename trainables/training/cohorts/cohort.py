@@ -205,9 +205,9 @@ class CohortAlone:
 
     packing = COHORT
 
-    def __init__(self, replicates: Sequence[Replicate]) -> None:
-        """Take up replicates of one configuration."""
-        self._cohort = Cohort(replicates[0], len(replicates))
+    def __init__(self, replicates: Sequence[Replicate], width: int = 0) -> None:
+        """Take up replicates of one configuration, in a cohort of `width` lanes at least."""
+        self._cohort = Cohort(replicates[0], max(width, len(replicates)))
         for replicate in replicates:
             self._cohort.join(replicate)
 

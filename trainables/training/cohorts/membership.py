@@ -10,6 +10,7 @@ from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.training.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
 from trainables.training.cohorts.rules import RULES, rule_of
+from trainables.training.recipe import alone_fault
 
 
 def cohort_fault(configuration: Mapping[str, Any], training: TrainingSettings = PLAIN) -> str | None:
@@ -21,6 +22,8 @@ def cohort_fault(configuration: Mapping[str, Any], training: TrainingSettings = 
         return "a cohort is not compiled"
     if training.graphs:
         return "lanes take plain steps, not recorded ones (training.graphs)"
+    if (alone := alone_fault(configuration["optimizer"])) is not None:
+        return alone
     if training.precision != PLAIN.precision:
         return f"a cohort computes in float32, not in {training.precision}"
     for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):

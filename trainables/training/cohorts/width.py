@@ -29,8 +29,9 @@ ROUNDS = 3
 GAIN = 0.95
 """A wider cohort must take at most this share of the time a lane, and a cohort of any width of the time alone."""
 
-HOPELESS = 1.5
-"""A first width that takes so many times as long as training alone ends the search."""
+HOPELESS = 1.1
+"""A first width that takes so many times as long as training alone ends the search: wider ones share what a step costs
+whatever its width, and that would have to be most of a step to win."""
 
 COPIES = 6
 """Copies of a lane's parameters that a cohort holds: values, gradients, two memories, and two in passing."""

@@ -23,6 +23,7 @@ from trainables.training.acceleration import CHANNELS_LAST, PLAIN, TrainingSetti
 from trainables.training.lanes import Lanes
 from trainables.training.lanes.check import few_batches, lane_fault
 from trainables.training.loop import Replicate
+from trainables.training.recipe import alone_fault
 
 FUSED, SEQUENTIAL, AUTO, TRIALS = "fused", "sequential", "auto", "trials"
 
@@ -52,13 +53,28 @@ class Sequential:
 
     packing = SEQUENTIAL
 
-    def __init__(self, replicates: Sequence[Replicate]) -> None:
-        """Take up replicates of one configuration at the same epoch."""
-        self._replicates = replicates
+    def __init__(
+        self,
+        replicates: Sequence[Replicate],
+        after_step: Callable[[], None] | None = None,
+        trained: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Take up replicates of one configuration at the same epoch.
+
+        Args:
+            replicates: to train.
+            after_step: called after each step of any of them.
+            trained: rows of the first replicates, where those have trained the epoch that the others are in.
+        """
+        self._replicates, self._after_step = replicates, after_step
+        self.trained = [*trained]
 
     def train_epoch(self) -> list[dict[str, Any]]:
         """Train one epoch and return a row for each replicate, in order."""
-        return [replicate.train_epoch() for replicate in self._replicates]
+        for replicate in self._replicates[len(self.trained) :]:
+            self.trained.append(replicate.train_epoch(self._after_step))
+        rows, self.trained = self.trained, []
+        return rows
 
     def settle(self) -> None:
         """Nothing is kept elsewhere."""
@@ -83,6 +99,9 @@ def _unpackable(configuration: Mapping[str, Any], training: TrainingSettings) ->
     network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
     if training.memory_format == CHANNELS_LAST:
         return network, "lanes are channels of one network, whose layout cannot be channels_last"
+    alone = alone_fault(configuration.get("optimizer", {}))
+    if alone is not None:
+        return "a recipe", alone
     if training.graphs:
         return network, "lanes take plain steps, not recorded ones (training.graphs)"
     for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):

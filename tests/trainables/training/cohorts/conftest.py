@@ -1,18 +1,3 @@
-import pytest
-import torch
+from tests.trainables.training.fixtures import double, one_thread
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def double():
-    """Networks are built in float64."""
-    torch.set_default_dtype(torch.float64)
-    yield torch.float64
-    torch.set_default_dtype(torch.float32)
+__all__ = ["double", "one_thread"]

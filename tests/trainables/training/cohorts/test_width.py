@@ -32,8 +32,8 @@ def test_the_best_width(seconds: dict[int, float], width: int) -> None:
 @pytest.mark.parametrize(
     ("seconds", "on"),
     [
-        ({0: 1.0, 4: 1.2}, True),
-        ({0: 1.0, 4: 1.6}, False),
+        ({0: 1.0, 4: 1.05}, True),
+        ({0: 1.0, 4: 1.2}, False),
         ({0: 1.0, 4: 0.5, 8: 0.4}, True),
         ({0: 1.0, 4: 0.5, 8: 0.49}, False),
     ],

@@ -4,12 +4,12 @@ import types
 
 import pytest
 
-from trainables.models import torchvision_compat
+from trainables.extensions import torchvision_compat
 
 
 def test_torchvision_and_timm_import_and_build():
     program = (
-        "from trainables.models.torchvision_compat import register_missing_operators as r; r(); r();"
+        "from trainables.extensions.torchvision_compat import register_missing_operators as r; r(); r();"
         "import torch, torchvision, timm;"
         "m = torchvision.models.resnet18(num_classes=3);"
         "assert m(torch.zeros(1, 3, 64, 64)).shape == (1, 3)"

@@ -1,0 +1,150 @@
+"""What is decoded follows from the request alone: in this process or in workers, from the first batch or from any."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.trainables.stream_files import jpeg, write_shards
+from trainables.datasets import load_dataset
+from trainables.datasets.base import batches, evaluation_batches
+from trainables.datasets.decoders import BusyError
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.views import View
+
+TRAIN, BATCH = 180, 40
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    write_shards(folder, "train", shards=4, samples=TRAIN // 4)
+    return write_shards(folder, "val", shards=1, samples=20)
+
+
+@pytest.fixture(autouse=True)
+def data_folder(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path_factory.getbasetemp() / "stream-data"))
+
+
+@pytest.fixture(scope="module")
+def load(shards):
+    """Data sets by their number of workers, whose processes are kept for the module."""
+    held = {}
+
+    def loaded(workers, **options):
+        key = (workers, *sorted(options.items()))
+        if key not in held:
+            held[key] = load_dataset("streamed_images", folder=str(shards), image_size=32, workers=workers, **options)
+        return held[key]
+
+    return loaded
+
+
+def _epoch(dataset, seed=1, skip=0):
+    found = [*batches(dataset.train, BATCH, torch.Generator().manual_seed(seed), skip=skip)]
+    return [inputs for inputs, _ in found], [targets for _, targets in found]
+
+
+def _same(left, right):
+    return len(left) == len(right) and all(map(torch.equal, left, right))
+
+
+def test_workers_change_no_bit_and_no_order(load):
+    alone, one, two = (_epoch(load(workers, randaugment=2)) for workers in (0, 1, 2))
+    assert [len(each) for each in alone[1]] == [40, 40, 40, 24]
+    assert _same(alone[0], one[0]) and _same(alone[0], two[0])
+    assert _same(alone[1], one[1]) and _same(alone[1], two[1])
+
+
+def test_an_epoch_is_a_function_of_the_generators_state(load):
+    data = load(2, randaugment=2)
+    generator = torch.Generator().manual_seed(1)
+    first, second = ([inputs for inputs, _ in batches(data.train, BATCH, generator)] for _ in range(2))
+    assert not _same(first, second)
+    torch.manual_seed(77)
+    before = torch.get_rng_state()
+    assert _same(first, _epoch(data)[0])
+    assert torch.equal(torch.get_rng_state(), before), "nothing is drawn from the global generator"
+
+
+@pytest.mark.parametrize("skip", [1, 3])
+def test_the_rest_of_an_epoch_is_what_it_would_have_been(load, skip):
+    data = load(2, randaugment=2)
+    whole, rest = _epoch(data), _epoch(data, skip=skip)
+    assert _same(whole[0][skip:], rest[0]) and _same(whole[1][skip:], rest[1])
+
+
+def test_two_ranks_read_their_parts_of_the_same_batches(load):
+    data = load(2, randaugment=2)
+    whole = _epoch(data)
+    halves = [
+        lambda rows: slice(rows.start, (rows.start + rows.stop) // 2),
+        lambda rows: slice((rows.start + rows.stop) // 2, rows.stop),
+    ]
+    parts = [[*batches(data.train, BATCH, torch.Generator().manual_seed(1), part=half)] for half in halves]
+    for number, (inputs, targets) in enumerate(zip(*whole, strict=True)):
+        assert torch.equal(torch.cat([part[number][0] for part in parts]), inputs)
+        assert all(torch.equal(part[number][1], targets) for part in parts)
+
+
+def test_an_epoch_that_was_broken_off_does_not_reach_into_the_next(load):
+    data = load(2, randaugment=2)
+    expected = _epoch(data)[0]
+    running = batches(data.train, BATCH, torch.Generator().manual_seed(5))
+    next(running)
+    running.close()
+    assert _same(_epoch(data)[0], expected)
+
+
+def test_two_networks_in_turns_are_refused(load):
+    data = load(2, randaugment=2)
+    running = batches(data.train, BATCH, torch.Generator().manual_seed(5))
+    next(running)
+    with pytest.raises(BusyError, match="packing: sequential"):
+        next(batches(data.train, BATCH, torch.Generator().manual_seed(6)))
+    running.close()
+
+
+def test_evaluations_see_the_middle_of_each_image(load):
+    """The reference: Pillow alone resizes the shorter side to 37 and cuts out 32 pixels."""
+    data = load(2)
+    found = torch.cat([inputs for inputs, _ in evaluation_batches(data.test, 16)])
+    assert len(found) == len(data.test)
+    numbers = data.test.source.rows.tolist()
+    mean, std = (np.array(each, np.float32) for each in (data.test.preprocessing.mean, data.test.preprocessing.std))
+    for number, seen in list(zip(numbers, found, strict=True))[:6]:
+        image = (
+            Image.open(io.BytesIO(jpeg(number % 2, number))).convert("RGB").resize((46, 37), Image.Resampling.BILINEAR)
+        )
+        pixels = np.asarray(image.crop((7, 2, 39, 34)), np.float32) / 255
+        expected = torch.from_numpy(((pixels - mean) / std).transpose(2, 0, 1))
+        torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
+
+
+def test_a_seed_decides_how_an_image_is_changed():
+    view = View(24, 0, area=0.08, operations=2)
+    content = jpeg(0, 0)
+    with torch.random.fork_rng():
+        seen = [view.pixels(content, seed) for seed in (1, 2, 1)]
+    assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_image_is_named_with_its_shard(tmp_path, workers):
+    folder = write_shards(tmp_path, "train", shards=2, samples=60)
+    data = load_dataset("streamed_images", folder=str(folder), image_size=16, workers=workers)
+    path, offset, size = data.train.source.images.place(int(data.train.source.rows[3]))
+    content = bytearray(path.read_bytes())
+    content[offset : offset + size] = bytes(size)
+    before = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # the index takes it for the same shard
+    with pytest.raises(DataSetUnavailableError, match=f"at byte {offset} cannot be decoded") as refused:
+        _epoch(data)
+    assert refused.value.path == str(path)

@@ -1,0 +1,142 @@
+"""An index of shards finds every image's bytes and class; what is broken is named."""
+
+from __future__ import annotations
+
+import tarfile
+
+import numpy as np
+import pytest
+
+from tests.trainables.stream_files import jpeg, write_shard, write_shards
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.shards import indexed_shards, local_copy, place_inside, shard_paths, shards_by_split
+
+
+@pytest.fixture(autouse=True)
+def data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "data"))
+
+
+def _index(folder):
+    return indexed_shards("small", folder, shard_paths(folder))
+
+
+def test_every_image_has_the_bytes_and_the_class_that_tarfile_finds(tmp_path):
+    folder = write_shards(tmp_path / "shards", "train", shards=3, samples=5)
+    found = _index(folder)
+    expected, targets = [], []
+    for path in sorted(folder.iterdir()):
+        with tarfile.open(path) as archive:
+            for member in archive.getmembers():
+                content = archive.extractfile(member).read()
+                (expected if member.name.endswith("jpg") else targets).append(content)
+    assert [found.read(index) for index in range(len(found))] == expected
+    assert found.targets.tolist() == [int(each) for each in targets]
+    assert [found.read(index) for index in (14, 0, 7)] == [expected[index] for index in (14, 0, 7)]
+
+
+def test_classes_are_read_from_json_and_other_members_are_left_out(tmp_path):
+    samples = [
+        {"json": b'{"label": 3, "width": 60}', "jpg": jpeg(0, 0)},
+        {"PNG": jpeg(1, 1), "txt": b"a text", "cls": b"1\n"},
+    ]
+    write_shard(tmp_path / "shards" / "a.tar", samples)
+    found = _index(tmp_path / "shards")
+    assert found.targets.tolist() == [3, 1] and found.read(1) == jpeg(1, 1)
+
+
+def test_it_is_indexed_once_and_again_when_a_shard_changes(tmp_path, monkeypatch):
+    folder = write_shards(tmp_path / "shards", "train", shards=2, samples=4)
+    first = _index(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr("trainables.datasets.shards._members", None)  # it is not called
+        assert _index(folder).fingerprint() == first.fingerprint()
+    write_shard(folder / "small-train-0001.tar", [{"jpg": jpeg(0, 9), "cls": b"0"}])
+    second = _index(folder)
+    assert len(second) == 5 and second.fingerprint() != first.fingerprint()
+    assert isinstance(second.arrays["offset"], np.memmap), "processes share its pages"
+
+
+def test_the_fingerprint_knows_names_sizes_and_classes_and_no_path(tmp_path):
+    sweeps = [write_shards(tmp_path / name, "train", shards=1, samples=4) for name in ("one", "two")]
+    assert _index(sweeps[0]).fingerprint() == _index(sweeps[1]).fingerprint()
+    other = write_shards(tmp_path / "three", "train", shards=1, samples=4, classes=4)
+    assert _index(other).fingerprint() != _index(sweeps[0]).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("samples", "rule"),
+    [
+        ([{"jpg": jpeg(0, 0)}], "has no class for '000000'"),
+        ([{"jpg": jpeg(0, 0), "cls": b"cat"}], "has no class for '000000'"),
+        ([{"jpg": jpeg(0, 0), "cls": b"-1"}], "has no class for '000000'"),
+        ([{"cls": b"1"}], "holds no images"),
+        ([{"jpg": jpeg(0, 0), "png": jpeg(0, 1), "cls": b"0"}], "has two images with the key '000000'"),
+    ],
+)
+def test_a_shard_in_another_layout_is_refused(tmp_path, samples, rule):
+    write_shard(tmp_path / "shards" / "a.tar", samples)
+    with pytest.raises(DataSetUnavailableError, match=rule) as refused:
+        _index(tmp_path / "shards")
+    assert refused.value.path.endswith("a.tar")
+
+
+def test_a_truncated_shard_is_refused(tmp_path):
+    folder = write_shards(tmp_path / "shards", "train", shards=1, samples=4)
+    path = folder / "small-train-0000.tar"
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(DataSetUnavailableError, match="cannot be read as a tar archive"):
+        _index(folder)
+
+
+def test_shards_of_a_store_are_copied_once_and_those_that_changed_again(tmp_path):
+    store = write_shards(tmp_path / "store", "train", shards=2, samples=3)
+    (store / "class_index.json").write_text('{"0": "even", "1": "odd"}')
+    address = store.as_uri()
+    folder = local_copy(address)
+    copied = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert sorted(copied) == ["class_index.json", "small-train-0000.tar", "small-train-0001.tar"]
+    assert _index(folder).fingerprint() == _index(store).fingerprint()
+    write_shard(store / "small-train-0001.tar", [{"jpg": jpeg(0, 9), "cls": b"0"}] * 40)
+    assert local_copy(address) == folder
+    again = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert [name for name in copied if copied[name] != again[name]] == ["small-train-0001.tar"]
+
+
+def test_splits_are_named_by_whole_words(tmp_path):
+    """Else training images would be validated on: `val` is in `retrieval`, `test` in `latest`."""
+    names = ["retrieval-train-0001.tar", "latest-train-0002.tar", "sets/validation/0001.tar", "a_test_3.tar"]
+    found = shards_by_split(tmp_path, [tmp_path / name for name in names])
+    first, second, validation, test = (tmp_path / name for name in names)
+    assert found == {"train": [first, second], "val": [validation], "test": [test]}
+    assert shards_by_split(tmp_path, [tmp_path / "latest-1.tar"]) == {"train": [tmp_path / "latest-1.tar"]}
+
+
+@pytest.mark.parametrize(
+    ("names", "rule"),
+    [
+        (["train/test-1.tar", "train/2.tar"], "names the splits train and test"),
+        (["train-1.tar", "2.tar"], "names no split, and other shards do"),
+        (["val-1.tar", "test-1.tar"], "has shards of val and test, and none of train"),
+    ],
+)
+def test_shards_of_no_clear_split_are_refused(tmp_path, names, rule):
+    with pytest.raises(DataSetUnavailableError, match=rule):
+        shards_by_split(tmp_path, [tmp_path / name for name in names])
+
+
+@pytest.mark.parametrize(
+    "name", ["../../.ssh/keys.tar", "a/../../b.tar", "/etc/a.tar", "a//b.tar", "./a.tar", "a\\b.tar", "a\n.tar", ""]
+)
+def test_a_name_that_would_leave_the_folder_is_refused(tmp_path, name):
+    with pytest.raises(DataSetUnavailableError, match="name is no path below it"):
+        place_inside(tmp_path, name, "s3://images/shards")
+
+
+def test_other_names_are_places_below_the_folder(tmp_path):
+    assert place_inside(tmp_path, "train/a..b-0001.tar", "s3://i") == tmp_path / "train" / "a..b-0001.tar"
+
+
+def test_a_store_that_is_not_there_is_named():
+    with pytest.raises(DataSetUnavailableError, match="cannot be copied from the store"):
+        local_copy("file:///nowhere/at/all")

@@ -1,0 +1,177 @@
+"""Streamed images are divided, named and fingerprinted without a pixel being read, and train as others do."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from sweeper.core.errors import InvalidSearchSpace
+from sweeper.planning.preparation import prepare_dataset
+from sweeper.space.loading import load_spec
+from tests.trainables.stream_files import jpeg, write_shard, write_shards, write_tree
+from trainables.datasets import load_dataset
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.sharing import content_key, shared_dataset
+from trainables.datasets.splits import stratified_split
+from trainables.models import fit_fault
+from trainables.training.evaluation import EvaluationSettings
+from trainables.training.lanes.check import few_batches
+from trainables.training.loop import Replicate
+from trainables.worker.trial_settings import TrialSettings
+
+NAMES = ["ant", "bee", "cat"]
+
+
+@pytest.fixture(autouse=True)
+def data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "data"))
+
+
+def _load(folder, **options):
+    return load_dataset("streamed_images", folder=str(folder), **{"image_size": 16, "workers": 0, **options})
+
+
+def test_folders_of_classes_are_divided_as_in_memory(tmp_path):
+    folder = write_tree(tmp_path / "photos", NAMES, 20, "png")
+    found, other = _load(folder), load_dataset("image_folder", folder=str(folder), image_size=16)
+    assert found.class_names == other.class_names == tuple(NAMES)
+    for name, split in found.splits.items():
+        assert torch.equal(split.targets, other.splits[name].targets)
+
+
+def test_folders_that_are_divided_already_stay_so(tmp_path):
+    for part, count in (("train", 10), ("val", 4), ("test", 3)):
+        write_tree(tmp_path / "photos" / part, NAMES, count)
+    found = _load(tmp_path / "photos")
+    assert {name: len(split) for name, split in found.splits.items()} == {"train": 30, "val": 12, "test": 9}
+    assert all(f"/{name}/" in str(s.source.images.place(0)[0]) for name, s in found.splits.items())
+
+
+def test_shards_are_divided_by_their_names_or_by_a_draw(tmp_path):
+    folder = write_shards(tmp_path / "named", "train", shards=2, samples=20)
+    write_shards(folder, "test", shards=1, samples=10)
+    (folder / "class_index.json").write_text('{"0": "even", "1": ["n2", "odd"]}')
+    found = _load(folder, validation_fraction=0.2)
+    assert {name: len(split) for name, split in found.splits.items()} == {"train": 32, "val": 8, "test": 10}
+    assert found.class_names == ("even", "odd")
+    write_shards(tmp_path / "plain", "part", shards=2, samples=20)
+    plain = _load(tmp_path / "plain")
+    rows = stratified_split(np.arange(40) % 2, (0.1, 0.2), 42)
+    assert [s.source.rows.tolist() for s in plain.splits.values()] == [part.tolist() for part in rows]
+
+
+def test_no_pixel_is_read_to_load_and_name_it(tmp_path):
+    folder = write_shards(tmp_path / "shards", "train", shards=2, samples=30)
+    expected = content_key(_load(folder))
+    for path in folder.iterdir():
+        content = bytearray(path.read_bytes())
+        for at in range(len(content) - 1):  # every picture is spoilt, and the archive is not
+            if content[at : at + 2] == b"\xff\xda":
+                content[at + 2 : at + 12] = bytes(10)
+        path.write_bytes(content)
+    shutil.rmtree(tmp_path / "data")
+    assert content_key(_load(folder)) == expected
+
+
+def test_the_name_of_the_contents_knows_views_and_not_workers(tmp_path):
+    folder = write_shards(tmp_path / "shards", "train", shards=1, samples=40)
+    key = content_key(_load(folder))
+    assert content_key(_load(folder, workers=3)) == key
+    others = [{"image_size": 20}, {"randaugment": 1}, {"augment": False}, {"validation_fraction": 0.2}, {"area": 0.5}]
+    assert len({key, *(content_key(_load(folder, **each)) for each in others)}) == 6
+    assert content_key(shared_dataset(key, lambda: _load(folder))) == key
+    with pytest.raises(DataSetUnavailableError, match="other data than the sweep was started with"):
+        shared_dataset(key, lambda: _load(folder, image_size=20))
+
+
+def test_it_takes_no_memory_and_trains_evaluates_and_continues_to_the_bit(tmp_path):
+    folder = write_shards(tmp_path / "shards", "train", shards=2, samples=40)
+    settings = TrialSettings(
+        {"name": "streamed_images", "folder": str(folder), "image_size": 16, "workers": 2}, 2, (2,), "val_nll",
+        EvaluationSettings(bootstrap=0),
+    )  # fmt: skip
+    data = settings.load_dataset()
+    assert data.nbytes == 80 * 8 and data.train.inputs.is_meta
+    assert fit_fault(data, {"name": "resnet8", "width": 0.25}) is None
+    configuration = {
+        "loss": {"name": "cross_entropy"},
+        "architecture": {"name": "resnet8", "width": 0.25},
+        "optimizer": {"name": "sgd", "lr": 0.05, "batch_size": 16},
+    }
+    whole, first, second = (Replicate(configuration, seed=1, dataset=data, max_epochs=2) for _ in range(3))
+    rows = [whole.train_epoch() for _ in range(2)]
+    assert rows[1]["train_loss"] < rows[0]["train_loss"]
+    saved = []
+
+    def after_step():
+        if first._progress.batches == 2:
+            saved.append(first.state_dict() | {"model": {k: v.clone() for k, v in first.model.state_dict().items()}})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first.train_epoch(after_step)
+    second.load_state_dict(saved[0])
+    assert [{**second.train_epoch(), "seconds": 0} for _ in range(2)] == [{**row, "seconds": 0} for row in rows]
+    curvature = {"samples": 8, "lanczos_steps": 2}
+    curved = EvaluationSettings.from_mapping({"bins": 5, "bootstrap": 0, "curvature": curvature})
+    row = next(row for row in second.evaluate(curved, "end").rows if row["split"] == "val")
+    assert np.isfinite(row["hessian_cross_entropy_lambda_max"])
+    few = few_batches(data, 16, 2)
+    assert len(few.train) == 32 and torch.equal(few.train.head(4), data.train.head(4))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rule"),
+    [
+        (lambda folder: (folder / "class_index.json").write_text("[1, 2]"), "is no class index"),
+        (lambda folder: (folder / "class_index.json").write_text('{"0": "a", "1": "b", "2": "c"}'), "too few images"),
+        (
+            lambda folder: write_shard(folder / "x-test-0.tar", [{"jpg": jpeg(0, 0), "cls": b"7"}]),
+            "has class 7 in test, and 2 classes",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(tmp_path, spoil, rule):
+    folder = write_shards(tmp_path / "shards", "train", shards=1, samples=40)
+    spoil(folder)
+    with pytest.raises(DataSetUnavailableError, match=rule):
+        _load(folder)
+
+
+def test_a_class_without_a_folder_or_images_is_refused(tmp_path):
+    for part in ("train", "val"):
+        write_tree(tmp_path / "photos" / part, NAMES, 4)
+    for path in (tmp_path / "photos" / "val" / "bee").iterdir():
+        path.unlink()
+    with pytest.raises(DataSetUnavailableError, match="contains no images"):
+        _load(tmp_path / "photos")
+    (tmp_path / "photos" / "val" / "bee").rmdir()
+    with pytest.raises(DataSetUnavailableError, match="class's folder is missing"):
+        _load(tmp_path / "photos")
+
+
+def test_a_sweep_is_told_at_once_what_it_cannot_have(tmp_path):
+    folder = write_shards(tmp_path / "shards", "train", shards=1, samples=80)
+    space = f"""
+dataset: {{name: streamed_images, folder: {folder}, image_size: 16}}
+scheduler: {{name: none, max_epochs: 1}}
+replicates: {{count: 2, packing: fused}}
+space:
+  loss: cross_entropy
+  architecture: resnet8
+  optimizer: {{name: sgd, batch_size: 16, ema: 0.9}}
+"""
+    (tmp_path / "space.yaml").write_text(space)
+    with pytest.raises(InvalidSearchSpace) as refused:
+        prepare_dataset(load_spec(tmp_path / "space.yaml"))
+    assert [fault.path for fault in refused.value.faults] == [
+        "replicates.packing",
+        "replicates.packing",
+        "evaluation.curvature",
+    ]
+    assert "ema is not computed for lanes" in str(refused.value) and "hold them in memory" in str(refused.value)
+    fine = load_spec(tmp_path / "space.yaml", ["replicates=2", "evaluation.curvature={samples: 8}"])
+    assert len(prepare_dataset(fine).train) == 56

@@ -1,0 +1,194 @@
+"""Trials of several processes on this machine: they measure what one measures, and end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sweeper.execution.driver.failures import CRASH, classify
+from sweeper.execution.local.processes import ForkServer, TrialProcess
+from tests.patience import patient
+from trainables.worker.local_process import Died, Opening, Reports
+from trainables.worker.trial_reports import TrialReport
+
+VALUES = {
+    "loss": {"name": "selective_risk", "nu": 0.3, "history": "epoch"},
+    "architecture": {"name": "mlp", "width": 16},
+    "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "batch_size": 64, "checkpoint": "best_val_nll"},
+}
+SETTINGS = {
+    "dataset": {"name": "digits"},
+    "max_epochs": 4,
+    "rungs": [1, 4],
+    "objective": "val_nll",
+    "evaluation": {
+        "bins": 15,
+        "posthoc": [{"name": "temperature"}, {"name": "temperature", "label": "trained", "fitted_on": "train"}],
+        "curvature": {"samples": 32, "lanczos_steps": 2, "trace_probes": 2},
+        "bootstrap": 10,
+    },
+    "report_seconds": 0.0,
+}
+SEEDS = [7, 8]
+TIMES = {"wall_seconds", "seconds"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    with ForkServer() as running:
+        yield running
+
+
+def _forked(server: ForkServer, folder: Path, workers: int) -> TrialProcess:
+    opening = Opening({**SETTINGS, "workers": workers, "checkpoints": str(folder)}, str(folder / "log"))
+    process = server.fork(opening)
+    assert process.send([[0, "c00000", VALUES, SEEDS]])
+    return process
+
+
+def _reports(process: TrialProcess, most: int = 99) -> list[TrialReport]:
+    """Return the next reports; after `most` of them the process waits for a word."""
+    found: list[TrialReport] = []
+    while len(found) < most:
+        if found:
+            process.send(True)
+        said = process.connection.recv()
+        assert isinstance(said, Reports), said
+        found += said.reports
+        if said.exhausted:
+            process.send(False)
+            break
+    return found
+
+
+def _rows(reports: Sequence[TrialReport]) -> dict[Any, dict[str, Any]]:
+    """Return every measured number by what it is of."""
+    rows = [row for report in reports for row in [*report.epochs, *report.evaluations]]
+    return {
+        (row["replicate"], row["epoch"], row.get("split")): {
+            k: v for k, v in row.items() if k not in TIMES and isinstance(v, (int, float))
+        }
+        for row in rows
+    }
+
+
+def _check_equal(found: Sequence[TrialReport], wanted: Sequence[TrialReport]) -> None:
+    one, other = _rows(found), _rows(wanted)
+    assert one.keys() == other.keys()
+    for key, row in other.items():  # float32, and numbers of bins and bootstraps that magnify its rounding
+        assert one[key] == pytest.approx(row, rel=2e-3, abs=1e-4, nan_ok=True), key
+
+
+def _ranks(process: TrialProcess) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children()
+
+
+def _wait_for_ends(processes: Sequence[psutil.Process]) -> None:
+    deadline = time.monotonic() + patient(30)
+    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
+        assert time.monotonic() < deadline, "a rank outlives rank 0"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def alone(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[TrialReport]:
+    """What one process reports of the trial."""
+    process = _forked(server, tmp_path_factory.mktemp("alone"), 1)
+    found = _reports(process)
+    process.connection.close()
+    assert server.exit_code(process) == 0
+    return found
+
+
+def test_ranks_report_what_one_process_reports_and_end_with_it(
+    server: ForkServer, tmp_path: Path, alone: list[TrialReport]
+) -> None:
+    process = _forked(server, tmp_path, 2)
+    first = _reports(process, most=1)
+    ranks = _ranks(process)
+    assert len(ranks) == 1
+    process.send(True)
+    _check_equal([*first, *_reports(process)], alone)
+    process.connection.close()  # the driver has no more
+    assert server.exit_code(process) == 0
+    _wait_for_ends(ranks)
+
+
+def test_a_killed_rank_ends_the_trial_which_continues_from_its_last_epoch_with_fewer_ranks(
+    server: ForkServer, tmp_path: Path, alone: list[TrialReport]
+) -> None:
+    process = _forked(server, tmp_path, 4)
+    before = _reports(process, most=2)
+    ranks = _ranks(process)
+    assert len(ranks) == 3
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    process.send(True)
+    died = process.connection.recv()
+    assert isinstance(died, Died), died
+    failure = classify(died.type_name, died.text)
+    assert (failure.kind, failure.counts) == (CRASH, True)
+    assert failure.reason == "rank 2 of 4 was lost: its process was ended by SIGKILL"
+    server.exit_code(process)
+    _wait_for_ends(ranks)
+    after = _reports(again := _forked(server, tmp_path, 2))
+    assert after[0].epoch == before[-1].epoch, "the report that went with the checkpoint is repeated, no epoch is"
+    _check_equal([*before, *after[1:]], alone)
+    again.connection.close()
+    assert server.exit_code(again) == 0
+
+
+@pytest.mark.parametrize("moment", ["in an epoch", "between two epochs"])
+def test_ranks_end_when_rank_0_is_killed(server: ForkServer, tmp_path: Path, moment: str) -> None:
+    process = _forked(server, tmp_path, 3)
+    _reports(process, most=1)
+    ranks = _ranks(process)
+    if moment == "in an epoch":
+        process.send(True)
+    process.kill()
+    assert server.exit_code(process) == -signal.SIGKILL
+    _wait_for_ends(ranks)
+
+
+def test_an_error_of_all_ranks_is_told_as_of_one(server: ForkServer, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "workers": 2, "checkpoints": str(tmp_path)}
+    process = server.fork(Opening(settings, str(tmp_path / "log")))
+    wide = {**VALUES, "architecture": {"name": "mlp", "width": -1}}
+    process.send([[0, "c00000", wide, SEEDS]])
+    died = process.connection.recv()
+    assert isinstance(died, Died) and "width" in died.text
+    server.exit_code(process)
+
+
+STUCK = """
+import os, signal, sys, time
+from multiprocessing import Pipe
+import psutil
+from trainables.training.ranks import Forget
+from trainables.worker import rank_crew
+from trainables.worker.rank_process import forked_crew
+from trainables.worker.trial_settings import TrialSettings
+
+rank_crew.NOTICED_SECONDS = 0.3
+settings = {"dataset": {"name": "digits"}, "max_epochs": 1, "rungs": [1], "objective": "val_nll", "evaluation": {}}
+crew = forked_crew(TrialSettings.from_mapping({**settings, "workers": 2}), Pipe()[0])
+with crew.together(Forget()):
+    (rank,) = psutil.Process().children()
+    os.kill(rank.pid, signal.SIGKILL)
+    time.sleep(600)  # as an exchange between cards would
+"""
+
+
+@pytest.mark.slow
+def test_rank_0_ends_itself_where_an_exchange_does_not_notice_that_a_rank_is_missing() -> None:
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=patient(100))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert "rank 1 of 2 was lost: its process was ended by SIGKILL; the exchange with it did not end" in done.stderr

@@ -1,0 +1,156 @@
+"""Worker processes that decode: a torch `DataLoader` that is kept from epoch to epoch and given lists of requests.
+
+A request is a chunk of one split's images, so that several workers share a batch, and none holds many. What a worker
+returns follows from the request alone. `fork` starts them: they share the index's pages and import nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.stored_images import StoredImages
+from trainables.datasets.views import View, libraries
+
+CHUNK = 64
+"""Images of a request: 10 MB of pixels at 224."""
+
+AHEAD = 2
+"""Requests that wait for each worker, torch's own number: 300 MB for eight workers."""
+
+FEW = 16
+"""Up to so many images are decoded where they are asked for: starting workers takes longer."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Images to decode.
+
+    Attributes:
+        pool: number of the stored images.
+        rows: which of them, int64 [n].
+        view: how they are seen.
+        seeds: of each one's random changes, int64 [n]; `None` for a view without chance.
+    """
+
+    pool: int
+    rows: Tensor
+    view: View
+    seeds: Tensor | None = None
+
+
+class BusyError(RuntimeError):
+    """Two networks ask for their batches in turns."""
+
+
+class Decoders:
+    """Decodes the images of several pools, here or in workers."""
+
+    def __init__(self, pools: Sequence[StoredImages], workers: int | None = None) -> None:
+        """Start nothing yet.
+
+        Args:
+            pools: what is decoded.
+            workers: processes; `None` for as many as torch has threads in the process that asks, 0 for none.
+        """
+        self._decode = _Decode(pools)
+        self._workers = workers
+        self._requests: list[Request] = []
+        self._loader: Any = None
+        self._owner = (0, 0)
+        self._busy = False
+
+    def run(self, requests: Sequence[Request]) -> Iterator[Tensor]:
+        """Yield the pixels of each request in order, uint8 [n, 3, size, size], decoded ahead.
+
+        Raises:
+            DataSetUnavailableError: an image is broken, or cannot be read.
+            BusyError: another run has begun and not ended.
+        """
+        workers = torch.get_num_threads() if self._workers is None else self._workers
+        if not workers or sum(len(each.rows) for each in requests) <= FEW:
+            yield from map(self._decode.alone, requests)
+            return
+        if self._busy:
+            raise BusyError(
+                "images that are decoded as they are read serve one network at a time; set packing: sequential"
+            )
+        self._busy = True
+        try:
+            yield from self._decoded(requests, workers)
+        finally:
+            self._busy = False
+
+    def _decoded(self, requests: Sequence[Request], workers: int) -> Iterator[Tensor]:
+        if self._owner != (os.getpid(), workers):
+            self._loader, self._owner = self._started(workers), (os.getpid(), workers)
+        self._requests[:] = requests
+        for found in self._loader:
+            if isinstance(found, _Broken):
+                raise DataSetUnavailableError(*found.parts)
+            yield found
+
+    def _started(self, workers: int) -> Any:
+        from torch.utils.data import DataLoader
+
+        libraries()  # once here instead of in each worker
+        return DataLoader(
+            self._decode,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=self._requests,
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=AHEAD,
+            multiprocessing_context="fork",
+            generator=torch.Generator(),  # else each epoch would draw from the global one
+            collate_fn=_as_it_is,
+        )
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """What a worker found wrong, in the place of pixels: an exception's arguments do not survive the way."""
+
+    parts: tuple[Any, str, str]
+
+
+class _Decode:
+    """What workers hold; forked, not sent."""
+
+    def __init__(self, pools: Sequence[StoredImages]) -> None:
+        self._pools = pools
+
+    def alone(self, request: Request) -> Tensor:
+        """Decode a request in this process, whose random state stays as it is."""
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # a caller may build on the meta device
+            found = self[request]
+        if isinstance(found, _Broken):
+            raise DataSetUnavailableError(*found.parts)
+        return found
+
+    def __getitem__(self, request: Request) -> Tensor | _Broken:
+        pool, view = self._pools[request.pool], request.view
+        pixels = torch.empty((len(request.rows), 3, view.size, view.size), dtype=torch.uint8)
+        seeds = [0] * len(request.rows) if request.seeds is None else request.seeds.tolist()
+        for at, (row, seed) in enumerate(zip(request.rows.tolist(), seeds, strict=True)):
+            try:
+                pixels[at] = view.pixels(pool.read(row), seed)
+            except DataSetUnavailableError as error:
+                return _Broken((error.path, error.rule, error.remedy))
+            except (OSError, ValueError, SyntaxError) as error:
+                path, offset, _ = pool.place(row)
+                where = f"at byte {offset} " if offset else ""
+                return _Broken(
+                    (path, f"{where}cannot be decoded as an image ({error})", "replace it with a whole copy")
+                )
+        return pixels
+
+
+def _as_it_is(found: Any) -> Any:
+    return found

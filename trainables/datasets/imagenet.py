@@ -1,0 +1,140 @@
+"""ImageNet (ILSVRC 2012) as its users have it: class folders, Kaggle's archive, or tar shards; decoded as it is read.
+
+The 50,000 official validation images are divided into halves of 25 images a class: one for validation, on which
+post-hoc methods are fitted, one for testing (Guo et al. 2017, arXiv:1706.04599, section 5).
+"""
+
+from __future__ import annotations
+
+import csv
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainables.datasets.base import DataSet
+from trainables.datasets.cache import data_folder
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.folders import listed_files, listed_folders
+from trainables.datasets.image_files import class_folders
+from trainables.datasets.images import FOLDER, LIKE_CIFAR, images_on_paper
+from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
+from trainables.datasets.splits import stratified_split
+from trainables.datasets.stored_images import StoredImages
+from trainables.datasets.streamed_images import DECODING, Seen, class_names, streamed_dataset
+from trainables.registry import Component, Hyperparameter
+
+SPLIT_SEED = 42
+KAGGLE = Path("ILSVRC") / "Data" / "CLS-LOC"
+CLASS_INDEX, MAPPING, SOLUTION, META = (
+    "imagenet_class_index.json", "LOC_synset_mapping.txt", "LOC_val_solution.csv", "meta.bin",
+)  # fmt: skip
+REMEDY = (
+    "give folder: one with train/<wnid>/ and val/<wnid>/, Kaggle's with ILSVRC/Data/CLS-LOC and LOC_val_solution.csv, "
+    "or one of shards whose names contain train and val"
+)
+
+
+def load_imagenet(folder: str | None = None, image_size: int = 224, **options: Any) -> DataSet:
+    """Load ImageNet: 1,281,167 training images of 1,000 classes, 25,000 for validation, 25,000 for testing.
+
+    Classes are numbered by their WordNet id, as everywhere; names come from `imagenet_class_index.json`,
+    `LOC_synset_mapping.txt` or torchvision's `meta.bin`, where one of them is there.
+
+    Args:
+        folder: where it is; `imagenet` in `data_folder()` by default. Shards also in an object store.
+        image_size: side of the network's input.
+        options: `Seen`'s others.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken.
+    """
+    if folder is not None and "://" in folder:
+        root = local_copy(folder)
+    else:
+        root = Path(folder).expanduser() if folder is not None else data_folder() / "imagenet"
+    shards = shard_paths(root)
+    train, official, ids = _from_shards(root, shards) if shards else _from_folders(root)
+    if set(np.unique(train.targets)) != set(range(len(ids))) or int(official.targets.max()) >= len(ids):
+        raise DataSetUnavailableError(root, f"has not the {len(ids)} classes of its class index to train on", REMEDY)
+    test, val = stratified_split(official.targets, (0.5,), SPLIT_SEED)
+    parts = {"train": (0, np.arange(len(train), dtype=np.int64)), "val": (1, val), "test": (1, test)}
+    return streamed_dataset("imagenet", [train, official], parts, _names(root, ids), Seen(image_size, **options))
+
+
+def _from_shards(root: Path, shards: Sequence[Path]) -> tuple[StoredImages, StoredImages, list[str]]:
+    named = shards_by_split(root, shards)
+    if "val" not in named:
+        raise DataSetUnavailableError(root, "has shards, but not of both train and val", REMEDY)
+    images, official = (indexed_shards(f"imagenet-{part}", root, named[part]) for part in ("train", "val"))
+    ids = [*_mapping(root)] or [str(number) for number in range(int(images.targets.max()) + 1)]
+    return images, official, ids
+
+
+def _from_folders(root: Path) -> tuple[StoredImages, StoredImages, list[str]]:
+    base = root / KAGGLE if (root / KAGGLE).is_dir() else root
+    if not (base / "train").is_dir() or not (base / "val").is_dir():
+        raise DataSetUnavailableError(root, "does not contain train and val", REMEDY)
+    ids = [path.name for path in class_folders(base / "train")]
+    train = listed_folders("imagenet-train", base / "train", ids)
+    if any(path.is_dir() for path in (base / "val").iterdir()):
+        return train, listed_folders("imagenet-val", base / "val", ids), ids
+    return train, listed_files("imagenet-val", base / "val", _solution(root, ids)), ids
+
+
+def _solution(root: Path, ids: Sequence[str]) -> dict[str, int]:
+    """Return image → class of Kaggle's table of the validation images: `ImageId,PredictionString`."""
+    path = root / SOLUTION
+    number = {wnid: at for at, wnid in enumerate(ids)}
+    try:
+        with path.open(newline="") as file:
+            found = {row["ImageId"]: number[row["PredictionString"].split()[0]] for row in csv.DictReader(file)}
+    except (OSError, KeyError, IndexError, AttributeError) as error:
+        rule = f"cannot be read as the validation images' classes ({type(error).__name__}: {error})"
+        raise DataSetUnavailableError(path, rule, REMEDY) from error
+    return found
+
+
+def _names(root: Path, ids: Sequence[str]) -> list[str]:
+    """Return the classes' names, their ids where no file gives any; checked to be as many."""
+    mapping = _mapping(root)
+    names = class_names(root / CLASS_INDEX) or [mapping.get(wnid, wnid) for wnid in ids]
+    if len(names) != len(ids):
+        rule = f"names {len(names)} classes, and the images have {len(ids)}"
+        raise DataSetUnavailableError(root / CLASS_INDEX, rule, "give the class index of these images")
+    return names
+
+
+def _mapping(root: Path) -> dict[str, str]:
+    """Return WordNet id → name, by id: of `LOC_synset_mapping.txt` or torchvision's `meta.bin`; `{}` without either."""
+    if (root / MAPPING).is_file():
+        lines = (line.partition(" ") for line in (root / MAPPING).read_text().splitlines() if line.strip())
+        return dict(sorted((wnid, name.split(",")[0].strip()) for wnid, _, name in lines))
+    if not (root / META).is_file():
+        return {}
+    try:
+        classes, _ = torch.load(root / META, weights_only=True)
+        return dict(sorted((wnid, name if isinstance(name, str) else name[0]) for wnid, name in classes.items()))
+    except (OSError, RuntimeError, ValueError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
+        rule = f"is not torchvision's table of classes ({type(error).__name__}: {error})"
+        raise DataSetUnavailableError(root / META, rule, "remove it, or write it again with torchvision") from error
+
+
+COMPONENTS = (
+    Component(
+        "imagenet",
+        load_imagenet,
+        (
+            FOLDER,
+            Hyperparameter("image_size", "integer", 224, minimum=1, source="He et al. 2016, section 3.4"),
+            *DECODING,
+        ),
+        summary="ImageNet, 1,000 classes, decoded as it is read: folders, Kaggle's archive or tar shards",
+        source="Guo et al. 2017, section 5: 1.3 million / 25k / 25k",
+        size=images_on_paper((3, 224, 224), 1000, 1_281_167, 25_000, 25_000),
+        stand_in=LIKE_CIFAR,
+    ),
+)

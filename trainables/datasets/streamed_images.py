@@ -1,0 +1,205 @@
+"""Your own images, more than memory holds: tar shards (webdataset) or class folders, decoded as they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.decoders import Decoders
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.folders import listed_folders
+from trainables.datasets.image_files import class_folders
+from trainables.datasets.image_folder import FRACTION, MEAN, SPLIT_SEED, STD
+from trainables.datasets.image_stream import ImageStream
+from trainables.datasets.images import AUGMENT, LIKE_CIFAR
+from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
+from trainables.datasets.splits import Indices, hash_of_splits, stratified_split
+from trainables.datasets.stored_images import StoredImages
+from trainables.datasets.views import View
+from trainables.registry import SPLITS, Component, Hyperparameter
+
+CLASS_INDEX = "class_index.json"
+MIDDLE = 0.875
+"""Share of a resized image's shorter side that an evaluation sees: 224 of 256 (He et al. 2016, section 3.4)."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How images are decoded: the options that both data sets of this kind have.
+
+    Attributes:
+        image_size: side of the network's input.
+        augment: random resized crops and flips of training images.
+        area: least share of an image that such a crop takes.
+        randaugment: operations of RandAugment on each; 0 for none.
+        magnitude: of these.
+        workers: decoding processes; `None` for as many as the trial has cores.
+    """
+
+    image_size: int
+    augment: bool = True
+    area: float = 0.08
+    randaugment: int = 0
+    magnitude: int = 9
+    workers: int | None = None
+
+    @property
+    def middle(self) -> View:
+        """What evaluations see."""
+        return View(self.image_size, round(self.image_size / MIDDLE))
+
+    @property
+    def training(self) -> View:
+        """What training sees where images are changed."""
+        return View(self.image_size, 0, self.area, True, self.randaugment, self.magnitude)
+
+
+def streamed_dataset(
+    name: str, pools: Sequence[StoredImages], parts: Mapping[str, tuple[int, Indices]], names: Sequence[str], seen: Seen
+) -> DataSet:
+    """Return a data set whose inputs are read from `pools`.
+
+    Args:
+        name: of the data set.
+        pools: the stored images.
+        parts: of each split the number of its pool and which of its images it takes.
+        names: of the classes.
+        seen: how they are decoded.
+    """
+    decoders = Decoders(pools, seen.workers)
+    preprocessing = ImagePreprocessing(MEAN, STD)
+    shape = (3, seen.image_size, seen.image_size)
+
+    def split(part: str) -> Split:
+        number, rows = parts[part]
+        images = pools[number]
+        changed = seen.training if part == "train" and seen.augment else None
+        return Split(
+            torch.empty((len(rows), *shape), dtype=torch.uint8, device="meta"),
+            torch.from_numpy(images.targets[rows]),
+            preprocessing,
+            source=ImageStream(number, images, torch.from_numpy(rows), seen.middle, decoders, changed),
+        )
+
+    chosen = hash_of_splits(*(parts[part][1] for part in SPLITS))
+    # The indices say little of files that anybody may add to: what they are indices of goes in.
+    whole = hashlib.sha256("\0".join([chosen, *(pool.fingerprint() for pool in pools)]).encode()).hexdigest()
+    train, val, test = map(split, SPLITS)
+    return DataSet(name, train, val, test, len(names), shape, whole, tuple(names))
+
+
+def load_streamed_images(
+    folder: str,
+    image_size: int = 224,
+    validation_fraction: float = 0.1,
+    test_fraction: float = 0.2,
+    **options: Any,
+) -> DataSet:
+    """Load images that stay on disk: shards, or folders of classes, divided as `image_folder` divides them.
+
+    Shards whose paths have the words `train`, `val` and `test` are these splits; without such words all are one. What
+    has no test or validation images of its own gives a stratified share.
+
+    Args:
+        folder: with shards or class folders; shards also in an object store, `s3://…` or `gs://…`.
+        image_size: side of the network's input.
+        validation_fraction: share for validation, where there is no such split.
+        test_fraction: share for testing, where there is no such split.
+        options: `Seen`'s others.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken, or classes differ.
+    """
+    root = local_copy(folder) if "://" in folder else Path(folder).expanduser()
+    shards = shard_paths(root)
+    groups, names = _shard_groups(root, shards) if shards else _folder_groups(root)
+    parts = _parts([*groups], [each.targets for each in groups.values()], validation_fraction, test_fraction)
+    for part, (number, rows) in parts.items():
+        targets = [*groups.values()][number].targets[rows]
+        if not len(rows) or (part == "train" and len(np.unique(targets)) < len(names)):
+            raise DataSetUnavailableError(root, f"has too few images in {part}", "add images, or change the fractions")
+        if int(targets.max()) >= len(names):
+            rule = f"has class {int(targets.max())} in {part}, and {len(names)} classes to train on"
+            raise DataSetUnavailableError(root, rule, "number classes from 0 in every split")
+    return streamed_dataset("streamed_images", [*groups.values()], parts, names, Seen(image_size, **options))
+
+
+def _shard_groups(root: Path, shards: Sequence[Path]) -> tuple[dict[str, StoredImages], list[str]]:
+    """Return split → its images, and the names of the classes."""
+    named = shards_by_split(root, shards)
+    groups = {part: indexed_shards(f"{root.name}-{part}", root, paths) for part, paths in named.items()}
+    count = int(groups["train"].targets.max()) + 1
+    return groups, class_names(root / CLASS_INDEX) or [str(number) for number in range(count)]
+
+
+def _folder_groups(root: Path) -> tuple[dict[str, StoredImages], list[str]]:
+    divided = (root / "train").is_dir()
+    folders = {part: root / part for part in SPLITS if (root / part).is_dir()} if divided else {"train": root}
+    names = [path.name for path in class_folders(folders["train"])]
+    return {part: listed_folders(f"{root.name}-{part}", path, names) for part, path in folders.items()}, names
+
+
+def _parts(
+    given: Sequence[str], targets: Sequence[NDArray[np.int64]], validation: float, test: float
+) -> dict[str, tuple[int, Indices]]:
+    """Return of each split the number of its pool and which images: its own, or a share of the training images."""
+    missing = [part for part in ("val", "test") if part not in given]
+    shares = {"val": validation, "test": test}
+    train, *drawn = stratified_split(targets[given.index("train")], [shares[part] for part in missing], SPLIT_SEED)
+    parts = {"train": (given.index("train"), train)}
+    parts |= {part: (given.index("train"), rows) for part, rows in zip(missing, drawn, strict=True)}
+    own = (part for part in given if part != "train")
+    return parts | {part: (given.index(part), np.arange(len(targets[given.index(part)]))) for part in own}
+
+
+def class_names(path: Path) -> list[str] | None:
+    """Return the classes' names of a class index, `{"0": "name", …}` or Keras's `{"0": ["n01440764", "tench"], …}`.
+
+    None where there is no such file. Raises DataSetUnavailableError where it is another one.
+    """
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        values = [found[str(number)] for number in range(len(found))]
+        return [value if isinstance(value, str) else str(value[-1]) for value in values]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        rule = f"is no class index ({type(error).__name__}: {error})"
+        raise DataSetUnavailableError(path, rule, 'write {"0": "name of class 0", …}') from error
+
+
+DECODING = (
+    AUGMENT,
+    Hyperparameter(
+        "area", "number", 0.08, minimum=0, maximum=1, open_minimum=True, source="Szegedy et al. 2015, section 6"
+    ),
+    Hyperparameter("randaugment", "integer", 0, minimum=0, source="Cubuk et al. 2020: 2 for ResNet-50"),
+    Hyperparameter("magnitude", "integer", 9, minimum=0, maximum=30, source="Cubuk et al. 2020: 9 for ResNet-50"),
+    Hyperparameter("workers", "integer", None, minimum=0, reason="decoding processes; resources.cpu by default"),
+)
+
+COMPONENTS = (
+    Component(
+        "streamed_images",
+        load_streamed_images,
+        (
+            Hyperparameter("folder", "text", required=True),
+            Hyperparameter("image_size", "integer", 224, minimum=1, source="He et al. 2016, section 3.4"),
+            Hyperparameter("validation_fraction", "number", 0.1, **FRACTION),
+            Hyperparameter("test_fraction", "number", 0.2, **FRACTION),
+            *DECODING,
+        ),
+        summary="your own images, more than memory holds: tar shards or class folders",
+        stand_in=LIKE_CIFAR,
+    ),
+)

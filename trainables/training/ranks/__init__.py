@@ -1,0 +1,24 @@
+"""One network trained by several processes, its ranks, each on its share of every batch, as one process would train it.
+
+Every rank runs the same steps in step with the others. Rank 0 leads: it alone reports, measures and writes, and tells
+the others what comes next (`orders`). How ranks find each other and end is the business of `trainables.worker`.
+"""
+
+from trainables.training.ranks.check import ranks_fault
+from trainables.training.ranks.group import Ranks
+from trainables.training.ranks.orders import Build, Crew, Forget, Load, Order, Predict, Train
+from trainables.training.ranks.replicate import LeadingReplicate, RankedReplicate
+
+__all__ = [
+    "Build",
+    "Crew",
+    "Forget",
+    "LeadingReplicate",
+    "Load",
+    "Order",
+    "Predict",
+    "RankedReplicate",
+    "Ranks",
+    "Train",
+    "ranks_fault",
+]

@@ -1,0 +1,125 @@
+"""The ranks that train one network together, seen from one of them: who has which rows, and what they exchange.
+
+The loss is that of the whole batch: every rank computes it from all logits, of which its own carry a gradient. So each
+backward pass leaves the part of the gradient that goes through the rank's own samples, whatever the loss does with the
+others, and the sum over ranks is the whole gradient. Losses that couple a batch need nothing of their own for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+BUCKET_BYTES = 25 * 2**20
+"""Gradients are summed in buckets of about this size, as torch's DistributedDataParallel does by default."""
+
+
+def rows_of(count: int, rank: int, size: int) -> slice:
+    """Return the rows of `count` that are rank's: consecutive ones, and the first ranks have one more where needed."""
+    each, more = divmod(count, size)
+    start = rank * each + min(rank, more)
+    return slice(start, start + each + (rank < more))
+
+
+class Ranks:
+    """One rank among those that train together; all of them call the same methods in the same order.
+
+    Attributes:
+        rank: this one's number; 0 leads.
+        size: how many there are.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        """Stand for rank `rank` of `size`, whose process group has been joined (`trainables.worker.rank_group`)."""
+        self.rank, self.size = rank, size
+
+    def alone(self, batch: int) -> bool:
+        """Return whether a batch has too few samples to give each rank one, so that every rank computes all of it."""
+        return batch < self.size
+
+    def part(self, rows: slice) -> slice:
+        """Return this rank's rows of a batch that has `rows` of an epoch's order."""
+        count = rows.stop - rows.start
+        if self.alone(count):
+            return rows
+        own = self.rows(count)
+        return slice(rows.start + own.start, rows.start + own.stop)
+
+    def rows(self, count: int) -> slice:
+        """Return which of `count` rows are this rank's."""
+        return rows_of(count, self.rank, self.size)
+
+    def gather(self, own: Tensor, count: int) -> Tensor:
+        """Return the rows [count, ...] of all ranks in order; the gradient goes to this rank's `own` alone."""
+        shares = [rows_of(count, rank, self.size) for rank in range(self.size)]
+        most = max(share.stop - share.start for share in shares)
+        sent = own.detach().contiguous()
+        if len(own) < most:
+            sent = torch.cat([sent, sent.new_zeros((most - len(own), *own.shape[1:]))])
+        received = [torch.empty_like(sent) for _ in shares]
+        dist.all_gather(received, sent)
+        parts = [rows[: share.stop - share.start] for rows, share in zip(received, shares, strict=True)]
+        parts[self.rank] = own
+        return torch.cat(parts)
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        """Put the sum over ranks into each tensor; the same bits on every rank, so that their weights stay the same."""
+        waiting = []
+        for bucket in buckets(tensors):
+            together = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
+            waiting.append((bucket, together, dist.all_reduce(together, async_op=True)))
+        for bucket, together, work in waiting:
+            work.wait()
+            _spread(together, bucket)
+
+    def take_from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Put rank 0's values into each tensor."""
+        for bucket in buckets(tensors):
+            together = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
+            dist.broadcast(together, 0)
+            _spread(together, bucket)
+
+
+def buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return tensors in groups of one type and of about `BUCKET_BYTES`, in order."""
+    found: list[list[Tensor]] = []
+    size = 0
+    for tensor in tensors:
+        if not found or found[-1][0].dtype != tensor.dtype or size + tensor.nbytes > BUCKET_BYTES:
+            found.append([])
+            size = 0
+        found[-1].append(tensor)
+        size += tensor.nbytes
+    return found
+
+
+def summed_over_ranks(values: Tensor) -> Tensor:
+    """Return the sum of the ranks' `values`, which can be differentiated as often as wanted.
+
+    Each rank differentiates its own share of one objective, whose sum over ranks is meant: then the derivative by a
+    rank's values is the sum of all ranks' derivatives by the result.
+    """
+    result: Tensor = _Sum.apply(values)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        total = values.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        return summed_over_ranks(gradients[0])
+
+
+def _spread(together: Tensor, tensors: Sequence[Tensor]) -> None:
+    parts = together.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.detach().copy_(part.view(tensor.shape))

@@ -1,0 +1,178 @@
+"""Rank 0's side of a trial on several ranks: it gives the others orders, and learns at once when one of them ends.
+
+Every other rank has a connection to rank 0. Orders go one way; the other way comes a `RankFault` before a rank ends of
+its own error, and the connection's end when it was killed. A trial without one of its ranks cannot go on: what rank 0
+does with them then raises RankLostError, by which its process ends as it would of any error, and the trial is tried
+again from its checkpoint. An exchange on a card may never notice that a rank is missing; so rank 0 ends itself
+where it has not noticed in time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing.connection import Connection, wait
+from typing import cast
+
+import torch.distributed as dist
+
+from trainables.training.ranks import Order, Ranks
+from trainables.worker.rank_group import Meeting, join, open_store
+
+TOLD_SECONDS = 1.0
+"""How long rank 0 waits, when an exchange has failed, for the reason: the end of a rank shows within milliseconds."""
+
+NOTICED_SECONDS = 5.0
+"""How long rank 0 may take to notice in an exchange that a rank has ended, before it ends itself: gloo does at once."""
+
+
+class RankLostError(RuntimeError):
+    """One of a trial's ranks has ended, so that the others cannot go on."""
+
+
+@dataclass(frozen=True)
+class RankFault:
+    """What a rank says before it ends of its own error.
+
+    Attributes:
+        text: the error's class and text.
+        exchanging: it may have failed because another rank ended first.
+    """
+
+    text: str
+    exchanging: bool
+
+
+def first_lost(faults: Mapping[int, RankFault | None]) -> int:
+    """Return the rank whose end the others' ends followed from.
+
+    Args:
+        faults: rank → what it said before it ended, `None` where nothing, in the order in which they were heard.
+    """
+    own = [rank for rank, fault in faults.items() if fault is not None and not fault.exchanging]
+    killed = [rank for rank, fault in faults.items() if fault is None]
+    return (own or killed or [*faults])[0]
+
+
+class CrewOfProcesses:
+    """The other ranks of this process's trials; see `trainables.training.ranks.Crew`."""
+
+    def __init__(
+        self, connections: Sequence[Connection], host: str, device: str, fate: Callable[[int], str] | None = None
+    ) -> None:
+        """Meet the other ranks; return when all have joined the process group.
+
+        Args:
+            connections: to ranks 1, 2, …
+            host: the address of this process's node, where they find the store.
+            device: `cpu` or `cuda`.
+            fate: rank → how it ended, in words, once it has.
+        """
+        self._connections, self._fate = list(connections), fate or (lambda rank: "its process ended")
+        self._faults: dict[int, RankFault | None] = {}
+        self._numbers = count()
+        self._news, self._over = threading.Event(), threading.Event()
+        self._waiting = False
+        self._said: str | None = None
+        size = 1 + len(self._connections)
+        store = open_store(host, size)
+        for rank, connection in enumerate(self._connections, start=1):
+            connection.send(Meeting(host, store.port, rank, size))
+        threading.Thread(target=self._watch, daemon=True).start()
+        with self._failures_named():
+            self._ranks = join(Meeting(host, store.port, 0, size), device, host, store)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The group, seen from rank 0."""
+        return self._ranks
+
+    def number(self) -> int:
+        """Return a number that no replicate has had."""
+        return next(self._numbers)
+
+    def tell(self, order: Order) -> None:
+        """Send an order to every rank. Raises RankLostError when one has ended."""
+        with self._failures_named():
+            for connection in self._connections:
+                connection.send(order)
+
+    @contextmanager
+    def together(self, order: Order) -> Iterator[None]:
+        """Send an order; what runs inside is rank 0's part of it. Raises RankLostError when a rank ends meanwhile."""
+        self.tell(order)
+        with self._failures_named():
+            yield
+
+    def close(self) -> None:
+        """Let the other ranks end."""
+        self._over.set()
+        for connection in self._connections:
+            connection.close()
+        with suppress(Exception):  # of ranks that have gone
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        """Raise RankLostError in place of whatever fails inside because a rank has ended."""
+        if self._news.is_set():
+            raise RankLostError(self._reason())
+        self._waiting = True
+        try:
+            yield
+        except Exception as error:
+            self._waiting = False  # it has been noticed
+            if not self._news.wait(TOLD_SECONDS):
+                raise
+            raise RankLostError(self._reason()) from error
+        finally:
+            self._waiting = False
+
+    def _reason(self) -> str:
+        """Return which rank was the cause, and how it ended."""
+        if self._said is not None:
+            return self._said
+        time.sleep(0.1)  # they end at almost the same time, and what misses another may be faster to say so
+        faults = dict(self._faults)
+        rank = first_lost(faults)
+        fault = faults[rank]
+        said = fault.text if fault is not None else self._fate(rank)
+        self._said = f"rank {rank} of {1 + len(self._connections)} was lost: {said}"
+        return self._said
+
+    def _watch(self) -> None:
+        """Take in what the other ranks say, and their ends, until the first one ends; then see that rank 0 notices."""
+        while not self._over.is_set() and len(self._faults) < len(self._connections):
+            told = [c for rank, c in enumerate(self._connections, start=1) if rank not in self._faults]
+            try:
+                ready = wait(told, 0.1 if self._news.is_set() else None)
+            except OSError:
+                return  # they were closed: it is over
+            for found in ready:
+                connection = cast(Connection, found)
+                rank = 1 + self._connections.index(connection)
+                try:
+                    self._faults[rank] = connection.recv()
+                except (EOFError, OSError):
+                    self._faults[rank] = None
+            if self._over.is_set():
+                return
+            if ready and not self._news.is_set():
+                self._news.set()
+                threading.Thread(target=self._see_that_it_is_noticed, daemon=True).start()
+
+    def _see_that_it_is_noticed(self) -> None:
+        deadline = time.monotonic() + NOTICED_SECONDS
+        while self._waiting and not self._over.is_set():
+            if time.monotonic() > deadline:
+                sys.stderr.write(f"{self._reason()}; the exchange with it did not end\n")
+                sys.stderr.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.05)
