@@ -16,6 +16,7 @@ import pytest
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import last_sequence
+from tests.alive import running
 from tests.faults.processes import below, fork_servers, kill_ids, trial_processes, wait_until
 from tests.faults.reference import SMALL, decisions_of, undisturbed
 from tests.patience import patient
@@ -34,7 +35,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _ranks_here(driver: int) -> list[int]:
     """Return the processes that trial processes have forked."""
-    servers, forked = fork_servers(driver), _alive(trial_processes(driver))
+    servers, forked = fork_servers(driver), running(trial_processes(driver))
     leaders = [pid for pid in forked if _parent(pid) in servers]
     return [pid for pid in forked if _parent(pid) in leaders]
 
@@ -48,10 +49,6 @@ def _parent(pid: int) -> int | None:
         return psutil.Process(pid).ppid()
     except psutil.NoSuchProcess:
         return None
-
-
-def _alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
 
 def _check_as_one(paths: SweepPaths, space: Path) -> list[Mapping[str, Any]]:
@@ -104,7 +101,7 @@ def test_a_stopped_sweep_continues_with_another_number_of_workers(space: Path, t
         ranks = _ranks_here(process.pid)
         process.terminate()
         process.wait(patient(60))
-        wait_until(lambda: not _alive(ranks))
+        wait_until(lambda: not running(ranks))
     refused = in_process("resume", "s", "--no-mlflow", "--set", "resources.workers=65", cwd=tmp_path)
     assert refused.returncode == 2 and "workers = 65 cannot share batches of batch_size = 64" in refused.stderr
     done = in_process("resume", "s", "--no-mlflow", "--cpus", "2", "--set", "resources.workers=2", cwd=tmp_path)
@@ -123,7 +120,7 @@ def test_on_ray_a_killed_rank_costs_a_try_and_ranks_end_with_rank_0(space: Path,
         assert len(ranks) == 1
         kill_ids(*(ranks if victim == "rank" else below(process.pid, "Trainable")))
         began = time.monotonic()
-        wait_until(lambda: not _alive(ranks))
+        wait_until(lambda: not running(ranks))
         print(f"the other rank ended {time.monotonic() - began:.3f} s after {victim}")
         assert process.wait(patient(200)) == 0, (tmp_path / "driver.err").read_text()
     (failure,) = _check_as_one(paths, space)
@@ -141,9 +138,9 @@ def test_on_ray_a_stopped_sweep_leaves_no_rank(space: Path, tmp_path: Path) -> N
         assert len(everyone) == 2
         process.terminate()
         began = time.monotonic()
-        wait_until(lambda: not _alive(everyone[1:]))
+        wait_until(lambda: not running(everyone[1:]))
         ended = time.monotonic()
-        wait_until(lambda: not _alive(everyone))
+        wait_until(lambda: not running(everyone))
         print(f"rank 0 ended {ended - began:.3f} s after the stop, rank 1 {time.monotonic() - ended:.3f} s later")
         process.wait(patient(60))
     done = in_process("resume", "s", "--no-mlflow", "--cpus", "1", "--set", "resources.workers=1", cwd=tmp_path)

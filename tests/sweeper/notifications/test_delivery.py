@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from sweeper.notifications import delivery as notify_delivery
 from sweeper.notifications.delivery import deliver
 from sweeper.space.notify import Target
+from tests.alive import wait_for_ends
 from tests.patience import patient
 from tests.receiver import receiver
 
@@ -89,17 +89,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatc
         f"import subprocess, time; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w').write(str(p.pid))"
     )
     assert deliver(_program(f"{text}; time.sleep(60)"), MESSAGE) == f"it ran longer than {seconds} s and was killed"
-    deadline = time.monotonic() + patient(5)
-    while _alive(int(child.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not _alive(int(child.read_text()))
-
-
-def _alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_for_ends(int(child.read_text()), seconds=5)
 
 
 def test_a_command_that_reads_nothing_is_fine():

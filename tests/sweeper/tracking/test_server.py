@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import socket
@@ -15,6 +14,7 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.tracking.server import ended_with_this_process, serve
+from tests.alive import running, wait_for_ends
 from tests.faults.processes import below
 from tests.mlflow_stores import free_port
 from tests.patience import patient
@@ -36,7 +36,7 @@ def test_no_process_of_the_server_outlives_the_command(tmp_path: Path) -> None:
         assert len(servers) > 1, "the server has processes of its own"
         process.send_signal(number)
         assert process.wait(patient(30)) == 0
-    assert not [pid for pid in servers if alive(pid)]
+    assert not running(servers)
     assert not answers(port)
 
 
@@ -55,10 +55,7 @@ def test_the_servers_processes_do_not_outlive_a_command_that_is_killed() -> None
         assert process.stdout is not None
         group = int(process.stdout.readline())
         process.kill()
-    until = time.monotonic() + patient(30)
-    while alive(group) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not alive(group)
+    wait_for_ends(group)
 
 
 def test_a_group_that_was_ended_in_time_is_left_alone() -> None:
@@ -82,12 +79,3 @@ def test_a_server_is_not_started_for_a_server_or_on_a_port_that_is_taken(tmp_pat
 def answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has asked after does not."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from sweeper.execution.driver.failures import CRASH, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
+from tests.alive import wait_for_ends
 from tests.patience import patient
 from trainables.worker.local_process import Died, Opening, Reports
 from trainables.worker.trial_reports import TrialReport
@@ -88,15 +88,8 @@ def _check_equal(found: Sequence[TrialReport], wanted: Sequence[TrialReport]) ->
         assert one[key] == pytest.approx(row, rel=2e-3, abs=1e-4, nan_ok=True), key
 
 
-def _ranks(process: TrialProcess) -> list[psutil.Process]:
-    return psutil.Process(process.pid).children()
-
-
-def _wait_for_ends(processes: Sequence[psutil.Process]) -> None:
-    deadline = time.monotonic() + patient(30)
-    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
-        assert time.monotonic() < deadline, "a rank outlives rank 0"
-        time.sleep(0.005)
+def _ranks(process: TrialProcess) -> list[int]:
+    return [child.pid for child in psutil.Process(process.pid).children()]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +113,7 @@ def test_ranks_report_what_one_process_reports_and_end_with_it(
     _check_equal([*first, *_reports(process)], alone)
     process.connection.close()  # the driver has no more
     assert server.exit_code(process) == 0
-    _wait_for_ends(ranks)
+    wait_for_ends(*ranks)
 
 
 def test_a_killed_rank_ends_the_trial_which_continues_from_its_last_epoch_with_fewer_ranks(
@@ -130,7 +123,7 @@ def test_a_killed_rank_ends_the_trial_which_continues_from_its_last_epoch_with_f
     before = _reports(process, most=2)
     ranks = _ranks(process)
     assert len(ranks) == 3
-    os.kill(ranks[1].pid, signal.SIGKILL)
+    os.kill(ranks[1], signal.SIGKILL)
     process.send(True)
     died = process.connection.recv()
     assert isinstance(died, Died), died
@@ -138,7 +131,7 @@ def test_a_killed_rank_ends_the_trial_which_continues_from_its_last_epoch_with_f
     assert (failure.kind, failure.counts) == (CRASH, True)
     assert failure.reason == "rank 2 of 4 was lost: its process was ended by SIGKILL"
     server.exit_code(process)
-    _wait_for_ends(ranks)
+    wait_for_ends(*ranks)
     after = _reports(again := _forked(server, tmp_path, 2))
     assert after[0].epoch == before[-1].epoch, "the report that went with the checkpoint is repeated, no epoch is"
     _check_equal([*before, *after[1:]], alone)
@@ -155,7 +148,7 @@ def test_ranks_end_when_rank_0_is_killed(server: ForkServer, tmp_path: Path, mom
         process.send(True)
     process.kill()
     assert server.exit_code(process) == -signal.SIGKILL
-    _wait_for_ends(ranks)
+    wait_for_ends(*ranks)
 
 
 def test_an_error_of_all_ranks_is_told_as_of_one(server: ForkServer, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from sweeper.execution.local.processes import ForkServer, ForkServerGone, TrialProcess, early_server
-from tests.patience import patient
+from tests.alive import wait_for_ends
 from tests.running import same
 from trainables.worker.local_process import Died, Opening, Reports
 from trainables.worker.trial import Trial
@@ -110,10 +109,7 @@ def test_processes_end_with_their_server(tmp_path: Path) -> None:
     with ForkServer() as server:
         process = server.fork(_opening(tmp_path))
         process.send(ASSIGNMENT)
-    deadline = time.monotonic() + patient(30)
-    while Path(f"/proc/{process.pid}").exists() and "Z" not in Path(f"/proc/{process.pid}/stat").read_text():
-        assert time.monotonic() < deadline, "the kernel ends a forked process when its server ends"
-        time.sleep(0.01)
+    wait_for_ends(process.pid)  # the kernel ends a forked process with its server
 
 
 def test_a_server_that_was_killed_is_said_in_a_sentence(tmp_path: Path) -> None:
