@@ -12,14 +12,18 @@ SPACE ?= search_spaces/quickstart.yaml
 BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates lanes-gpu card lane-memory \
 	lane-evaluation training report searchers peers timings resume ranks streams
 
-.PHONY: sweep test test-slow test-faults check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
+.PHONY: sweep test test-integration test-slow test-faults check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
 	install dist audit sbom notices $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
 	$(BIN)/sweeper run $(SPACE)
 
 test: $(DEVELOPMENT)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
+
+# Whole sweeps and clusters, killed, interrupted, exported: what continuous integration runs after `make test`.
+test-integration: $(DEVELOPMENT)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "integration and not slow"
 
 test-slow: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -45,6 +45,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return rehearsed(tmp_path_factory.mktemp("rehearsals"), SHORT, "local", 560)
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(600)
 def test_short_rehearsals_fill_their_tables_and_are_marked(finished: Finished) -> None:
     assert [summary["name"] for summary in finished.summaries] == list(SHORT)

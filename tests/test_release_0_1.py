@@ -99,6 +99,7 @@ def test_the_report_is_written(folder: Path) -> None:
     assert folder.name in text and best in text
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(600)
 def test_resumed_it_ends_and_keeps_what_it_had(folder: Path) -> None:
     paths = SweepPaths(folder)

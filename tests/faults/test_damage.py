@@ -83,6 +83,7 @@ def test_a_damaged_record_is_named_and_nothing_is_run(
     assert sorted(path.name for path in copy.journal.iterdir()) == before
 
 
+@pytest.mark.integration
 def test_damaged_records_are_set_aside_when_asked_and_measured_again(
     copy: SweepPaths, space: Path, tmp_path: Path, draw: random.Random
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_full_disk_and_then_a_read_only_one(space: Path, tmp_path: Path, small
     check_survived(copied, undisturbed(space), one_at_a_time=True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("left", ["8k", *(pytest.param(left, marks=pytest.mark.slow) for left in ("4k", "16k"))])
 def test_a_disk_that_is_full_at_the_start_is_a_clear_error_and_takes_no_name(
     space: Path, tmp_path: Path, left: str

@@ -33,6 +33,7 @@ def check_neighbours(paths: SweepPaths, space: Path, *, unhurt: bool = True) -> 
     assert {key[0] for key in measured} >= set(range(COUNT)) - {BAD}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("kind", "retries", "said"),
     [

@@ -109,6 +109,7 @@ def test_of_two_drivers_on_one_name_one_drives(tmp_path: Path) -> None:
     assert [fields(r)["pid"] for r in read_journal(paths.journal) if r.kind == "attempt"] == [driving.pid]
 
 
+@pytest.mark.integration
 def test_stop_is_obeyed(tmp_path: Path) -> None:
     paths = SweepPaths(tmp_path / "results" / "small")
     with started("run", write_space(tmp_path), "--no-mlflow", "--set", "samples=400", cwd=tmp_path) as process:

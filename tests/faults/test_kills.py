@@ -45,6 +45,7 @@ def seed() -> int:
     return drawn
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cpus", ["1", pytest.param("2", marks=SLOW)])
 @pytest.mark.parametrize(("executor", "kills"), [("local", 1), *EVERY])
 def test_a_killed_driver(space: Path, tmp_path: Path, seed: int, executor: str, cpus: str, kills: int) -> None:
@@ -122,6 +123,7 @@ def test_a_killed_driver_whose_trials_compete_otherwise(
     Disturbed(changed, tmp_path, seed, "--cpus", "2", "--executor", "local").fatal(kills, kill, here)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("executor", "kills"), [("local", 2), *EVERY])
 def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, executor: str, kills: int) -> None:
     disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", executor)

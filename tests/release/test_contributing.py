@@ -143,6 +143,7 @@ def test_a_sink_has_the_methods_that_are_named() -> None:
     assert methods == set(re.findall(r"`(\w+)`", said.partition(" of ")[0]))
 
 
+@pytest.mark.integration
 def test_a_loss_is_added_as_the_table_says(checkout: Checkout) -> None:
     module, package = checkout.files("a loss", name="quarter")
     (checkout.folder / module).write_text(LOSS)
@@ -160,6 +161,7 @@ def test_a_loss_is_added_as_the_table_says(checkout: Checkout) -> None:
     assert "a quarter of the Brier score" in checkout.run("-m", "sweeper", "spaces", "--losses")
 
 
+@pytest.mark.integration
 def test_a_figure_is_added_as_the_table_says(checkout: Checkout, tmp_path: Path) -> None:
     module, package = checkout.files("a report figure", name="trials_by_status")
     (checkout.folder / module).write_text(FIGURE)

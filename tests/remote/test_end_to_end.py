@@ -113,6 +113,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 tracking.signal(signal.SIGKILL)
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(600)
 def test_a_sweep_submitted_from_outside_survives_a_lost_node(site: Site) -> None:
     output, address = f"s3://{BUCKET}/team", site.nodes.dashboard

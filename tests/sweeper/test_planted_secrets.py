@@ -128,6 +128,7 @@ def basic(asked: list[str]) -> bool:
     return any(base64.b64encode(PAIR.encode()).decode() in line for line in asked)
 
 
+@pytest.mark.integration
 def test_commands_on_a_sweep_show_no_secret(scene: Scene, echo: Echo) -> None:
     Inline(scene.work).run("small")
     echo.asked.clear()

@@ -60,6 +60,7 @@ def test_an_unknown_paper_is_named(tmp_path: Path) -> None:
         papers.run_paper("mukoti", output=tmp_path)
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_a_rehearsal_runs_what_is_missing_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"posterior_figure_3": packaged_files()["posterior_figure_3"]}

@@ -17,6 +17,7 @@ from tests.sweeper.inline_sweep import Inline
 from tests.sweeper.records import fields
 
 
+@pytest.mark.integration
 def test_resume_tells_the_end(tmp_path: Path) -> None:
     Inline(tmp_path).run("small")
     paths = find_sweep("small", tmp_path / "results")

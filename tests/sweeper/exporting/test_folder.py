@@ -67,6 +67,7 @@ def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, r
     }  # fmt: skip
 
 
+@pytest.mark.integration
 def test_the_program_runs_where_torch_is_all_there_is(own, tmp_path):
     done = sweeper.export(own.name, tmp_path / "model", replicate="all", output=own.root.parent)
     inputs = load_dataset(**SPIRALS).test.inputs
@@ -127,6 +128,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence_and_nothing_is_written(di
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("which", "replicate"),
     [

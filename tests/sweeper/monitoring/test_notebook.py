@@ -62,6 +62,7 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     assert (tmp_path / "results" / "cells" / "sweeper.log").exists()
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_an_answer_is_shown_once_and_a_fault_is_the_command_lines_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))

@@ -12,14 +12,14 @@ from sweeper.analysis.statistics.best_set import with_the_best
 from sweeper.reporting.answers import Answers, answers, as_good, majority_warning
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.matrix import matrix
-from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
 from sweeper.results.overview import overview
+from tests.sweeper.held import held
 from tests.sweeper.reporting.test_figures import frame, means
 
 
 def screen(folder: Path) -> Answers:
-    results = Results(folder)
+    results = held(folder)
     return first_screen(results, leaderboard(results), overview(results))
 
 
@@ -30,18 +30,18 @@ def sentences(folder: Path) -> dict[str, str]:
 def test_every_question_of_the_quickstart_is_answered(quickstart_folder: Path) -> None:
     said = sentences(quickstart_folder)
     assert list(said) == ["Loss", "Network", "After temperature", "Which γ", "Post-hoc", "Early stopping"]
-    best = leaderboard(Results(quickstart_folder)).best
+    best = leaderboard(held(quickstart_folder)).best
     assert best is not None
     assert said["Loss"].startswith(f"{best['loss']} on {best['architecture']}, ")
     assert said["Network"].startswith(f"{best['architecture']} with {best['loss']}, ")
     for name in ("cross_entropy", "focal", "inverse_focal", "selective_risk"):
         assert name in said["Loss"]
-    counts = overview(Results(quickstart_folder))
+    counts = overview(held(quickstart_folder))
     assert said["Early stopping"].startswith(f"saved {counts.saved:,} of {counts.saved + counts.trained:,} epochs")
 
 
 def test_which_gamma_is_the_best_of_the_grid_with_those_that_do_as_well(gamma_folder: Path) -> None:
-    results = Results(gamma_folder)
+    results = held(gamma_folder)
     found = matrix(results, leaderboard(results))
     assert found is not None
     rows = means(gamma_folder, "val", ["nll"])
@@ -62,7 +62,7 @@ def test_which_gamma_is_the_best_of_the_grid_with_those_that_do_as_well(gamma_fo
 
 
 def test_a_trial_that_was_stopped_is_compared_where_it_was_stopped(quickstart_folder: Path) -> None:
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     found = matrix(results, leaderboard(results))
     assert found is not None
     _, rows = next((key, rows) for key, rows in found.cells.items() if key[1] == "focal" and len(rows) > 3)
@@ -108,14 +108,14 @@ def test_a_majority_class_predictor_is_warned_of() -> None:
 
 
 def test_without_measurements_there_is_nothing_to_say(quickstart_folder: Path) -> None:
-    counts = overview(Results(quickstart_folder))
+    counts = overview(held(quickstart_folder))
     found = answers(None, effects([]), counts, Leaderboard([], (), "", Goal("val_nll", "min")))
     assert [answer.question for answer in found.answers] == ["Early stopping"]
     assert found.settings == [] and found.matrix is None
 
 
 def test_the_settings_of_a_data_set_are_kept_apart(quickstart_folder: Path) -> None:
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     board = leaderboard(results)
     axis = "config_dataset_label_noise"
     rows = [{**row, axis: (0.0, 0.1)[at % 2]} for at, row in enumerate(board.rows)]

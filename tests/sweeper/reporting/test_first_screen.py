@@ -11,14 +11,14 @@ from rich.console import Console
 from sweeper.reporting import write_report
 from sweeper.reporting.first_screen import first_screen, legend, terminal
 from sweeper.reporting.matrix import grid
-from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.overview import overview
+from tests.sweeper.held import held
 from tests.sweeper.reporting.test_page import Page
 
 
 def printed(folder: Path, width: int) -> str:
-    results = Results(folder)
+    results = held(folder)
     console = Console(width=width, file=io.StringIO())
     console.print(terminal(first_screen(results, leaderboard(results), overview(results))))
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -28,7 +28,7 @@ def printed(folder: Path, width: int) -> str:
 def test_no_value_is_cut_whatever_the_width(quickstart_folder: Path, width: int) -> None:
     text = printed(quickstart_folder, width)
     assert all(len(line) <= width for line in text.splitlines())
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     found = first_screen(results, leaderboard(results), overview(results)).matrix
     assert found is not None
     flat = " ".join(text.split())
@@ -41,7 +41,7 @@ def test_no_value_is_cut_whatever_the_width(quickstart_folder: Path, width: int)
 def test_the_page_begins_with_the_matrix_and_the_answers(quickstart_folder: Path) -> None:
     text = write_report(quickstart_folder).read_text("utf-8")
     page = Page(text)
-    results = Results(quickstart_folder)
+    results = held(quickstart_folder)
     found = first_screen(results, leaderboard(results), overview(results))
     assert found.matrix is not None
     summary = " ".join(page.sections["summary"].split())

@@ -12,11 +12,12 @@ from sweeper.analysis.selection import selected
 from sweeper.reporting.matrix import Matrix, estimate_text, grid, matrix
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.held import held
 from tests.sweeper.reporting.test_figures import frame, means
 
 
 def matrix_of(folder: Path) -> Matrix:
-    results = Results(folder)
+    results = held(folder)
     found = matrix(results, leaderboard(results))
     assert found is not None
     return found
@@ -72,7 +73,7 @@ def test_an_interval_is_students_with_the_spread_pooled_over_configurations(loss
 
 @pytest.mark.parametrize("folder", ["losses_folder", "quickstart_folder", "gamma_folder"])
 def test_marks_are_those_of_the_best_set(folder: str, request: pytest.FixtureRequest) -> None:
-    results = Results(request.getfixturevalue(folder))
+    results = held(request.getfixturevalue(folder))
     board = leaderboard(results)
     found, answer = matrix(results, board), selected(results, board)
     assert found is not None and answer is not None

@@ -8,14 +8,14 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.reporting.several import part_of, side_by_side, write_several
-from sweeper.results import Results
+from tests.sweeper.held import held
 from tests.sweeper.reporting.test_page import Page
 
 
 def test_the_page_has_every_sweep_and_the_best_of_each_loss(
     quickstart_folder: Path, losses_folder: Path, tmp_path: Path
 ) -> None:
-    members = [Results(quickstart_folder), Results(losses_folder)]
+    members = [held(quickstart_folder), held(losses_folder)]
     page = Page(write_several(members, tmp_path / "report.html").read_text("utf-8"))
     parts = [part_of(each) for each in members]
     for part in parts:
@@ -30,6 +30,6 @@ def test_the_page_has_every_sweep_and_the_best_of_each_loss(
 
 
 def test_a_sweep_named_twice_is_refused(quickstart_folder: Path, tmp_path: Path) -> None:
-    twice = [Results(quickstart_folder)] * 2
+    twice = [held(quickstart_folder)] * 2
     with pytest.raises(SweeperError, match="'quickstart' was named twice"):
         write_several(twice, tmp_path / "report.html")

@@ -63,6 +63,7 @@ def test_every_data_set_is_loaded_once_a_node_and_known_by_its_contents(tmp_path
     assert content_key(prepare_dataset(spec)) == keys[variant_key(named[0])]
 
 
+@pytest.mark.integration
 def test_trials_train_on_their_data_and_equal_those_of_a_sweep_on_it_alone(tmp_path: Path) -> None:
     options = RunOptions(tmp_path / "results", cpus=2)
     both = run_sweep(write_space(tmp_path, SPACE), [], "both", options)

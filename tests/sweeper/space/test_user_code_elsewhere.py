@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import search_spaces
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
@@ -33,6 +35,7 @@ print(json.dumps({"seen": seen, "packing": report.packing, "failure": report.fai
 """
 
 
+@pytest.mark.integration
 def test_what_travels_is_all_that_a_trial_needs(tmp_path, monkeypatch):
     files = tmp_path / "files"
     shutil.copytree(ROOT / "search_spaces" / "examples", files)

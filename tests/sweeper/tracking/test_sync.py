@@ -209,6 +209,7 @@ def test_a_killed_driver_leaves_no_run_that_seems_to_run_and_no_process(random_s
     assert_complete(sweep, uri)
 
 
+@pytest.mark.integration
 def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
     server: Server, random_sweep: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,7 @@ def _hold(key, ready, measured, done):
     done.wait(60)
 
 
+@pytest.mark.integration
 def test_two_processes_hold_the_data_once():
     """Each sees all of it; the operating system counts half of it to each."""
     inputs = torch.full((LARGE_MIB * 1024, 1024), 255, dtype=torch.uint8)

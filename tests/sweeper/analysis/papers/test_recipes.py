@@ -35,6 +35,7 @@ def tables(sweeps: dict[str, FinishedSweep]) -> dict[str, PaperTable]:
     return {name: filled_table(name, [*sweeps.values()]) for name in TABLES}
 
 
+@pytest.mark.integration
 def test_ideal_sweeps_fill_every_cell_of_every_table(tables: dict[str, PaperTable]) -> None:
     missing = Counter(
         (name, cell.published.metric, cell.recipe) for name in TABLES for cell in tables[name].cells if not cell.ours
@@ -43,6 +44,7 @@ def test_ideal_sweeps_fill_every_cell_of_every_table(tables: dict[str, PaperTabl
     assert sum(table.filled for table in tables.values()) == sum(len(read_published(name)) for name in TABLES)
 
 
+@pytest.mark.integration
 def test_each_cell_is_filled_by_its_own_recipe(tables: dict[str, PaperTable]) -> None:
     for name in TABLES:
         for cell in tables[name].cells:
@@ -50,6 +52,7 @@ def test_each_cell_is_filled_by_its_own_recipe(tables: dict[str, PaperTable]) ->
             assert cell.recipe in ("", *(recipe.space for recipe in recipes_of(name)))
 
 
+@pytest.mark.integration
 def test_sweeps_of_other_papers_fill_nothing(sweeps: dict[str, FinishedSweep]) -> None:
     for name in TABLES:
         paper = name.split("-")[0]
@@ -58,6 +61,7 @@ def test_sweeps_of_other_papers_fill_nothing(sweeps: dict[str, FinishedSweep]) -
         assert not filled, name
 
 
+@pytest.mark.integration
 def test_a_cell_has_as_many_seeds_as_its_recipe(tables: dict[str, PaperTable]) -> None:
     for name in TABLES:
         for cell in tables[name].cells:

@@ -41,6 +41,7 @@ def survivors(curves, order, factor):
     return kept
 
 
+@pytest.mark.integration
 def test_one_worker_keeps_what_a_plain_loop_keeps(curves):
     rng = np.random.default_rng(5)
     orders = [rng.permutation(len(curves.trials)) for _ in range(40)]

@@ -53,6 +53,7 @@ def test_every_trial_of_a_cohort_is_judged_as_a_trial(tmp_path: Path) -> None:
     assert _packings(outcome) == {"cohort": 12}
 
 
+@pytest.mark.integration
 def test_promoted_and_searched_trials_join_cohorts(tmp_path: Path) -> None:
     outcome, records = _run(tmp_path, "scheduler.variant=promotion", "searcher.name=optuna", "replicates.count=2")
     assert outcome.outcome == "finished" and not outcome.counts["failed"]
@@ -79,6 +80,7 @@ def test_memory_that_runs_out_halves_cohorts_and_costs_no_try(tmp_path: Path, mo
     assert shared and all(body.failure == "out_of_memory" and not body.counts for body in shared)
 
 
+@pytest.mark.integration
 def test_after_ctrl_c_every_lane_reports_its_epoch_and_the_sweep_can_be_resumed(tmp_path: Path) -> None:
     pressed = []
 
@@ -97,6 +99,7 @@ def test_after_ctrl_c_every_lane_reports_its_epoch_and_the_sweep_can_be_resumed(
     assert sum(trial.epochs for trial in again.state.trials.values()) > reported
 
 
+@pytest.mark.integration
 def test_what_cannot_be_a_lane_trains_alone_beside_cohorts(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def plain(logits, targets):\n    return (logits.softmax(1)[range(len(targets)), targets] - 1).square()\n"

@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from sweeper.execution.controllers.interrupts import ACKNOWLEDGED, HURRIED
 from sweeper.execution.local.executor import this_machine, usable_cores
 from sweeper.execution.local.serving import THRESHOLD_VARIABLE
@@ -52,6 +54,7 @@ def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
     assert all("(after 2 tries)" in row["error"] for row in failed)
 
 
+@pytest.mark.integration
 def test_after_ctrl_c_trials_finish_their_epoch_and_the_sweep_can_be_resumed(tmp_path: Path):
     said: list[str] = []
 
@@ -78,6 +81,7 @@ def test_after_ctrl_c_trials_finish_their_epoch_and_the_sweep_can_be_resumed(tmp
     assert sum(trial.epochs for trial in again.state.trials.values()) > reported
 
 
+@pytest.mark.integration
 def test_a_second_ctrl_c_skips_tables_and_report(tmp_path: Path):
     said: list[str] = []
 

@@ -30,6 +30,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("options", "environment", "said"),
     [

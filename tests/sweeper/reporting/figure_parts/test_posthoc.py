@@ -23,6 +23,7 @@ from sweeper.reporting.posthoc_table import Cell, alike, marks_of, posthoc_table
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep
+from tests.sweeper.held import held
 from tests.sweeper.synthetic_sweep import gamma_configuration
 from trainables.posthoc.focal_temperature import GAMMAS, PARAMETERS
 
@@ -71,11 +72,16 @@ def results(gamma_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Res
     sweep = Sweep(SweepPaths(folder), load_spec("quickstart"), configurations)  # type: ignore[arg-type]
     options = ["temperature.objective=ece", "focal_temperature.objective=nll"]
     recalibrate(sweep, read_requests(["temperature", "focal_temperature", "focal_map"], options, [15]))
-    return Results(folder)
+    return held(folder)
 
 
-def test_the_table_holds_means_deviations_and_temperatures(results: Results) -> None:
-    page = render(results)
+@pytest.fixture(scope="module")
+def page(results: Results) -> str:
+    """The report of the grid."""
+    return render(results)
+
+
+def test_the_table_holds_means_deviations_and_temperatures(results: Results, page: str) -> None:
     tables = Tables(page).tables
     ece = next(rows for heading, rows in tables.items() if heading.startswith("Expected"))
     assert ece[0] == [
@@ -100,8 +106,7 @@ def test_the_table_holds_means_deviations_and_temperatures(results: Results) -> 
     assert f"({own[0]['t']:.2f})" in ece[1][2]
 
 
-def test_an_unavailable_method_is_a_dash_with_the_reason_below(results: Results) -> None:
-    page = render(results)
+def test_an_unavailable_method_is_a_dash_with_the_reason_below(results: Results, page: str) -> None:
     reasons = results.rows("SELECT DISTINCT unavailable AS reason FROM recalibrations WHERE unavailable IS NOT NULL")
     assert len(reasons) == 1
     assert str(reasons[0]["reason"]) in html.unescape(page) and re.search(r"–<sup title=[^>]*>a</sup>", page)
