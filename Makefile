@@ -12,6 +12,9 @@ SPACE ?= search_spaces/quickstart.yaml
 BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates lanes-gpu card lane-memory \
 	lane-evaluation training report searchers peers timings resume ranks streams
 
+# Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: sweep test test-integration test-slow test-faults check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
 	install dist audit sbom notices $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
 
