@@ -116,6 +116,7 @@ def test_ranks_report_what_one_process_reports_and_end_with_it(
     wait_for_ends(*ranks)
 
 
+@pytest.mark.integration
 def test_a_killed_rank_ends_the_trial_which_continues_from_its_last_epoch_with_fewer_ranks(
     server: ForkServer, tmp_path: Path, alone: list[TrialReport]
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_killed_rank_ends_the_trial_which_continues_from_its_last_epoch_with_f
     assert server.exit_code(again) == 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("moment", ["in an epoch", "between two epochs"])
 def test_ranks_end_when_rank_0_is_killed(server: ForkServer, tmp_path: Path, moment: str) -> None:
     process = _forked(server, tmp_path, 3)
@@ -180,6 +182,7 @@ with crew.together(Forget()):
 """
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_rank_0_ends_itself_where_an_exchange_does_not_notice_that_a_rank_is_missing() -> None:
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=patient(100))
