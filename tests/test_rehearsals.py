@@ -19,6 +19,8 @@ from sweeper.results import load
 from tests.patience import patient
 from tests.running import in_process
 
+pytestmark = pytest.mark.integration
+
 SHORT = ("claim_flipped_labels",)
 """A small network on digits with a claim; recipes on the stand-in take longer, and `make rehearse` runs them."""
 
@@ -45,7 +47,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return rehearsed(tmp_path_factory.mktemp("rehearsals"), SHORT, "local", 560)
 
 
-@pytest.mark.integration
 @pytest.mark.timeout(600)
 def test_short_rehearsals_fill_their_tables_and_are_marked(finished: Finished) -> None:
     assert [summary["name"] for summary in finished.summaries] == list(SHORT)

@@ -115,8 +115,8 @@ def test_more_seeds_and_other_places_of_the_data_are_the_same_recipe(tmp_path: P
     assert departed(tmp_path / "else", "dataset.folder=somewhere", "resources.cpu=1").filled == 4 * 7 * 2
 
 
-def test_another_class_fraction_is_another_recipe(sweeps: dict[str, FinishedSweep]) -> None:
-    tenth = sweeps["posterior_figures_5_6_cifar10_tenth"]
+def test_another_class_fraction_is_another_recipe(tmp_path: Path) -> None:
+    tenth = FinishedSweep(ideal_sweep(tmp_path, "posterior_figures_5_6_cifar10_tenth"))
     filled = [cell for cell in filled_table("posterior-fig5", [tenth]).cells if cell.ours]
     assert [cell.published.options for cell in filled] == [{"dataset.class_fraction": "0.1"}]
 
@@ -156,6 +156,7 @@ def test_what_a_paper_selected_is_among_what_its_recipe_tries(table: str) -> Non
         assert any(trains(row, selected) for row in recipe.configurations), number
 
 
+@pytest.mark.integration
 def test_a_selected_hyperparameter_is_that_of_the_best_by_validation_loss(tables: dict[str, PaperTable]) -> None:
     for cell in tables["selective-a2"].cells:
         assert cell.ours is not None and cell.candidates > 1
