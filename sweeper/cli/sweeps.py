@@ -33,7 +33,7 @@ from sweeper.cli.remote import ClusterAddress
 from sweeper.core.errors import SweeperError
 
 if TYPE_CHECKING:
-    from sweeper.space.models import SweepSpec
+    from sweeper.space.spec import SweepSpec
 
 commands = typer.Typer()
 

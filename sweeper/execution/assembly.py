@@ -44,7 +44,8 @@ from sweeper.planning.prices import price_from
 from sweeper.scheduling.base import RungState
 from sweeper.scheduling.strata import stratum_name
 from sweeper.search.base import Searcher
-from sweeper.space.models import Budget, Resources
+from sweeper.space.spec import Budget
+from sweeper.space.training import Resources
 from sweeper.space.user_code import kept_archive
 from sweeper.storage.lease import Lease
 from sweeper.storage.metadata import read_manifest

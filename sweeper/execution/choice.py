@@ -13,7 +13,7 @@ from sweeper.execution.controllers.capacity import ClusterView
 from sweeper.execution.local.executor import this_machine
 from sweeper.execution.options import RunOptions
 from sweeper.execution.ray.address import check_answers
-from sweeper.space.models import Resources
+from sweeper.space.training import Resources
 
 
 def runs_here(options: RunOptions, resources: Resources) -> bool:

@@ -27,7 +27,7 @@ from sweeper.execution.reused_tables import TablesOfTrials
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Attempt, Reported, Reused
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, SweepState
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.space.suggested import SuggestedConfigurations
 from sweeper.space.user_code import MANIFEST_KEY as OWN_CODE
 from sweeper.storage.lookup import sweep_names

@@ -48,7 +48,6 @@ from sweeper.planning.lane_notes import lane_notes
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
-from sweeper.space.models import SweepSpec
 from sweeper.space.notify import (
     Target,
     asked_by_file,
@@ -59,6 +58,7 @@ from sweeper.space.notify import (
     resolve_targets,
 )
 from sweeper.space.rehearsal import rehearsal_name
+from sweeper.space.spec import SweepSpec
 from sweeper.space.strata import pool_notes
 from sweeper.space.suggested import configurations_of
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept

@@ -19,7 +19,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Learned, Observation
 from sweeper.journal.state import COMPLETED, fold
 from sweeper.space.domains.choices import choices_of
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import local_copy
 from sweeper.storage.sweeps import Sweep, open_sweep

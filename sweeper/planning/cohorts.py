@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.space.configurations import configurations
 from sweeper.space.domains.choices import Configuration
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.text.labels import plural
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.cohorts import COHORT, cohort_key

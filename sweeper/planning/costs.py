@@ -17,7 +17,7 @@ from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.configurations import examples
 from sweeper.space.domains.choices import Configuration
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from trainables.registry import DataSetSize
 
 if TYPE_CHECKING:

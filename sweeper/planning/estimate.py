@@ -15,7 +15,7 @@ import yaml
 
 from sweeper.planning.preparation import distinct
 from sweeper.space.configurations import examples
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sweeper.space.configurations import configurations
 from sweeper.space.domains.choices import Configuration
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from trainables.datasets.base import DataSet
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.cohorts import COHORT, cohort_fault

@@ -21,9 +21,10 @@ from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import configurations, examples
-from sweeper.space.models import Resources, SweepSpec
 from sweeper.space.rehearsal import notice
+from sweeper.space.spec import SweepSpec
 from sweeper.space.strata import stratum_sizes
+from sweeper.space.training import Resources
 from sweeper.text.durations import duration
 
 SIMULATED_TRIALS = 2000

@@ -12,7 +12,7 @@ from sweeper.planning.user_code_checks import dataset_fault, own_faults
 from sweeper.space.configurations import examples
 from sweeper.space.dataset_axes import variants
 from sweeper.space.evaluation import split_faults
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
 from trainables.datasets.sharing import content_key, node_copy

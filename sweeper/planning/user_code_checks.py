@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from trainables.datasets.base import DataSet, Split
 from trainables.extensions.targets import describe_error
 from trainables.losses import LOSSES, Loss

@@ -16,7 +16,7 @@ import numpy as np
 from sweeper.core.ids import configuration_seed, flatten_configuration, seed_from
 from sweeper.space.domains.choices import Configuration, Uniforms, draw_configuration
 from sweeper.space.domains.domains import Fields, Members, Node, extremes, grid_size, plain
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 
 EXAMPLES = 2000
 """Random configurations that are looked at where a sweep has none yet: enough to meet every branch."""

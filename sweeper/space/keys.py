@@ -12,7 +12,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.plain import Plain
 from sweeper.space.domains.domains import DOMAINS
 from sweeper.space.file import read_document
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 
 NAMED = {
     "dataset": "datasets", "space.loss": "losses", "space.architecture": "architectures",

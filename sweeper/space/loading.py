@@ -2,7 +2,7 @@
 
     spec = load_spec("search_spaces/quickstart.yaml", ["scheduler.max_epochs=9"])
 
-The structure is checked by pydantic (`sweeper.space.models`), names and hyperparameters by the registries
+The structure is checked by pydantic (`sweeper.space.spec`), names and hyperparameters by the registries
 (`sweeper.space.components`); faults of both are collected before anything is raised.
 """
 
@@ -36,12 +36,12 @@ from sweeper.space.domains.domains import (
 )
 from sweeper.space.evaluation import check_evaluation
 from sweeper.space.file import Document, read_document
-from sweeper.space.models import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.space.objectives import objective_faults
 from sweeper.space.overrides import apply_overrides
 from sweeper.space.registries import Registries, installed_registries
 from sweeper.space.rehearsal import change_faults, rehearsed_values
 from sweeper.space.searchers import check_searcher
+from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.space.strata import falls_back, in_one_pool, size_faults, within_faults
 from sweeper.space.structure import structural_faults, written_out
 from sweeper.space.user_code import look_beside

@@ -12,12 +12,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
+
+from pydantic import Field
 
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.plain import Plain
 from sweeper.core.trust import NOTIFICATIONS, allow, is_allowed
-from sweeper.space.models import Notification
+from sweeper.space.part import Part
 from sweeper.text.redaction import redact_arguments
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -29,6 +32,21 @@ _PLAIN_PART = re.compile(r"[A-Za-z][A-Za-z_.-]{0,19}|v?\d{1,3}|")
 """A part of a path that reads like a word or a version. Tokens are longer, or mix letters and digits."""
 
 _REMEDY = "keep the address or its secret part in the environment and write ${NAME}, e.g. webhook: ${SWEEP_WEBHOOK}"
+
+
+class Notification(Part):
+    """Whom to notify of what, see `sweeper.notifications`; the short form is the address or command alone.
+
+    Attributes:
+        webhook: an http or https address that takes a JSON POST. `${NAME}` stands for a variable of the driver's
+            environment: that is where secrets belong, and a literal address that may hold one is refused.
+        command: a program and its arguments, run without a shell; it reads the same JSON from its standard input.
+        on: events: the sweep's `end`, the `failure` of a trial or of the sweep, a spent `budget`.
+    """
+
+    webhook: str | None = None
+    command: list[str] | None = None
+    on: list[Literal["end", "failure", "budget"]] = Field(default=["end", "failure", "budget"])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from sweeper.core.errors import Fault
 from sweeper.search.base import WARM_START, Searcher, written_method
 from sweeper.space.components import resolve_plain_component
 from sweeper.space.domains.domains import Node
-from sweeper.space.models import SearcherSettings, SweepSpec
+from sweeper.space.plug_ins import SearcherSettings
+from sweeper.space.spec import SweepSpec
 from trainables.registry import Registry
 
 

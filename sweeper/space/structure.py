@@ -12,7 +12,7 @@ from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
 from sweeper.space import notify
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from trainables.registry.nearest import did_you_mean
 
 SHORT_FORMS = {

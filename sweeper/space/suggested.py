@@ -9,7 +9,7 @@ from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Suggested
 from sweeper.space.configurations import ByIndex, Configurations
 from sweeper.space.domains.choices import Configuration
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 
 
 class SuggestedConfigurations(ByIndex):

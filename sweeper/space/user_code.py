@@ -14,8 +14,8 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.core.trust import CODE, allow, is_allowed
 from sweeper.space.configurations import named_components
-from sweeper.space.models import SweepSpec
 from sweeper.space.registries import Registries, installed_registries
+from sweeper.space.spec import SweepSpec
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up
 from trainables.extensions.targets import look_in
 from trainables.files.atomic import write_bytes

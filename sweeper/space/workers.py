@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sweeper.core.errors import Fault
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 
 NOT_WITH_WORKERS = {
     "graphs": "records steps that exchange nothing with other processes",

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.text.redaction import redact_arguments
 
 PACKAGES = (

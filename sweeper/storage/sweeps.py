@@ -16,7 +16,7 @@ from sweeper.core.errors import SweeperError, unwritable
 from sweeper.core.ids import SweepPaths, flatten_configuration, is_sweep_name
 from sweeper.space.configurations import Configurations, varying_columns
 from sweeper.space.loading import reopened_spec
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.space.suggested import JournaledSuggestions, SuggestedConfigurations, configurations_of
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification

@@ -41,7 +41,7 @@ from sweeper.journal.state import COMPLETED, EARLY_STOPPED, RUNNING, SweepState
 from sweeper.scheduling.asha import Halving
 from sweeper.space.configurations import column_types, configurations
 from sweeper.space.loading import load_spec
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.storage.manifest import hardware
 from sweeper.storage.places import fetch
 from sweeper.storage.terms import Term

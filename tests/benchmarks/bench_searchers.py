@@ -36,7 +36,7 @@ from sweeper.journal.records import Body, Record
 from sweeper.journal.state import COMPLETED, SweepState
 from sweeper.search.base import Searcher, suggested_body
 from sweeper.space.loading import load_spec
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.space.suggested import configurations_of
 from sweeper.storage.manifest import hardware
 from tests.sweeper.records import fields, made_body

@@ -20,7 +20,7 @@ from sweeper.scheduling.audit import audit, decide_on
 from sweeper.search.base import audit_suggestions, suggested_body
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from tests.running import metrics_by_key, same
 from tests.sweeper.records import fields, made_body
 from trainables.training.cohorts import COHORT

@@ -19,7 +19,7 @@ from sweeper.core.schemas import table_schemas
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Record
 from sweeper.space.configurations import column_types, configurations
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.tables.writer import ParquetSink
 from tests.sweeper.records import fields
 from trainables.worker.trial_tables import write_predictions, write_reliability, write_spectra

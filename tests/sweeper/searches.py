@@ -13,7 +13,7 @@ from sweeper.search.base import Searcher, Suggestion, suggested_body
 from sweeper.space.domains.choices import Choice
 from sweeper.space.domains.domains import Interval, Members
 from sweeper.space.loading import build_spec
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from tests.sweeper.records import made_body
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 

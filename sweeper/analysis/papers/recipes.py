@@ -28,8 +28,8 @@ from sweeper.analysis.papers.matching import (
 from sweeper.core.ids import flatten_configuration
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from sweeper.space.models import SweepSpec
 from sweeper.space.rehearsal import SUFFIX
+from sweeper.space.spec import SweepSpec
 from sweeper.text.cells import Row
 
 

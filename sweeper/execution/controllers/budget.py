@@ -16,7 +16,7 @@ from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.journal.records import Attempt, Record
 from sweeper.journal.spending import Spending
 from sweeper.planning.prices import price_from
-from sweeper.space.models import Budget
+from sweeper.space.spec import Budget
 from sweeper.text.durations import duration
 
 LOOK_SECONDS = 1.0

@@ -33,8 +33,8 @@ from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.multi_objective import ranked
 from sweeper.scheduling.ranking import Constraint, Goal
 from sweeper.scheduling.strata import stratified
-from sweeper.space.models import SweepSpec
 from sweeper.space.notify import Target
+from sweeper.space.spec import SweepSpec
 from sweeper.storage.sweeps import Sweep
 from sweeper.tracking.artifacts import artifacts
 from tests.sweeper.random_sweep import RandomSweep, write_trial_files

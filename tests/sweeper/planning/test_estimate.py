@@ -18,7 +18,7 @@ from sweeper.planning.estimate import (
 )
 from sweeper.planning.plan import plan
 from sweeper.space.loading import load_spec
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.registry import DataSetSize
 

@@ -9,8 +9,8 @@ import yaml
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.space.loading import build_spec, load_spec
-from sweeper.space.models import Notification
 from sweeper.space.notify import (
+    Notification,
     asked_by_file,
     folder_of,
     notification_faults,

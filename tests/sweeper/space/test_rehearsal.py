@@ -14,8 +14,8 @@ from sweeper.core.schemas import record_batch, table_schemas
 from sweeper.execution.reuse import choose_sources
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec, load_spec, rehearsal_of
-from sweeper.space.models import SweepSpec
 from sweeper.space.rehearsal import CONFIGURATIONS, EPOCHS, GRID_POINTS, REPLICATES, merged, rehearsal_name
+from sweeper.space.spec import SweepSpec
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.sweeps import create_sweep
 from tests.sweeper.small_registries import MINIMAL

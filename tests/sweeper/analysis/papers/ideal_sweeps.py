@@ -17,7 +17,7 @@ from sweeper.core.ids import config_hash, flatten_configuration, trial_name
 from sweeper.core.schemas import epoch_columns, evaluation_columns, record_batch, table_schemas
 from sweeper.results import Results
 from sweeper.space.configurations import column_types, configurations
-from sweeper.space.models import SweepSpec
+from sweeper.space.spec import SweepSpec
 from sweeper.storage.sweeps import create_sweep
 
 

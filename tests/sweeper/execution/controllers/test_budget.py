@@ -18,7 +18,7 @@ from sweeper.journal.spending import Spending
 from sweeper.journal.state import ENDED
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import load_spec
-from sweeper.space.models import Budget
+from sweeper.space.spec import Budget
 from sweeper.storage.sweeps import create_sweep, open_sweep
 from tests.running import write_space
 from tests.sweeper.fake_executor import FakeSweep

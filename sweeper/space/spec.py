@@ -1,0 +1,208 @@
+"""The structure of a search space file, after checking: pydantic models, strict and closed.
+
+`SweepSpec` is what the rest of the project reads; `sweeper.space.loading` builds it from a file.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, GetPydanticSchema
+from pydantic_core import PydanticKnownError, core_schema
+
+from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.ids import ReplicateSeeds
+from sweeper.core.plain import Plain
+from sweeper.scheduling import SCHEDULERS, Scheduler
+from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.base import TOO_SMALL, WITHIN
+from sweeper.scheduling.multi_objective import ranked
+from sweeper.scheduling.ranking import Goal
+from sweeper.scheduling.strata import stratified
+from sweeper.space.domains.domains import Fields, parse, plain
+from sweeper.space.measurements import Evaluation, Guard, Objective
+from sweeper.space.notify import Notification
+from sweeper.space.part import Part
+from sweeper.space.plug_ins import SchedulerSettings, SearcherSettings
+from sweeper.space.training import Checkpoint, Keep, Replicates, Resources, Training
+from trainables.registry import entry_label
+from trainables.registry.measured import CROSS_FITTED, measured_as
+
+MAXIMUM_CONFIGURATIONS = 1_000_000
+
+LEFT_OUT_IF_EMPTY = ("constraints", "header", "notify", "objectives", "rehearsal", "rehearsed", "searcher")
+"""Keys that a resolved search space holds only where they say something."""
+
+
+class Header(Part):
+    """The purpose of a search space file; shown by `sweeper spaces`.
+
+    Attributes:
+        question: what the sweep answers.
+        source: where the question and the recipe come from.
+        expected: the expected outcome, with numbers to compare the result with.
+        cost: time and hardware in words; `sweeper plan` computes it.
+        command: how to run it.
+        paper: short name of the paper whose experiment this is.
+        tables: the published tables and figures whose cells this sweep can fill, e.g. `mukhoti-1`.
+        claims: the claims that are judged at the end of the sweep, names of `sweeper.analysis.claims.CLAIMS`.
+    """
+
+    question: str = ""
+    source: str = ""
+    expected: str = ""
+    cost: str = ""
+    command: str = ""
+    paper: Literal["", "curvature", "properness", "mukhoti", "posterior", "selective"] = ""
+    tables: list[str] = Field(default_factory=list)
+    claims: list[str] = Field(default_factory=list)
+
+
+class Budget(Part):
+    """What a sweep may spend; see `sweeper.execution.controllers.budget` for what happens when it is spent.
+
+    Attributes:
+        gpu_hours: hours of whole cards that trials take, as Σ trial's hours · its share of GPUs.
+        wall_hours: hours that drivers work, pauses between them left out.
+        cost: GPU-hours and core-hours at the two prices.
+        gpu_hour_price: of one whole GPU; `null` takes the environment's `SWEEPER_GPU_HOUR_PRICE`.
+        cpu_hour_price: of one core.
+    """
+
+    gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    wall_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    gpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+
+def _tree(space: object) -> Fields:
+    """Return a space as the tree that checking made of it; values of a resolved file are parsed."""
+    if isinstance(space, Fields):
+        return space
+    if not isinstance(space, dict):
+        raise PydanticKnownError("dict_type")
+    faults: list[Fault] = []
+    tree = Fields({key: parse(part, key, faults) for key, part in space.items()})
+    if faults:
+        raise InvalidSearchSpace(faults)
+    return tree
+
+
+_TREE = core_schema.no_info_plain_validator_function(
+    _tree, serialization=core_schema.plain_serializer_function_ser_schema(plain)
+)
+
+
+class SweepSpec(Part):
+    """A checked search space file, every default filled in.
+
+    Attributes:
+        dataset: `{name: …, option: value}`.
+        objectives: several of them, of which the first is `objective`; empty for that one alone.
+        constraints: what trials must keep to.
+        space: the tree of domains below `loss`, `architecture` and `optimizer`, parsed and resolved once.
+        samples: configurations drawn a grid point.
+        searcher: how they are chosen.
+        retries: how often a crashed trial is tried again.
+        trial_timeout: seconds that one try of a trial may train for, looked at after each epoch; `null` for no limit.
+            With `packing: trials` it holds for each replicate, from one rung to the next.
+        hang_timeout: seconds without any work of a trial's process after which it is ended and its try has failed, as a
+            data loader's deadlock would; ten minutes is far above any wait for storage. `null` for no limit.
+        checkpoint: how often a running trial's checkpoint is written between rungs, and how many are kept.
+        budget: what may be spent; `null` for no limit.
+        keep: whose checkpoints are kept at the end.
+        max_concurrent: trials of this sweep at once; `null` for as many as fit.
+        notify: who is notified of the end, of failures and of an exhausted budget.
+        priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
+        rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
+        rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
+    """
+
+    header: Header = Header()
+    dataset: dict[str, Any]
+    objective: Objective = Objective()
+    objectives: list[Objective] = Field(default_factory=list)
+    constraints: list[Guard] = Field(default_factory=list)
+    scheduler: SchedulerSettings
+    samples: int = Field(ge=1, le=MAXIMUM_CONFIGURATIONS)
+    searcher: SearcherSettings = SearcherSettings()
+    replicates: Replicates = Replicates()
+    seed: int = Field(default=0, ge=0)
+    space: Annotated[Fields, GetPydanticSchema(lambda source, handler: _TREE)]
+    resources: Resources = Resources()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    retries: int = Field(default=2, ge=0, le=100)
+    trial_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    hang_timeout: float | None = Field(default=600.0, gt=0, allow_inf_nan=False)
+    checkpoint: Checkpoint = Checkpoint()
+    budget: Budget | None = None
+    keep: Keep = Keep()
+    max_concurrent: int | None = Field(default=None, ge=1)
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    notify: list[Notification] = Field(default_factory=list)
+    rehearsal: dict[str, Any] | None = None
+    rehearsed: list[str] = Field(default_factory=list)
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether this is a scaled-down run on stand-in data, whose numbers answer no question."""
+        return bool(self.rehearsed)
+
+    @property
+    def schedule(self) -> Scheduler:
+        """The scheduler, with the objective it compares."""
+        chosen, goal = self.scheduler, self.objective
+        settings = chosen.settings
+        within = settings.pop(WITHIN.name, None)
+        settings.pop(TOO_SMALL.name, None)
+        scheduler: Scheduler = SCHEDULERS.build(
+            chosen.name, goal.metric, goal.mode, max_epochs=chosen.max_epochs, **settings
+        )
+        if (self.objectives or self.constraints) and isinstance(scheduler, Halving):
+            goals = tuple(Goal(each.metric, each.mode) for each in self.objectives or (goal,))
+            scheduler = ranked(scheduler, goals, tuple(each.constraint for each in self.constraints))
+        if not isinstance(within, list):
+            return scheduler
+        from sweeper.space.configurations import configurations  # which needs this module
+
+        known = None if self.searcher.learns else configurations(self)
+        return stratified(scheduler, [str(path) for path in within], known)
+
+    @property
+    def cross_fitted(self) -> list[str]:
+        """The labels of the post-hoc methods whose metrics on validation data are compared, and so are cross-fitted."""
+        objectives = [each.metric for each in (self.objective, *self.objectives)]
+        columns = [measured_as(each)[1] for each in (*objectives, *(guard.metric for guard in self.constraints))]
+        labels = [entry_label(method) for method in self.evaluation.posthoc]
+        return [label for label in labels if any(c.startswith(f"{CROSS_FITTED}{label}_") for c in columns)]
+
+    @property
+    def replicate_seeds(self) -> ReplicateSeeds:
+        """The seeds of every configuration's replicates."""
+        return ReplicateSeeds(self.seed, self.replicates.count, self.replicates.common_seeds)
+
+    def resolved(self) -> dict[str, Plain]:
+        """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""
+        values = self.model_dump(mode="json")
+        values["header"] = {key: text for key, text in values["header"].items() if text}
+        if not self.replicates.common_seeds:
+            del values["replicates"]["seeds"]  # so that the same file resolves to what it always did
+        if self.replicates.lanes == "auto":
+            del values["replicates"]["lanes"]  # likewise
+        if self.evaluation.splits == Evaluation().splits:
+            del values["evaluation"]["splits"]  # likewise
+        if self.resources.workers == 1:
+            del values["resources"]["workers"]  # likewise
+        if self.training.sync_batch_norm:
+            del values["training"]["sync_batch_norm"]  # likewise
+        if self.checkpoint == Checkpoint():
+            del values["checkpoint"]
+        if self.keep == Keep():
+            del values["keep"]  # likewise
+        if self.searcher == SearcherSettings():
+            del values["searcher"]
+        elif not self.searcher.warm_start:
+            del values["searcher"]["warm_start"]
+        return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}

@@ -1,0 +1,124 @@
+"""The parts of a search space file about training: seeds, processes and their resources, arithmetic, checkpoints."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from sweeper.core.errors import Fault
+from sweeper.space.part import Part
+
+
+class Replicates(Part):
+    """How many seeds each configuration is trained with, and how they share a processor.
+
+    `sequential` trains one after the other, `fused` all at once as lanes of one network; `auto` measures both for a
+    few steps and keeps the faster for the sweep. `trials`, for networks that fill a GPU, gives each replicate a
+    process of its own from one rung to the next, with all of `resources`; the scheduler still judges their mean. Lanes
+    round otherwise than a network alone, and a measurement may choose differently on another machine; so `sequential`,
+    whose numbers repeat everywhere, is the default.
+
+    `cohort` trains the replicates of several configurations together, as lanes of one network that are refilled as
+    trials end: on this machine, with the local executor. `lanes` says how many; `auto` measures how many are fastest,
+    and a network that is faster alone trains alone, one replicate after the other. `packing: auto` chooses cohorts,
+    too, where they are measured to be faster.
+
+    Each configuration has seeds of its `own`, or all have them in `common`: then a seed's luck falls out of the
+    difference of two configurations, and what holds for these seeds says less about others.
+    """
+
+    count: int = Field(default=1, ge=1, le=1000)
+    packing: Literal["auto", "cohort", "fused", "sequential", "trials"] = "sequential"
+    lanes: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = "auto"
+    seeds: Literal["own", "common"] = "own"
+
+    @property
+    def common_seeds(self) -> bool:
+        """Whether replicate r has the same seed in every configuration."""
+        return self.seeds == "common"
+
+
+def _gpu(value: object) -> object:
+    if value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"gpu = {value!r} must be auto or a number of at least 0")
+    if value > 1 and value != int(value):
+        raise ValueError(f"gpu = {value!r}: more than one card must be a whole number of cards")
+    return value
+
+
+class Resources(Part):
+    """What one process of a trial needs, and how many processes train a trial together.
+
+    `gpu: 0.25` packs four on a GPU, `gpu: auto` takes, where there is a GPU, the share that its memory was measured
+    to need. Either way a trial that runs out of a GPU's memory is tried again on twice its share.
+
+    `workers: 4` trains each trial by four processes, each with these `cpu` and `gpu` and with its share of every batch:
+    `batch_size` is the whole batch's, and four compute what one would. A trial may be resumed with another number.
+    """
+
+    cpu: float = Field(default=1, gt=0, allow_inf_nan=False)
+    gpu: Annotated[float | Literal["auto"], BeforeValidator(_gpu)] = "auto"
+    workers: int = Field(default=1, ge=1, le=1024)
+
+    @property
+    def cards_fault(self) -> Fault | None:
+        """What is wrong with a process's share of cards, or `None`: of several it would use one."""
+        if self.gpu == "auto" or self.gpu in (0, 1):
+            return None
+        if self.gpu > 1:
+            rule = f"gpu = {self.gpu:g} would reserve {self.gpu:g} cards for each process, which trains on one of them"
+            together = f"set gpu: 1 and workers: {self.gpu:g}, and {self.gpu:g} processes train each trial together"
+            return Fault(
+                "resources.gpu", rule, f"{together}; or set gpu: 1 alone, and the other cards train other trials"
+            )
+        if self.workers == 1:
+            return None
+        rule = f"gpu = {self.gpu:g}, but workers = {self.workers} wait for each other in every step and share no card"
+        return Fault("resources.gpu", rule, "set gpu: 1, or workers: 1")
+
+
+class Training(Part):
+    """How training steps are computed, see `trainables.training.acceleration`; evaluations always are in float32.
+
+    The defaults are what every result repeats under. The others are meant for a GPU's tensor cores. On a CPU with
+    bfloat16 instructions they speed up convolutions (resnet8 1.2 to 1.3 times) and slow small matrices down (mlp 0.7
+    times), measured on a busy machine, n = 3; `make bench-training` measures them on yours.
+    """
+
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    compile: bool = False
+    data: Literal["auto", "device", "host"] = "auto"
+    deterministic: bool = False
+    graphs: bool = False
+    sync_batch_norm: bool = True
+
+
+class Checkpoint(Part):
+    """How often a running trial's checkpoint is written; see `trainables.worker.checkpoint_writer`.
+
+    Attributes:
+        every_seconds: between two checkpoints: at most so much training is lost with a process, and what it did since
+            its last report. At 0 each report has one, every 10 s or epoch, written before it goes out, as each rung
+            has.
+        keep: how many of a running trial stay; a second one is there should the newest be damaged.
+    """
+
+    every_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    keep: int = Field(default=1, ge=1, le=1000)
+
+
+class Keep(Part):
+    """Whose checkpoints are kept when trials have ended, for `sweeper export`.
+
+    Attributes:
+        best: how many trials; of each stratum where `per` names paths.
+        per: paths of the space that divide trials, as `scheduler.within`, e.g. `[loss]`.
+    """
+
+    best: int = Field(default=1, ge=1)
+    per: list[str] = Field(default_factory=list)
