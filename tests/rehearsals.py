@@ -25,7 +25,8 @@ from sweeper.analysis.judging import judge_claims, named_claims
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import TABLES
 from sweeper.core.ray_environment import prepare
-from sweeper.execution.runner import RunOptions, run_sweep
+from sweeper.execution.options import RunOptions
+from sweeper.execution.runner import run_sweep
 from sweeper.results import Results
 from trainables.registry import entry_label
 

@@ -69,7 +69,8 @@ def run(
     """
     address = address or os.environ.get("RAY_ADDRESS")
     with early_server(executor, address) as server:
-        from sweeper.execution.runner import RunOptions, run_sweep
+        from sweeper.execution.options import RunOptions
+        from sweeper.execution.runner import run_sweep
 
         place = output_folder(output)
         options = RunOptions(
@@ -140,7 +141,8 @@ def resume(
         if found is not None:
             return FinishedRun(found, place, Timings())
     with early_server(executor, address) as server:
-        from sweeper.execution.runner import RunOptions, resume_sweep
+        from sweeper.execution.options import RunOptions
+        from sweeper.execution.runner import resume_sweep
 
         options = RunOptions(
             place,

@@ -14,7 +14,7 @@ from sweeper.results import Results
 from sweeper.text.display import as_html, as_text
 
 if TYPE_CHECKING:
-    from sweeper.execution.runner import Outcome
+    from sweeper.execution.outcome import Outcome
     from sweeper.execution.settled import Settled
     from sweeper.monitoring.timings import Timings
     from sweeper.remote.cluster import Cluster, RemoteSweep

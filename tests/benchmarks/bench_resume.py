@@ -27,9 +27,9 @@ from unittest import mock
 
 from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import evaluation_columns, table_schemas
+from sweeper.execution.attempt import folded
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.driver.recorder import Fold
-from sweeper.execution.runner import folded
 from sweeper.execution.settled import MARK
 from sweeper.journal import segments
 from sweeper.journal.decision import Decision

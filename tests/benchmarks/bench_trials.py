@@ -118,7 +118,7 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
     import sweeper.execution.driver.driver
     from sweeper.execution.driver.driver import Driver
     from sweeper.execution.ray.executor import execute
-    from sweeper.execution.runner import _open_tables
+    from sweeper.execution.sweep_tables import open_tables
     from sweeper.journal.journal import Journal
     from sweeper.journal.state import SweepState
     from sweeper.space.loading import load_spec
@@ -136,7 +136,7 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     cores = len(os.sched_getaffinity(0))
     began, processor = time.perf_counter(), time.process_time()
-    tables = _open_tables(made, 10, SharedFolder(made.paths))
+    tables = open_tables(made, 10, SharedFolder(made.paths))
     driver = Driver(
         made.paths,
         made.configurations,

@@ -155,7 +155,7 @@ class FakeSweep:
         return Worker(self.paths, self.schedule, rng, assignment)
 
     def driver(self, sink: KillingSink | None = None, **options: Any) -> Driver:
-        """Fold the journal and take the sweep up, as `sweeper.execution.runner` does."""
+        """Fold the journal and take the sweep up, as `sweeper.execution.attempt` does."""
         state, rungs = SweepState(self.configurations), self.schedule.begin()
         searcher = self.searcher() if self.searcher is not None else None
         for record in self.records():

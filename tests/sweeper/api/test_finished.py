@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.api.finished import FinishedRun
-from sweeper.execution.runner import RunOptions, run_sweep
+from sweeper.execution.options import RunOptions
+from sweeper.execution.runner import run_sweep
 from tests.running import write_space
 
 SPACE = """

@@ -8,7 +8,8 @@ import pytest
 
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.ids import configuration_index
-from sweeper.execution.runner import RunOptions, resume_sweep, run_sweep
+from sweeper.execution.options import RunOptions
+from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.planning.preparation import data_keys, prepare_dataset
 from sweeper.results import load
 from sweeper.results.leaderboard import varying_columns

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.execution.local.serving import THRESHOLD_VARIABLE
-from sweeper.execution.runner import RunOptions, resume_sweep, run_sweep
+from sweeper.execution.options import RunOptions
+from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Failed, Record, Reported
 from sweeper.monitoring.live import Progress

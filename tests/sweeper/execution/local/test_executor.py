@@ -11,7 +11,8 @@ import pytest
 from sweeper.execution.controllers.interrupts import ACKNOWLEDGED, HURRIED
 from sweeper.execution.local.executor import this_machine, usable_cores
 from sweeper.execution.local.serving import THRESHOLD_VARIABLE
-from sweeper.execution.runner import RunOptions, resume_sweep, run_sweep
+from sweeper.execution.options import RunOptions
+from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.journal.records import Record, Reported
 from sweeper.monitoring.live import Progress
 from sweeper.results import load
