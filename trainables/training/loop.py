@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from trainables.datasets.base import DataSet, batches, epoch_order
 from trainables.losses import build_loss
-from trainables.metrics.binning import calibration_error
-from trainables.metrics.probabilities import log_softmax64
 from trainables.models import build_for
 from trainables.training.acceleration import (
     PLAIN,
@@ -28,24 +24,25 @@ from trainables.training.acceleration import (
 )
 from trainables.training.averaging import AveragedWeights
 from trainables.training.depth import freeze_layers, hold_frozen, scale_by_depth
+from trainables.training.epoch_metrics import epoch_metrics
 from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
 from trainables.training.graphs import changes_between_epochs, recorded_steps
+from trainables.training.kept_weights import KeptWeights
 from trainables.training.network_norms import Predicting, logits_and_norms
 from trainables.training.prediction import predict
 from trainables.training.progress import EpochProgress
+from trainables.training.randomness import OwnRandomness
 from trainables.training.recipe import (
     build_optimizer,
     changes_by_step,
-    checkpoint_metric,
     learning_rate,
     prepare_gradients,
-    replaces_checkpoint,
     set_learning_rate,
     setting,
 )
 from trainables.training.sharpness import SharpnessAware, radius_of
 from trainables.training.trajectory import TrajectorySettings, trajectory_row
-from trainables.training.transfers import on_host
+from trainables.training.transfers import on_host, placed
 from trainables.training.translation import evaluate_translation, token_epoch_metrics
 
 
@@ -87,8 +84,7 @@ class Replicate:
         self.epoch = 0
         self.device = torch.device(device)
         self.recipe = dict(configuration["optimizer"])
-        self._global_state = _seeded_global_state(seed)
-        self._inside = False
+        self._randomness = OwnRandomness(seed, self.device)
         self._order = torch.Generator().manual_seed(seed)
         with self.own_randomness():
             self.model = lay_out(build_for(dataset, configuration["architecture"]).to(self.device), training)
@@ -96,7 +92,7 @@ class Replicate:
         if hasattr(self.loss, "reseed"):
             self.loss.reseed(seed)
         if self.device.type != "cpu":  # where it would be copied in each step otherwise
-            self.loss.load_state_dict(_placed(self.loss.state_dict(), self.device))
+            self.loss.load_state_dict(placed(self.loss.state_dict(), self.device))
         self._averaged: AveragedWeights | None = None
         self._sharpness: SharpnessAware | None = None
         self.optimizer = self._fine_tuned()
@@ -106,8 +102,7 @@ class Replicate:
             )
         self._forward = training_forward(self.model, training, self.device)
         self._recorded = recorded_steps(self.model, self.recipe["batch_size"], training, self.device)
-        self._kept: dict[str, Tensor] | None = None
-        self._kept_value: float | None = None
+        self._kept = KeptWeights(self.recipe, max_epochs)
         self._progress: EpochProgress | None = None
 
     def _fine_tuned(self) -> torch.optim.Optimizer:
@@ -171,7 +166,7 @@ class Replicate:
             return EpochProgress(self._order.get_state(), torch.zeros((), device=self.device))
         self._order.set_state(self._progress.order)
         if self._progress.loss_state is not None:
-            self.loss.load_state_dict(_placed(self._progress.loss_state, self.device))
+            self.loss.load_state_dict(placed(self._progress.loss_state, self.device))
         return self._progress
 
     def learning_rate_after(self, samples: int) -> float:
@@ -208,7 +203,7 @@ class Replicate:
 
     def _counted(self, train_loss: float, metrics: Mapping[str, float], lr: float) -> dict[str, Any]:
         self.epoch += 1
-        self._keep_if_best(metrics)
+        self._kept.keep_if_better(self.measured, self.epoch, metrics)
         return {"epoch": self.epoch, "train_loss": train_loss, **metrics, "lr": lr}
 
     def evaluate(self, settings: EvaluationSettings, stage: str) -> Evaluation:
@@ -226,14 +221,8 @@ class Replicate:
     @contextmanager
     def weights_of(self, stage: str) -> Iterator[None]:
         """Within this context the measured network has the weights that an evaluation at `stage` measures."""
-        if stage != END or self._kept is None:
+        with self._kept.in_place(self.measured) if stage == END else nullcontext():
             yield
-            return
-        network = self.measured
-        current = _copy_of(network)
-        network.load_state_dict(self._kept)
-        yield
-        network.load_state_dict(current)
 
     def trajectory_row(self, settings: TrajectorySettings) -> dict[str, Any]:
         """Return what is measured after this epoch for curves against the epoch; `{}` where it is not its turn."""
@@ -251,9 +240,8 @@ class Replicate:
             "optimizer": self.optimizer.state_dict(),
             "loss": self.loss.state_dict(),
             "order": self._order.get_state() if progress is None else progress.order,
-            "random": _global_state(self.device) if self._inside else self._global_state,
-            "kept": self._kept,
-            "kept_value": self._kept_value,
+            "random": self._randomness.state_dict(),
+            **self._kept.state_dict(),
             **({} if self._averaged is None else {"averaged": self._averaged.state_dict()}),
             **({} if progress is None else {"progress": progress.state_dict()}),
         }
@@ -265,23 +253,13 @@ class Replicate:
             self._recorded.forget()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.loss.load_state_dict(_placed(state["loss"], self.device))
+        self.loss.load_state_dict(placed(state["loss"], self.device))
         self._order.set_state(state["order"].cpu())
-        self._global_state = {key: value.cpu() for key, value in state["random"].items()}
-        kept = state["kept"]
-        self._kept = None if kept is None else _placed(kept, self.device)
-        self._kept_value = state["kept_value"]
+        self._randomness.load_state_dict(state["random"])
+        self._kept.load_state_dict(state, self.device)
         if self._averaged is not None:
             self._averaged.load_state_dict(state["averaged"])
         self._progress = EpochProgress.from_state(state, self.device)
-
-    def _keep_if_best(self, metrics: Mapping[str, float]) -> None:
-        """Keep these weights for the last evaluation when the recipe's checkpoint rule prefers them."""
-        metric = checkpoint_metric(self.recipe)
-        if metric is None:
-            return
-        if replaces_checkpoint(self.recipe, self.epoch, self.max_epochs, metrics[metric], self._kept_value):
-            self._kept, self._kept_value = _copy_of(self.measured), metrics[metric]
 
     def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step; return the batch's loss."""
@@ -316,86 +294,11 @@ class Replicate:
         # of trees the sum over each one's nodes and the mean over trees, as Tai et al. 2015 train
         return value * (len(nodes) / len(targets)) if getattr(self.model, "sums_parts", True) else value
 
-    @contextmanager
-    def own_randomness(self) -> Iterator[None]:
-        """Put this replicate's random state in the place of torch's global one, and keep what becomes of it."""
-        outside = _global_state(self.device)
-        _set_global_state(self._global_state)
-        self._inside = True
-        try:
-            yield
-        finally:
-            self._inside = False
-            self._global_state = _global_state(self.device)
-            _set_global_state(outside)
-
-
-def epoch_metrics(logits: Tensor, targets: Tensor, bins: int) -> dict[str, float]:
-    """Return an epoch's cheap validation metrics from logits `[N, K]`; not-a-number where these are not finite."""
-    array, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
-    if not math.isfinite(float(array.sum())):
-        return {"val_nll": math.nan, "val_accuracy": math.nan, "val_ece": math.nan}
-    log_probabilities = log_softmax64(array)
-    prediction = log_probabilities.argmax(axis=1)
-    rows = np.arange(len(labels))
-    correct = (prediction == labels).astype(np.float64)
-    return {
-        "val_nll": float(-log_probabilities[rows, labels].mean()),
-        "val_accuracy": float(correct.mean()),
-        "val_ece": calibration_error(np.exp(log_probabilities[rows, prediction]), correct, bins),
-    }
-
-
-def epoch_metrics_of_lanes(logits: Tensor, targets: Tensor, bins: Sequence[int]) -> list[dict[str, float]]:
-    """Return `epoch_metrics` of every lane of `logits` [L, N, K], to the bit, for targets [N] and each lane's bins."""
-    arrays, labels = logits.float().cpu().numpy(), targets.cpu().numpy()
-    with np.errstate(invalid="ignore"):  # a diverged lane's are not looked at
-        log_probabilities = log_softmax64(arrays)
-    prediction = log_probabilities.argmax(axis=2)
-    of_label = np.take_along_axis(log_probabilities, labels[None, :, None], axis=2)[:, :, 0]
-    confidence = np.exp(np.take_along_axis(log_probabilities, prediction[:, :, None], axis=2)[:, :, 0])
-    correct = (prediction == labels).astype(np.float64)
-    return [
-        {
-            "val_nll": float(-of_label[lane].mean()),
-            "val_accuracy": float(correct[lane].mean()),
-            "val_ece": calibration_error(confidence[lane], correct[lane], count),
-        }
-        if math.isfinite(float(arrays[lane].sum()))
-        else {"val_nll": math.nan, "val_accuracy": math.nan, "val_ece": math.nan}
-        for lane, count in enumerate(bins)
-    ]
-
-
-def _copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    def own_randomness(self) -> AbstractContextManager[None]:
+        """Return a context with this replicate's random state in the place of torch's global one."""
+        return self._randomness.in_place()
 
 
 def _compact(tensor: Tensor) -> Tensor:
     """Return a tensor that shares no memory with others, which would be saved with it; itself where it does not."""
     return tensor if tensor.untyped_storage().nbytes() <= tensor.nbytes else tensor.clone()
-
-
-def _placed(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}
-
-
-def _seeded_global_state(seed: int) -> dict[str, Tensor]:
-    """Return the state torch's global generators have after seeding, without seeding them."""
-    state = {"cpu": torch.Generator().manual_seed(seed).get_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.Generator("cuda").manual_seed(seed).get_state()
-    return state
-
-
-def _global_state(device: torch.device) -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _set_global_state(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])

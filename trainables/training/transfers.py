@@ -1,8 +1,9 @@
-"""Numbers that a GPU has computed, brought to the host together: each transfer waits for all work before it."""
+"""Tensors between devices: what a GPU has computed comes to the host in one transfer, as each waits for all work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,3 +26,8 @@ def parted(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     parts = together.split([tensor.nbytes for tensor in like])
     # A copy begins where its type may begin; a part may not.
     return [part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
+def placed(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a state with its tensors on `device`; other values as they are."""
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in state.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ from trainables.models import ARCHITECTURES
 from trainables.registry import Component
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.packing import pack
-from trainables.training.loop import Replicate, epoch_metrics
+from trainables.training.loop import Replicate
 
 EPOCHS = 4
 SGD = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64, "schedule": "cosine"}
@@ -151,17 +150,6 @@ def test_a_network_that_explodes_has_metrics_that_are_not_numbers(dataset):
     row = _replicate(poisoned(dataset)).train_epoch()
     assert math.isnan(row["train_loss"])
     assert all(math.isnan(row[name]) for name in ("val_nll", "val_accuracy", "val_ece"))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_an_epochs_metrics_equal_plain_formulas(seed):
-    rng = np.random.default_rng(seed)
-    logits, targets = rng.normal(0, 3, (40, 5)), rng.integers(0, 5, 40)
-    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    metrics = epoch_metrics(torch.tensor(logits), torch.tensor(targets), 15)
-    nll = -np.mean([math.log(p[t]) for p, t in zip(probabilities, targets, strict=True)])
-    assert metrics["val_nll"] == pytest.approx(nll, rel=1e-6)
-    assert metrics["val_accuracy"] == np.mean(probabilities.argmax(1) == targets)
 
 
 def test_the_recipes_best_weights_are_evaluated_at_the_end(dataset):

@@ -27,7 +27,8 @@ from trainables.training.cohorts.networks import differentiable, networks_of
 from trainables.training.cohorts.regularised import lane_weights, with_trace
 from trainables.training.cohorts.rules import RULES, rule_of
 from trainables.training.cohorts.store import LaneStore
-from trainables.training.loop import Replicate, epoch_metrics_of_lanes
+from trainables.training.epoch_metrics import epoch_metrics_of_lanes
+from trainables.training.loop import Replicate
 from trainables.training.recipe import changes_by_step
 
 COHORT = "cohort"
