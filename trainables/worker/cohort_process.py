@@ -20,7 +20,8 @@ from trainables.datasets.base import DataSet
 from trainables.training.cohorts import Cohort, cohort_key
 from trainables.training.cohorts.width import chosen_width
 from trainables.worker.hang_watchdog import Watchdog
-from trainables.worker.trial import Trial, replicate_of
+from trainables.worker.replicates import replicate_of
+from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_reports import TrialReport
 from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings

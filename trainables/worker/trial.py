@@ -19,23 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from trainables.datasets.base import DataSet
-from trainables.training.cohorts import COHORT, Cohort, CohortAlone, cohort_key
-from trainables.training.cohorts.networks import is_perceptron
+from trainables.training.cohorts import COHORT, Cohort, CohortAlone
 from trainables.training.evaluation import END, Evaluation
-from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, Sequential, chosen_packing, pack
+from trainables.training.lanes.packing import FUSED, Packed, Sequential, pack
 from trainables.training.loop import Replicate
-from trainables.training.ranks import Crew, Forget, LeadingReplicate
+from trainables.training.ranks import Crew, Forget
 from trainables.worker.checkpoint_writer import CheckpointWriter
-from trainables.worker.checkpoints import load_newest_checkpoint, load_partial
+from trainables.worker.evaluation_files import evaluation_rows, write_evaluations
+from trainables.worker.replicates import packing_of, replicate_of
+from trainables.worker.saved_trial import saved_trial, state_of
 from trainables.worker.trial_files import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
-from trainables.worker.trial_tables import (
-    write_predictions,
-    write_reliability,
-    write_spectra,
-    write_token_predictions,
-)
 
 
 class Trial:
@@ -91,7 +86,8 @@ class Trial:
         self.replicates = {number: self._build(seed, dataset) for number, seed in seeds}
         self._restore()
         if self._packing is None:
-            self._packing = self._chosen_packing(in_cohort)
+            network = next(iter(self.replicates.values())).model
+            self._packing = packing_of(assignment, settings, dataset, network, self._build, in_cohort)
         self.wants_cohort = self._packing == COHORT and in_cohort is not None
         self._group: Packed | None = None if self.wants_cohort else self._packed()
 
@@ -223,43 +219,14 @@ class Trial:
 
     def evaluated(self, evaluations: Mapping[int, Evaluation]) -> tuple[list[Row], Callable[[], None]]:
         """Return the rows of evaluations by replicate, and what writes their tables."""
-        epoch = self.epoch
-        rows: list[Row] = [
-            {"replicate": n, "epoch": epoch, **row} for n, found in evaluations.items() for row in found.rows
-        ]
-
-        def write() -> None:
-            for number, evaluation in evaluations.items():
-                self._write_tables(number, epoch, evaluation)
-
-        return rows, write
+        files, trial, epoch = self._files, self.assignment.trial, self.epoch
+        write = functools.partial(write_evaluations, files, trial, epoch, evaluations)
+        return evaluation_rows(evaluations, epoch), write
 
     @property
     def stage(self) -> str:
         """The stage of an evaluation made now: `rung` or `end`."""
         return END if self.epoch >= self.settings.max_epochs else "rung"
-
-    def _chosen_packing(self, in_cohort: bool | None) -> str:
-        """Return how the replicates share this process: what the settings ask for, where it can be.
-
-        Where there is no cohort to join, as on Ray, one of their own is for networks whose bits do not depend on the
-        number of lanes: the numbers are those of a large cohort. Others train so only where lanes are asked for.
-        """
-        asked, settings = self.settings.packing, self.settings
-        own = settings.lanes > 0 or is_perceptron(next(iter(self.replicates.values())).model)
-        wanted = in_cohort or (asked == COHORT and in_cohort is None and own)
-        if wanted and cohort_key(self.assignment.values, settings.training) is not None:
-            return COHORT
-        return chosen_packing(
-            SEQUENTIAL if asked == COHORT else asked,
-            self._build,
-            self.assignment.values,
-            self.assignment.seeds,
-            self._dataset,
-            settings.device,
-            settings.training,
-            settings.choices,
-        )
 
     def _packed(self) -> Packed:
         """Return the replicates as a group of their own."""
@@ -287,10 +254,8 @@ class Trial:
         assert isinstance(self._group, Sequential)
         self._writer.write_within(
             {
-                **self._held(),
+                **self._held(self._wall_seconds + time.monotonic() - self._began, self._reported),
                 "epoch": self.epoch,
-                "wall_seconds": self._wall_seconds + time.monotonic() - self._began,
-                "report": self._reported,
                 "rows": self._rows,
                 "trained": self._group.trained,
                 "errors": dict(self._errors),
@@ -340,69 +305,30 @@ class Trial:
             write()
         return rows
 
-    def _write_tables(self, number: int, epoch: int, evaluation: Evaluation) -> None:
-        if self._files.tables is None:
-            return
-        place = (self._files.tables, self.assignment.trial, number, epoch)
-        written = [
-            write_token_predictions(*place, tokens=evaluation.tokens)
-            if evaluation.tokens
-            else write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
-            write_reliability(*place, rows=evaluation.reliability),
-        ]
-        if evaluation.spectra is not None:
-            written.append(write_spectra(*place, rows=evaluation.spectra))
-        for path in written:
-            self._files.table_written(path)
-
     def _state(self, report: TrialReport) -> dict[str, object]:
         if self._group is not None:
             self._group.settle()
         elif self._cohort is not None:
             for replicate in self.replicates.values():
                 self._cohort.settle(replicate)
-        return {**self._held(), "wall_seconds": self._wall_seconds, "report": report.to_dict()}
+        return self._held(self._wall_seconds, report.to_dict())
 
-    def _held(self) -> dict[str, object]:
+    def _held(self, wall_seconds: float, report: Mapping[str, Any] | None) -> dict[str, object]:
         held = [self.replicates.get(number) for number in self.assignment.numbers]
-        return {
-            "trial": self.assignment.trial,
-            "seeds": list(self.assignment.seeds),
-            "replicates": [replicate and replicate.state_dict() for replicate in held],
-        }
+        states = [None if replicate is None else replicate.state_dict() for replicate in held]
+        return state_of(self.assignment, states, wall_seconds, report)
 
     def _restore(self) -> None:
         self._files.fetch_checkpoints()
-        state = (load_partial(self._folder) or load_newest_checkpoint(self._folder)) if self._folder else None
-        if state is None or state["seeds"] != list(self.assignment.seeds):
+        saved = saved_trial(self._folder, self.assignment)
+        if saved is None:
             return
-        for number, saved in zip(self.assignment.numbers, state["replicates"], strict=True):
-            if saved is None:
+        for number, state in saved.replicates.items():
+            if state is None:
                 del self.replicates[number]
             else:
-                self.replicates[number].load_state_dict(saved)
-        # Another packing rounds otherwise: a trial continues as it began, so that it ends as if never interrupted.
-        self._wall_seconds = self._seconds_before = state["wall_seconds"]
-        self._reported = state["report"]
-        self._repeat = None if self._reported is None else TrialReport.from_dict(self._reported)
-        if "trained" in state:  # in the midst of an epoch, of which no report tells
-            self._unreported, self._trained = [*state["rows"]], [*state["trained"]]
-            self._errors, self._packing = dict(state["errors"]), state["packing"]
-        elif self._repeat is not None:
-            self._errors, self._packing = dict(self._repeat.replicate_errors), self._repeat.packing
-
-
-def replicate_of(
-    assignment: Assignment, settings: TrialSettings, seed: int, dataset: DataSet, crew: Crew | None = None
-) -> Replicate:
-    """Return a replicate of an assignment's configuration, at its epoch 0, which `crew` trains together if given."""
-    build = Replicate if crew is None else functools.partial(LeadingReplicate, crew=crew)
-    return build(
-        assignment.values,
-        seed=seed,
-        dataset=dataset,
-        max_epochs=settings.max_epochs,
-        device=settings.device,
-        training=settings.training,
-        bins=settings.evaluation.bins,
-    )
+                self.replicates[number].load_state_dict(state)
+        self._wall_seconds = self._seconds_before = saved.wall_seconds
+        self._reported, self._repeat = saved.report, saved.repeat
+        self._unreported, self._trained = saved.rows, saved.trained
+        self._errors, self._packing = saved.errors, saved.packing
