@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.settings import DriverSettings
+from sweeper.execution.driver.shares import Shares
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.state import SweepState, fold
 from sweeper.scheduling.audit import audit
@@ -45,9 +48,10 @@ def run_on_one_card(folder: Path, device: str, eat: Callable[[float], None], slo
     from sweeper.execution.ray.executor import execute
 
     spec, paths = build_spec(SPACE), SweepPaths(folder / "sweep")
+    known = configurations(spec)
     driver = Driver(
-        paths, configurations(spec), seed=0, replicates=1, schedule=spec.schedule, journal=Journal(paths.journal),
-        state=SweepState(spec.samples), rungs=spec.schedule.begin(), retries=0, slots=slots, shares=lambda index: 0.25,
+        paths, known, replace(DriverSettings.of(spec, known), retries=0), journal=Journal(paths.journal),
+        state=SweepState(spec.samples), rungs=spec.schedule.begin(), slots=slots, shares=Shares(lambda index: 0.25),
     )  # fmt: skip
     driver.begin()
     settings = {

@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +24,10 @@ from sweeper.execution.controllers.trial_shares import shares_of
 from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.full_disks import OtherNodes
-from sweeper.execution.driver.kept_checkpoints import Keeping
 from sweeper.execution.driver.recorder import Sink
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
+from sweeper.execution.driver.settings import DriverSettings
+from sweeper.execution.driver.shares import NO_SHARES, Shares
 from sweeper.execution.early_imports import FOR_THE_END, import_meanwhile
 from sweeper.execution.local.executor import execute, this_machine
 from sweeper.execution.local.processes import ForkServer
@@ -42,7 +43,6 @@ from sweeper.notifications.notifier import Notifier
 from sweeper.planning.preparation import data_keys, dataset_facts
 from sweeper.planning.prices import price_from
 from sweeper.scheduling.base import RungState
-from sweeper.scheduling.strata import stratum_name
 from sweeper.search.base import Searcher
 from sweeper.space.spec import Budget
 from sweeper.space.training import Resources
@@ -54,7 +54,6 @@ from sweeper.storage.sweeps import Sweep
 from sweeper.tables.writer import ParquetSink
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import content_key
-from trainables.training.acceleration import TrainingSettings
 from trainables.training.cohorts import COHORT
 from trainables.training.lanes.packing import AUTO, TRIALS
 from trainables.worker.object_store import is_store_address
@@ -88,7 +87,7 @@ class Parts:
         settings = _settings(self.sweep, resources, self.tables.incoming, self.mirror)
         settings |= {"data_key": content_key(self.dataset), "data_keys": data_keys(self.sweep.spec)}
         settings |= {"processes": slots, "most_lanes": self._lanes_for(slots)}
-        driver = self._driver(slots, None, options, [self._budget(self._of_trial(resources))], together=True)
+        driver = self._driver(slots, options, [self._budget(self._of_trial(resources))], together=True)
         self._begin(driver, options)
         with _stopped_by_signal(driver):
             idle = functools.partial(import_meanwhile, *FOR_THE_END)
@@ -137,7 +136,7 @@ class Parts:
             controllers = [self._budget(of_trial), *shared]
             sinks = [metrics] if options.address else []
             others = functools.partial(other_nodes, resources, workers)
-            driver = self._driver(slots, shares, options, controllers, sinks, others, gpu=of_trial["gpu"])
+            driver = self._driver(slots, options, controllers, sinks, others, Shares(shares, of_trial["gpu"]))
             self._begin(driver, options)
             if cluster.autoscales:
                 watch.see(cluster)
@@ -168,7 +167,7 @@ class Parts:
     def take_up(self, options: RunOptions) -> Driver:
         """Take up a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
         prepare(options.address)  # a searcher imports Ray
-        driver = self._driver(1, None, options)
+        driver = self._driver(1, options)
         driver.begin()
         return driver
 
@@ -203,57 +202,40 @@ class Parts:
     def _driver(
         self,
         slots: int,
-        shares: Callable[[int], float] | None,
         options: RunOptions,
         controllers: Sequence[Controller] = (),
         more_sinks: Sequence[Sink] = (),
         others: OtherNodes = lambda nodes: False,
-        gpu: float = 0.0,
+        shares: Shares = NO_SHARES,
         together: bool = False,
     ) -> Driver:
         """Return the driver; `together` lets trials train in cohorts, where the space asks for it."""
-        spec, paths = self.sweep.spec, self.sweep.paths
+        spec, configurations = self.sweep.spec, self.sweep.configurations
         kind: type[Driver] = ReplicateDriver if spec.replicates.packing == TRIALS else Driver
         if together and spec.replicates.packing in (COHORT, AUTO):
             kind = CohortDriver
-        driver = kind(
-            paths,
-            self.sweep.configurations,
-            seed=spec.seed,
-            replicates=spec.replicates.count,
-            schedule=spec.schedule,
+        return kind(
+            self.sweep.paths,
+            configurations,
+            DriverSettings.of(spec, configurations),
             journal=self.mirror.journal(alone=self.lease.locked),
             keeper=self.mirror,
-            keeping=self._keeping(),
             shares=shares,
-            gpu=gpu,
             state=self.state,
             rungs=self.rungs,
             sinks=[self.tables, self.progress, self.notifier, *more_sinks],
             controllers=[_Heartbeat(self.lease, self.mirror), *controllers],
             folds=[self.worked, self.spending],
-            retries=spec.retries,
             failed_too=options.failed_too,
             slots=slots,
-            max_concurrent=spec.max_concurrent,
-            common_seeds=spec.replicates.common_seeds,
             searcher=self._searcher(),
-            space=spec.resolved(),
             other_nodes=others,
         )
-        if isinstance(driver, CohortDriver):
-            driver.training = TrainingSettings(**spec.training.model_dump())
-        return driver
 
     def _lanes_for(self, slots: int) -> int:
         """Return how many lanes each of `slots` processes could fill with this sweep's trials."""
         lanes = len(self.sweep.configurations) * self.sweep.spec.replicates.count
         return -(-lanes // slots)
-
-    def _keeping(self) -> Keeping:
-        """Return whose checkpoints stay when trials have ended."""
-        keep, configurations = self.sweep.spec.keep, self.sweep.configurations
-        return Keeping(keep.best, lambda index: stratum_name(configurations[index], keep.per))
 
 
 class _Heartbeat:

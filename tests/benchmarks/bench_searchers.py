@@ -31,6 +31,7 @@ from sweeper.analysis.statistics.families import unpaired_difference
 from sweeper.analysis.statistics.paired import holm, p_text
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.settings import DriverSettings
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Record
 from sweeper.journal.state import COMPLETED, SweepState
@@ -129,8 +130,9 @@ def run(way: str, seed: int, budget: int) -> Run:
     began, spending, state = time.perf_counter(), Spending(budget), SweepState(spec.samples)
     with tempfile.TemporaryDirectory() as folder:
         paths = SweepPaths(Path(folder) / "sweep")
+        configurations = configurations_of(spec, state.suggested)
         driver = Driver(
-            paths, configurations_of(spec, state.suggested), seed=spec.seed, replicates=1, schedule=spec.schedule,
+            paths, configurations, DriverSettings.of(spec, configurations),
             journal=Journal(paths.journal, durable=False), state=state, rungs=spec.schedule.begin(), sinks=[spending],
             searcher=searcher_of(spec),
         )  # fmt: skip

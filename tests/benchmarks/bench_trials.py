@@ -117,6 +117,7 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
     """The same trials as a sweep, with every sink; `together` puts several into a Tune trial."""
     import sweeper.execution.driver.driver
     from sweeper.execution.driver.driver import Driver
+    from sweeper.execution.driver.settings import DriverSettings
     from sweeper.execution.ray.executor import execute
     from sweeper.execution.sweep_tables import open_tables
     from sweeper.journal.journal import Journal
@@ -140,9 +141,7 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
     driver = Driver(
         made.paths,
         made.configurations,
-        seed=0,
-        replicates=1,
-        schedule=spec.schedule,
+        DriverSettings.of(spec, made.configurations),
         journal=Journal(made.paths.journal),
         state=SweepState(trials),
         rungs=spec.schedule.begin(),

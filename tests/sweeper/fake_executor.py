@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from sweeper.core.ids import SweepPaths
+from sweeper.core.ids import ReplicateSeeds, SweepPaths
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, PREEMPTED, Failure
+from sweeper.execution.driver.settings import DriverSettings
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold
@@ -154,8 +155,12 @@ class FakeSweep:
         """Start a process on an assignment."""
         return Worker(self.paths, self.schedule, rng, assignment)
 
-    def driver(self, sink: KillingSink | None = None, **options: Any) -> Driver:
-        """Fold the journal and take the sweep up, as `sweeper.execution.attempt` does."""
+    def driver(
+        self, sink: KillingSink | None = None, *, changes: Mapping[str, Any] | None = None, **options: Any
+    ) -> Driver:
+        """Fold the journal and take the sweep up, as `sweeper.execution.attempt` does; with `changes` of settings."""
+        settings = DriverSettings(self.schedule, ReplicateSeeds(0, self.replicates), self.retries)
+        settings = replace(settings, **(changes or {}))
         state, rungs = SweepState(self.configurations), self.schedule.begin()
         searcher = self.searcher() if self.searcher is not None else None
         for record in self.records():
@@ -167,15 +172,12 @@ class FakeSweep:
         return self.kind(
             self.paths,
             known if searcher is None else SuggestedConfigurations(self.configurations, state.suggested),
+            settings,
             searcher=searcher,
-            seed=0,
-            replicates=self.replicates,
-            schedule=self.schedule,
             journal=Journal(self.paths.journal, durable=False),
             state=state,
             rungs=rungs,
             sinks=[sink or KillingSink(None)],
-            retries=self.retries,
             slots=self.slots,
             **options,
         )

@@ -11,6 +11,7 @@ import torch
 
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.settings import DriverSettings
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources, reusable_trials
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import Lesson, lessons
@@ -72,7 +73,7 @@ class Inline:
         known = [None] * len(sweep.configurations) if searcher is not None else sweep.configurations
         tables = ParquetSink(sweep.paths, schemas, known, replicates=replicates, sweep_seed=spec.seed)
         driver = Driver(
-            sweep.paths, sweep.configurations, seed=spec.seed, replicates=replicates, schedule=spec.schedule,
+            sweep.paths, sweep.configurations, DriverSettings.of(spec, sweep.configurations),
             journal=Journal(sweep.paths.journal, durable=False), state=state, rungs=rungs, sinks=[tables],
             searcher=searcher,
         )  # fmt: skip

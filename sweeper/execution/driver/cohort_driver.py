@@ -13,7 +13,6 @@ from functools import cached_property
 
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import OUT_OF_MEMORY, Failure
-from trainables.training.acceleration import TrainingSettings
 from trainables.training.cohorts import cohort_key
 from trainables.worker.trial_reports import TrialReport
 
@@ -21,13 +20,10 @@ from trainables.worker.trial_reports import TrialReport
 class CohortDriver(Driver):
     """Hands out trials by kind; an assignment is one configuration."""
 
-    training = TrainingSettings()
-    """How training steps are computed, which decides what can be a lane."""
-
     def kind_of(self, index: int) -> str | None:
         """Return what a configuration has in common with those it can train with; `None` where it trains alone."""
         if index not in self._kinds:
-            self._kinds[index] = cohort_key(self.configurations[index], self.training)
+            self._kinds[index] = cohort_key(self.configurations[index], self.settings.training)
         return self._kinds[index]
 
     @cached_property
@@ -37,7 +33,7 @@ class CohortDriver(Driver):
     @property
     def replicates(self) -> int:
         """Lanes of a trial."""
-        return self._replicates
+        return self.settings.seeds.count
 
     def next_of_kind(self, kind: str | None) -> int | None:
         """Return the next trial to join a cohort of a kind; `None` when there is none to give now."""

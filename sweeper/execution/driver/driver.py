@@ -16,43 +16,34 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from sweeper.core.code_version import code_version
-from sweeper.core.ids import ReplicateSeeds, SweepPaths, config_hash, trial_name
-from sweeper.execution.controllers.base import Controller, Situation, combined
-from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure, capped
+from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.execution.controllers.base import Controller
+from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure
 from sweeper.execution.driver.full_disks import FullDisks, OtherNodes
 from sweeper.execution.driver.in_flight import GivenOut
-from sweeper.execution.driver.kept_checkpoints import CheckpointKeeper, Keeping, KeptCheckpoints
-from sweeper.execution.driver.larger_shares import on_a_larger_share
+from sweeper.execution.driver.judging import is_news, judged, skips_epochs
+from sweeper.execution.driver.kept_checkpoints import CheckpointKeeper, KeptCheckpoints
 from sweeper.execution.driver.recorder import Fold, Recorder, Sink
-from sweeper.journal.decision import Decision
+from sweeper.execution.driver.retrying import next_try
+from sweeper.execution.driver.settings import DriverSettings
+from sweeper.execution.driver.shares import NO_SHARES, Shares
+from sweeper.execution.driver.starts import Starts
+from sweeper.execution.driver.steering import Steering
+from sweeper.execution.driver.trial_values import TrialValues
 from sweeper.journal.journal import Journal
-from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, Reported, Reused, Started
-from sweeper.journal.state import COMPLETED, EARLY_STOPPED, ENDED, FAILED, RUNNING, WAITING, SweepState
-from sweeper.scheduling.audit import decide_on
-from sweeper.scheduling.base import RungState, Scheduler
+from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, Reused, Started
+from sweeper.journal.state import EARLY_STOPPED, ENDED, WAITING, SweepState
+from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher, suggested_body
 from sweeper.storage.mirror import SharedFolder
 from trainables.worker.hang_watchdog import last_reason
-from trainables.worker.trial_reports import NON_FINITE, TrialReport
-
-STATUS_OF_DECISION = {
-    "continue": RUNNING,
-    "stop": EARLY_STOPPED,
-    "complete": COMPLETED,
-    "fail": FAILED,
-    "pause": WAITING,
-}
+from trainables.worker.trial_reports import TrialReport
 
 TakenOver: TypeAlias = tuple[TrialReport, Reused]
 """A report of another sweep, and where it was reused from."""
 
 BATCH_LIMIT = 8
 """The most configurations that one assignment carries: more saves nothing that shows (0.03 s a Tune trial)."""
-
-POLL_SECONDS = 0.5
-
-START_SECONDS = 1.0
-"""A process that reports within this time needs no record of its start: the report tells it, for half the writing."""
 
 
 class Driver:
@@ -62,28 +53,20 @@ class Driver:
         self,
         paths: SweepPaths,
         configurations: Sequence[dict[str, Any]],
+        settings: DriverSettings,
         *,
-        seed: int,
-        replicates: int,
-        schedule: Scheduler,
         journal: Journal,
         state: SweepState,
         rungs: RungState,
         sinks: Sequence[Sink] = (),
-        retries: int = 2,
-        failed_too: bool = False,
-        slots: int = 1,
-        clock: Callable[[], float] = time.monotonic,
-        keeper: CheckpointKeeper | None = None,
-        keeping: Keeping | None = None,
-        shares: Callable[[int], float] | None = None,
-        gpu: float = 0.0,
-        max_concurrent: int | None = None,
-        common_seeds: bool = False,
-        searcher: Searcher | None = None,
-        controllers: Sequence[Controller] = (),
         folds: Sequence[Fold] = (),
-        space: Mapping[str, object] | None = None,
+        searcher: Searcher | None = None,
+        keeper: CheckpointKeeper | None = None,
+        controllers: Sequence[Controller] = (),
+        shares: Shares = NO_SHARES,
+        slots: int = 1,
+        failed_too: bool = False,
+        clock: Callable[[], float] = time.monotonic,
         other_nodes: OtherNodes = lambda nodes: False,
     ) -> None:
         """Take up a sweep where `state` and `rungs`, folded from its journal, left it.
@@ -91,60 +74,44 @@ class Driver:
         Args:
             paths: of the sweep.
             configurations: all of them, by index; where a searcher chooses them, those that `state` knows by then.
-            seed: the sweep's; replicates' seeds follow from it.
-            replicates: of each configuration.
-            schedule: the scheduler's settings.
+            settings: the same for every driver of the sweep.
             journal: open for appending.
             state: the fold of the journal so far.
             rungs: the same fold, as the scheduler needs it.
             sinks: take every record after it was journaled.
-            keeper: removes checkpoints; by default in the sweep's folder.
-            keeping: whose checkpoints stay; by default the best trial's.
-            shares: the share of a GPU that a configuration needs; `None` where trials take none, or whole cards.
-            gpu: the share of a GPU that each trial has where `shares` gives none.
-            max_concurrent: assignments outstanding at once; `None` for no limit.
-            common_seeds: replicate r has the same seed in every configuration.
+            folds: of the journal that others keep, up to date before sinks and controllers look.
             searcher: chooses the configurations, and has been told the journal so far; `None` where they follow from
                 the space. It is asked when a trial could start at once, so that it knows as much as can be known.
+            keeper: removes checkpoints; by default in the sweep's folder.
             controllers: are asked on every turn what should follow.
-            folds: of the journal that others keep, up to date before sinks and controllers look.
-            space: the resolved search space, for the journal.
-            other_nodes: whether there are nodes for trials besides those whose disks are full.
-            retries: how often a trial may fail in a way that counts before it has failed permanently.
-            failed_too: run failed trials again.
+            shares: of a GPU.
             slots: trials that run at once, for cutting assignments; more than one configuration goes into an
                 assignment only where no trial can be stopped before its last epoch: the only rung is the last.
+            failed_too: run failed trials again.
             clock: seconds, for polling the stop marker and for recording starts.
+            other_nodes: whether there are nodes for trials besides those whose disks are full.
         """
-        self.paths, self.configurations, self.schedule = paths, configurations, schedule
+        self.paths, self.configurations, self.settings = paths, configurations, settings
+        self.schedule, self.state, self.rungs = settings.schedule, state, rungs
         self.keeper: CheckpointKeeper = keeper if keeper is not None else SharedFolder(paths)
-        self.state, self.rungs = state, rungs
-        self.stop_requested: str | None = None
-        self.winding_down: str | None = None
-        self.yields_to: str | None = None
-        self.alone = True
-        self.broken: Exception | None = None
-        self._replicates, self._seeds = replicates, ReplicateSeeds(seed, replicates, common_seeds)
-        self._reusable: Mapping[int, Iterable[TakenOver]] = {}
-        self._controllers = controllers
-        self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
-        self._retries, self._slots, self._clock = retries, slots, clock
-        self._searcher, self._shares, self._gpu, self._space = searcher, shares, gpu, space
-        self._hashes: dict[int, str] = {}
+        self.steering = Steering(controllers, paths.stop_marker, clock)
         self.full_disks = FullDisks(paths.root, other_nodes)
+        self.broken: Exception | None = None
+        self._reusable: Mapping[int, Iterable[TakenOver]] = {}
+        self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
+        self._searcher, self._shares, self._slots = searcher, shares, slots
+        self._values, self._starts = TrialValues(configurations, state), Starts(clock)
         waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._queue = deque(i for i in waiting if not state.trials[i].paused)
         self._alone: set[int] = set()
-        self._given_out = GivenOut(max_concurrent)
-        self._starting: dict[int, float] = {}
-        self._polled = -math.inf
-        self._checkpoints = KeptCheckpoints(self.keeper, state, schedule, keeping)
+        self._given_out = GivenOut(settings.max_concurrent)
+        self._checkpoints = KeptCheckpoints(self.keeper, state, settings.schedule, settings.keeping)
         if failed_too:
             state.reopen_failed()
 
     def ask_to_stop(self, reason: str) -> None:
         """Let the sweep end at the next turn, cleanly, for this reason or an earlier one."""
-        self.stop_requested = self.stop_requested or reason
+        self.steering.ask_to_stop(reason)
 
     def resize(self, slots: int) -> None:
         """Record how many trials run at once from now on: a cluster's nodes come and go."""
@@ -163,7 +130,7 @@ class Driver:
                 They are journaled as this attempt's.
         """
         self._recorder.record(
-            Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self._space)
+            Attempt(self.state.attempt + 1, socket.gethostname(), os.getpid(), code_version(), self.settings.space)
         )
         self._recorder.settle()
         self._checkpoints.remove_leftovers(unknown=self._unsuggested)
@@ -249,19 +216,13 @@ class Driver:
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
         """Return the share of a GPU for an assignment: what was measured, or more after memory ran out."""
-        if self._shares is None:
-            return None
-        return max(self.state.trials[index].share or self._shares(index) for index in assignment)
-
-    def _with_share(self, assignment: Sequence[int], report: TrialReport) -> TrialReport:
-        """Add to a report what its process took of a GPU, where trials take any."""
-        share = self.share_of(assignment) or self._gpu
-        return replace(report, gpu=share) if share else report
+        shares = [self._shares.of(index, self.state.trials[index].share) for index in assignment]
+        return max((share for share in shares if share is not None), default=None)
 
     @property
     def closing(self) -> str | None:
         """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
-        return self.stop_requested or self.winding_down
+        return self.steering.closing
 
     @property
     def exhausted(self) -> bool:
@@ -288,30 +249,18 @@ class Driver:
     def _has_room(self) -> bool:
         """Whether another assignment may be given out: by this sweep's limit, and among the sweeps on the cluster."""
         # What was asked of the cluster cannot be taken back: beside other sweeps, one assignment ahead is enough.
-        patient = self.alone or self._given_out.ahead < 1
-        return self.yields_to is None and patient and not self._given_out.full
+        patient = self.steering.alone or self._given_out.ahead < 1
+        return self.steering.yields_to is None and patient and not self._given_out.full
 
     def describe(self, assignment: Sequence[int]) -> list[list[object]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
-        return [[index, trial_name(index), self._values_of(index), self._seeds.of(index)] for index in assignment]
-
-    def _values_of(self, index: int) -> dict[str, Any]:
-        """Return a configuration's values, and remember their digest until its first report is journaled."""
-        values = self.configurations[index]
-        if self.state.trials[index].config_hash is None:
-            self._hashes[index] = config_hash(values)
-        return values
-
-    def _digest(self, index: int) -> str | None:
-        """Return the digest of a configuration's values for its first report; `None` where the journal has it."""
-        if self.state.trials[index].config_hash is not None:
-            return None
-        return self._hashes.pop(index, None) or config_hash(self.configurations[index])
+        seeds = self.settings.seeds
+        return [[index, trial_name(index), self._values.of(index), seeds.of(index)] for index in assignment]
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Note that an assignment's process has begun; it is recorded when the first report takes its time."""
         self._given_out.begin(assignment)
-        self._starting.update(dict.fromkeys(assignment, self._clock()))
+        self._starts.begin(assignment)
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Journal what a process reports and return whether its assignment is over."""
@@ -323,19 +272,19 @@ class Driver:
     def _take_in(self, assignment: Sequence[int], reports: Sequence[TrialReport]) -> bool:
         """Record reports; return whether all could be: one that is ahead of the journal starts again."""
         for report in reports:
-            if self._skips_epochs(report):
+            if skips_epochs(report, self.state.trials[report.configuration]):
                 self.keeper.remove_checkpoints(trial_name(report.configuration), now=True)
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return False
-            self._on_report(self._with_share(assignment, report))
+            self._on_report(self._shares.noted(report, self.share_of(assignment)))
         return True
 
     def _ends(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
         """Return whether an assignment whose reports are durable is over, and take it off then."""
         over = all(self._is_over(index) for index in assignment)
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
-        over = over or (self.winding_down is not None and any(report.evaluations for report in reports))
+        over = over or (self.steering.winding_down is not None and any(report.evaluations for report in reports))
         if over:
             self._given_out.retire(assignment)
             self._end_pauses()
@@ -370,7 +319,7 @@ class Driver:
         self._given_out.retire(assignment)
         if failure.kind == STORAGE:
             # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
-            self.stop_requested = self.stop_requested or self.full_disks.met(failure)
+            self.steering.ask_to_stop(self.full_disks.met(failure))
         return self._hung(assignment) or failure if failure.kind == CRASH else failure
 
     def _hung(self, assignment: Sequence[int]) -> Failure | None:
@@ -380,30 +329,16 @@ class Driver:
 
     def flush(self) -> None:
         """Settle the journal and let the sinks show it; for every turn of the executor's loop, reports or not."""
-        latest = self._clock() - START_SECONDS
-        for index in [index for index, began in self._starting.items() if began <= latest]:
+        for index in self._starts.due():
             self._record_start(index)
         self._recorder.flush()
-        self._steer()
-
-    def _steer(self) -> None:
-        """Do what the controllers ask for."""
-        situation = Situation(self.wants_more, self.closing)
-        asked = combined(controller.tick(situation) for controller in self._controllers)
-        self.stop_requested = self.stop_requested or asked.stop
-        self.winding_down = self.winding_down or asked.wind_down
-        self.yields_to, self.alone = asked.yields_to, asked.alone
-        if asked.slots is not None:
-            self.resize(asked.slots)
+        slots = self.steering.follow(wants_more=self.wants_more)
+        if slots is not None:
+            self.resize(slots)
 
     def should_stop(self) -> bool:
-        """Return whether the sweep was asked to stop: by its marker, or by a signal through `stop_requested`."""
-        now = self._clock()
-        if self.stop_requested is None and now - self._polled >= POLL_SECONDS:
-            self._polled = now
-            if self.paths.stop_marker.exists():
-                self.stop_requested = "`sweeper stop` was called"
-        return self.stop_requested is not None
+        """Return whether the sweep was asked to stop: by its marker, a signal or a controller."""
+        return self.steering.should_stop()
 
     def finish(self) -> str:
         """Journal how the sweep ended and return the outcome: `finished`, `stopped` or `interrupted`."""
@@ -426,55 +361,39 @@ class Driver:
             self._queue = deque(index for index in self._queue if not self._is_over(index))
             self.flush()
 
-    def _skips_epochs(self, report: TrialReport) -> bool:
-        """Return whether epochs are missing between the journal and a report, as where records were lost since."""
-        trial = self.state.trials[report.configuration]
-        first = min((row["epoch"] for row in report.epochs), default=0)
-        return trial.status not in ENDED and first > trial.epochs + 1
-
     def _on_report(self, report: TrialReport, reused: Reused | None = None) -> None:
+        """Journal a report and what the scheduler decides on it, unless the journal has it already."""
         index = report.configuration
         trial = self.state.trials[index]
-        if trial.status in ENDED or report.epoch <= trial.epochs:
-            # A trial resumed from its checkpoint repeats its last report; the journal has it.
+        if not is_news(report, trial):
             return
         if trial.stop_kind is None and trial.sound_epochs == 0:
-            self._starting.pop(index, None)
+            self._starts.take(index)  # the report tells of it
         self._record_start(index)
-        # One that had to go back further measures epochs again that an earlier report brought.
-        rows = [row for row in report.epochs if row["epoch"] > trial.epochs]
-        decision = decide_on(self.rungs, report)
-        if report.failure and decision is not None:
-            decision = Decision(decision.rung, "fail", report.failure, decision.metric, None, 0)
-        # The sentence is in the decision from here on.
-        kind = (report.failure_kind or NON_FINITE) if decision and decision.kind == "fail" else None
-        report = replace(report, epochs=rows, failure=None, failure_kind=kind)
-        status = STATUS_OF_DECISION[decision.kind] if decision else RUNNING
-        self._recorder.record(
-            Reported(report, self.state.attempt, status, decision, reused, config_hash=self._digest(index))
-        )
+        digest = self._values.digest(index)
+        attempt = self.state.attempt
+        self._recorder.record(judged(report, trial, self.rungs, attempt=attempt, reused=reused, config_hash=digest))
         self._checkpoints.tidy(index)
 
     def _fail(self, index: int, failure: Failure) -> None:
+        """Journal a trial's failure, and whether it was its last try."""
         self._record_start(index)
         trial = self.state.trials[index]
-        failure, share = on_a_larger_share(failure, self.share_of([index]) if failure.counts else None)
-        failure = capped(failure, trial.fruitless)
-        final = failure.counts and trial.failures >= self._retries
-        tries = f" (after {trial.failures + 1} tries)" if final and trial.failures else ""
+        share = self.share_of([index]) if failure.counts else None
+        failure, larger, final = next_try(failure, trial, share, self.settings.retries)
         body = Failed(
             index,
             self.state.attempt,
             trial.epochs,
             failure.kind,
-            failure.reason + tries,
+            failure.reason,
             counts=failure.counts,
             final=final,
-            share=share,
+            share=larger,
         )
         self._recorder.record(body)
 
     def _record_start(self, index: int) -> None:
         """Record that a configuration's process has begun, unless that was done."""
-        if self._starting.pop(index, None) is not None:
+        if self._starts.take(index):
             self._recorder.record(Started(index, self.state.attempt))

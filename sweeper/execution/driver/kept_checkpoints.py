@@ -45,6 +45,9 @@ class Keeping:
     stratum: Callable[[int], str] = lambda configuration: ""
 
 
+THE_BEST = Keeping()
+"""The best trial's alone."""
+
 Costs: TypeAlias = tuple[float, ...]
 
 
@@ -52,7 +55,7 @@ class KeptCheckpoints:
     """Knows the trials that have ended and keep their checkpoints, and removes those of the others."""
 
     def __init__(
-        self, keeper: CheckpointKeeper, state: SweepState, schedule: Scheduler, keeping: Keeping | None = None
+        self, keeper: CheckpointKeeper, state: SweepState, schedule: Scheduler, keeping: Keeping = THE_BEST
     ) -> None:
         """Find the trials that keep theirs, of those that have ended by now.
 
@@ -63,7 +66,7 @@ class KeptCheckpoints:
             keeping: how many of which trials.
         """
         self._keeper, self._state, self._schedule = keeper, state, schedule
-        self._keeping = keeping if keeping is not None else Keeping()
+        self._keeping = keeping
         self._kept: dict[str, dict[int, tuple[Rank, Costs]]] = {}
         for index, trial in state.trials.items():
             if trial.status in ENDED:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from sweeper.core.ids import trial_name
 from sweeper.execution.driver.driver import Driver, TakenOver
-from sweeper.execution.driver.failures import ERROR, HUNG, Failure, capped
-from sweeper.execution.driver.larger_shares import on_a_larger_share
+from sweeper.execution.driver.failures import ERROR, HUNG, Failure
 from sweeper.execution.driver.replicate_merge import last_failure, merged_report
+from sweeper.execution.driver.retrying import next_try
 from sweeper.journal.records import Failed, Learned, ReplicateReported, Started
 from sweeper.journal.state import ENDED, FAILED, RUNNING, ReplicateState
 from trainables.training.lanes.packing import TRIALS
@@ -43,7 +43,7 @@ class ReplicateDriver(Driver):
         self._pieces = deque(
             (configuration, number)
             for configuration in unfinished
-            for number in range(self._replicates)
+            for number in range(self.settings.seeds.count)
             if not self._rests(configuration, number)
         )
         for configuration in unfinished:
@@ -55,7 +55,7 @@ class ReplicateDriver(Driver):
         while not self.closing and self._has_room and (self._pieces or self._suggest()):
             while self._queue:  # what was suggested just now
                 configuration = self._queue.popleft()
-                self._pieces.extend((configuration, number) for number in range(self._replicates))
+                self._pieces.extend((configuration, number) for number in range(self.settings.seeds.count))
             piece = self._pieces.popleft()
             if self.state.trials[piece[0]].status not in ENDED:
                 self._given_out.add(piece)
@@ -65,20 +65,18 @@ class ReplicateDriver(Driver):
     @property
     def _waiting(self) -> int:
         """How many replicates there are to give out."""
-        return len(self._pieces) + self._replicates * len(self._unsuggested)
+        return len(self._pieces) + self.settings.seeds.count * len(self._unsuggested)
 
     def describe(self, assignment: Sequence[int]) -> list[list[object]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, seed, replicate."""
         configuration, number = assignment
-        seeds = [self._seeds.of(configuration)[number]]
-        return [[configuration, trial_name(configuration), self._values_of(configuration), seeds, number]]
+        seeds = [self.settings.seeds.of(configuration)[number]]
+        return [[configuration, trial_name(configuration), self._values.of(configuration), seeds, number]]
 
     def share_of(self, assignment: Sequence[int]) -> float | None:
         """Return the share of a GPU for a replicate: what was measured, or more after memory ran out."""
         configuration, number = assignment
-        if self._shares is None:
-            return None
-        return self._state_of(configuration, number).share or self._shares(configuration)
+        return self._shares.of(configuration, self._state_of(configuration, number).share)
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Record that a replicate's process has begun."""
@@ -97,7 +95,7 @@ class ReplicateDriver(Driver):
                 reason = f"its checkpoint of epoch {report.epoch} is ahead of the journal; it starts again"
                 self.on_failure(assignment, Failure(ERROR, reason))
                 return True
-            self._on_replicate(configuration, number, self._with_share(assignment, report))
+            self._on_replicate(configuration, number, self._shares.noted(report, self.share_of(assignment)))
         self.flush()
         over = self._state_of(configuration, number).status != RUNNING
         if over:
@@ -113,21 +111,18 @@ class ReplicateDriver(Driver):
             return
         failure = self._taken_back(assignment, failure)
         replicate = self._state_of(configuration, number)
-        failure, share = on_a_larger_share(failure, self.share_of(assignment))
-        failure = capped(failure, replicate.fruitless)
-        given_up = failure.counts and replicate.failures >= self._retries
-        tries = f" (after {replicate.failures + 1} tries)" if given_up and replicate.failures else ""
+        failure, larger, given_up = next_try(failure, replicate, self.share_of(assignment), self.settings.retries)
         body = Failed(
             configuration,
             self.state.attempt,
             replicate.epochs,
             failure.kind,
-            f"replicate {number}: {failure.reason}{tries}",
+            f"replicate {number}: {failure.reason}",
             counts=failure.counts,
             final=False,
             replicate=number,
             given_up=given_up,
-            share=share,
+            share=larger,
         )
         self._recorder.record(body)
         if given_up:
@@ -170,10 +165,10 @@ class ReplicateDriver(Driver):
     def _settle(self, configuration: int) -> None:
         """Judge a configuration as far as all its replicates have come; let them continue from a rung."""
         trial = self.state.trials[configuration]
-        report = merged_report(trial, self._replicates, self.schedule.metric, TRIALS)
+        report = merged_report(trial, self.settings.seeds.count, self.schedule.metric, TRIALS)
         if report is not None:
             self._on_report(report)
-        elif len(trial.replicates) == self._replicates and trial.status not in ENDED:
+        elif len(trial.replicates) == self.settings.seeds.count and trial.status not in ENDED:
             self._give_up(configuration)
         if report is not None and report.epoch in self.rungs.epochs and trial.status not in ENDED:
             live = [number for number, replicate in sorted(trial.replicates.items()) if replicate.status != FAILED]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace
-from sweeper.core.ids import SweepPaths, replicate_seed
+from sweeper.core.ids import ReplicateSeeds, SweepPaths, replicate_seed
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.results import load
 from sweeper.scheduling.asha import Halving
@@ -17,14 +17,15 @@ from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
+COMMON = ReplicateSeeds(0, 2, common=True)
 
 
 def test_a_process_is_given_the_same_seeds_for_every_configuration(tmp_path):
-    driver = FakeSweep(SweepPaths(tmp_path / "a"), HALVING, 3).driver(common_seeds=True)
+    driver = FakeSweep(SweepPaths(tmp_path / "a"), HALVING, 3).driver(changes={"seeds": COMMON})
     given = [described[3] for described in driver.describe([0, 1, 2])]
     assert given == [[replicate_seed(0, 7, r, common=True) for r in range(2)]] * 3
     assert len(set(given[0])) == 2
-    apart = ApartSweep(SweepPaths(tmp_path / "b"), HALVING, 3).driver(common_seeds=True)
+    apart = ApartSweep(SweepPaths(tmp_path / "b"), HALVING, 3).driver(changes={"seeds": COMMON})
     assert [apart.describe([index, 1])[0][3] for index in range(2)] == [[given[0][1]]] * 2
 
 

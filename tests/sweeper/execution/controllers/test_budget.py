@@ -91,7 +91,7 @@ class _SpentAt:
         self.left, self.driver, self.late = reports, None, []
 
     def append(self, record):
-        if record.kind == "started" and self.driver.winding_down:
+        if record.kind == "started" and self.driver.steering.winding_down:
             self.late.append(fields(record)["configuration"])
         self.left -= record.kind == "report"
 
@@ -129,7 +129,7 @@ def test_a_spent_budget_lets_trials_come_to_a_rung_and_a_larger_one_goes_on(tmp_
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_no_more_trials_at_once_than_the_limit(tmp_path, limit):
     sweep = FakeSweep(SweepPaths(tmp_path / "sweep"), HALVING, 10, slots=4)
-    driver = sweep.driver(max_concurrent=limit)
+    driver = sweep.driver(changes={"max_concurrent": limit})
     driver.begin()
     given_out = [driver.next_assignment() for _ in range(8)]
     assert len([each for each in given_out if each is not None]) == limit
@@ -138,7 +138,7 @@ def test_no_more_trials_at_once_than_the_limit(tmp_path, limit):
         driver.on_started(assignment)
     assert not driver.wants_more, "what its own limit holds back needs no room of the cluster"
     sweep2 = dataclasses.replace(sweep, paths=SweepPaths(tmp_path / "second"))
-    assert sweep2.run(np.random.default_rng(0), max_concurrent=limit).state.count()["waiting"] == 0
+    assert sweep2.run(np.random.default_rng(0), changes={"max_concurrent": limit}).state.count()["waiting"] == 0
 
 
 def test_a_resume_may_change_what_is_spent_and_nothing_that_is_measured(tmp_path):

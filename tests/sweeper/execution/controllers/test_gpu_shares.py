@@ -18,8 +18,9 @@ from sweeper.execution.controllers.gpu_shares import (
     share_for,
 )
 from sweeper.execution.driver.failures import CRASH, GPU_OUT_OF_MEMORY, Failure
-from sweeper.execution.driver.larger_shares import larger_share, on_a_larger_share
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
+from sweeper.execution.driver.retrying import larger_share, on_a_larger_share
+from sweeper.execution.driver.shares import Shares
 from sweeper.journal.state import fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.run_to_end import RunToEnd
@@ -126,7 +127,7 @@ HALVING = Halving("val_nll", "min", 9, 3, 3)
 @pytest.mark.parametrize("kind", [FakeSweep, ApartSweep])
 def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp_path, kind):
     sweep = kind(SweepPaths(tmp_path / "sweep"), HALVING, 3, retries=1)
-    driver = sweep.driver(shares=lambda index: 0.125)
+    driver = sweep.driver(shares=Shares(lambda index: 0.125))
     driver.begin()
     first, second = driver.next_assignment(), driver.next_assignment()
     driver.on_started(second)
@@ -138,7 +139,7 @@ def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp
         assert driver.next_assignment() == first, "before anything else"
     assert seen == [0.125, 0.25, 0.5]
     assert driver.share_of(first) == 1.0 and driver.share_of(second) == 0.125
-    again = sweep.driver(shares=lambda index: 0.125)
+    again = sweep.driver(shares=Shares(lambda index: 0.125))
     again.begin()
     assert again.share_of(first) == 1.0 and again.share_of(second) == 0.125
     assert again.next_assignment() == first
@@ -157,7 +158,7 @@ def test_a_trial_climbs_to_a_whole_card_alone_and_a_resumed_driver_remembers(tmp
 def test_several_configurations_in_a_process_are_tried_alone_first_and_only_with_their_like(tmp_path):
     to_the_end = RunToEnd("val_nll", "min", 9)
     sweep = FakeSweep(SweepPaths(tmp_path / "sweep"), to_the_end, 40)
-    driver = sweep.driver(shares=lambda index: 0.25 if index < 3 else 0.5)
+    driver = sweep.driver(shares=Shares(lambda index: 0.25 if index < 3 else 0.5))
     driver.begin()
     together = driver.next_assignment()
     assert together == [0, 1, 2]

@@ -37,24 +37,24 @@ def test_a_sweep_starts_nothing_while_one_of_higher_priority_waits(tmp_path):
             drivers[name].flush()
 
     turn("low")
-    assert drivers["low"].alone and drivers["low"].yields_to is None
+    assert drivers["low"].steering.alone and drivers["low"].steering.yields_to is None
     turn("high", "low")
-    assert drivers["low"].yields_to == "high" and drivers["low"].next_assignment() is None
+    assert drivers["low"].steering.yields_to == "high" and drivers["low"].next_assignment() is None
     assert said == ["starting no trials while high, of higher priority, has some waiting"]
     turn("low", "high")
-    assert drivers["high"].yields_to is None
+    assert drivers["high"].steering.yields_to is None
     first = drivers["high"].next_assignment()
     assert first is not None and drivers["high"].next_assignment() is None, "beside others, one ahead is enough"
     drivers["high"].on_started(first)
     assert drivers["high"].next_assignment() is not None
-    drivers["high"].winding_down = "enough"
+    drivers["high"].steering.winding_down = "enough"
     turn("high", "low")
-    assert drivers["low"].yields_to is None and json.loads(board["high"])["waiting"] is False
-    drivers["high"].winding_down = None
+    assert drivers["low"].steering.yields_to is None and json.loads(board["high"])["waiting"] is False
+    drivers["high"].steering.winding_down = None
     turn("high", "low")
-    assert drivers["low"].yields_to == "high"
+    assert drivers["low"].steering.yields_to == "high"
     for _ in range(int(SILENCE_SECONDS / TELL_SECONDS) + 1):
         turn("low")
-    assert drivers["low"].yields_to is None, "a sweep that is silent has no driver any more"
+    assert drivers["low"].steering.yields_to is None, "a sweep that is silent has no driver any more"
     peers["high"].leave()
     assert "high" not in board

@@ -212,6 +212,6 @@ def test_a_full_disk_stops_the_sweep_and_counts_against_no_replicate(tmp_path):
     assignment = driver.next_assignment()
     driver.on_started(assignment)
     driver.on_failure(assignment, Failure(STORAGE, "the disk is full", counts=False))
-    assert driver.stop_requested == "the disk is full"
+    assert driver.steering.stop_requested == "the disk is full"
     assert driver.next_assignment() is None and driver.exhausted
     assert driver.state.trials[0].replicates[0].failures == 0

@@ -1,0 +1,67 @@
+"""Why trials do not start: the sweep is to stop, its budget is exhausted, or another sweep goes first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sweeper.execution.controllers.base import Controller, Situation, combined
+
+POLL_SECONDS = 0.5
+
+
+class Steering:
+    """What controllers, the stop marker and signals have asked for.
+
+    Attributes:
+        stop_requested: why the sweep should end at once.
+        winding_down: why no trial starts any more, while those that run continue to their next rung.
+        yields_to: the sweep that goes first.
+        alone: no other sweep shares the cluster.
+    """
+
+    def __init__(self, controllers: Sequence[Controller], marker: Path, clock: Callable[[], float]) -> None:
+        """Begin with nothing asked for.
+
+        Args:
+            controllers: are asked on every turn what should follow.
+            marker: a file that asks for the end by being there.
+            clock: seconds, for looking for it now and then.
+        """
+        self._controllers, self._marker, self._clock = controllers, marker, clock
+        self._polled = -math.inf
+        self.stop_requested: str | None = None
+        self.winding_down: str | None = None
+        self.yields_to: str | None = None
+        self.alone = True
+
+    @property
+    def closing(self) -> str | None:
+        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
+        return self.stop_requested or self.winding_down
+
+    def ask_to_stop(self, reason: str | None) -> None:
+        """Let the sweep end, for this reason or an earlier one."""
+        self.stop_requested = self.stop_requested or reason
+
+    def follow(self, *, wants_more: bool) -> int | None:
+        """Do what the controllers ask for; return how many trials run at once from now on, where that changes.
+
+        `wants_more` says whether there are trials that would start if the cluster had room.
+        """
+        situation = Situation(wants_more, self.closing)
+        asked = combined(controller.tick(situation) for controller in self._controllers)
+        self.ask_to_stop(asked.stop)
+        self.winding_down = self.winding_down or asked.wind_down
+        self.yields_to, self.alone = asked.yields_to, asked.alone
+        return asked.slots
+
+    def should_stop(self) -> bool:
+        """Return whether the sweep was asked to stop, by its marker or otherwise."""
+        now = self._clock()
+        if self.stop_requested is None and now - self._polled >= POLL_SECONDS:
+            self._polled = now
+            if self._marker.exists():
+                self.stop_requested = "`sweeper stop` was called"
+        return self.stop_requested is not None
