@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.common import RESULTS, Address, Cpus, NoMlflow, Output, Rehearse, RunsOn, Tracking
+from sweeper.cli.common import Rehearse
+from sweeper.cli.run_options import Running, runs_trials
 
 commands = typer.Typer()
 
 
 @commands.command()
+@runs_trials
 def paper(
     name: Annotated[str, typer.Argument(help="Paper: curvature, properness, mukhoti, posterior or selective.")],
     rehearse: Rehearse = False,
@@ -20,12 +22,8 @@ def paper(
     page: Annotated[
         Path | None, typer.Option(help="Path of the page.", show_default="paper-NAME.html in the results")
     ] = None,
-    output: Output = RESULTS,
-    tracking_uri: Tracking = None,
-    no_mlflow: NoMlflow = False,
-    address: Address = None,
-    cpus: Cpus = None,
-    executor: RunsOn = "auto",
+    *,
+    running: Running,
 ) -> None:
     """Reproduce a paper: run what is missing, fill its tables and figures, judge its claims, and write one page.
 
@@ -35,16 +33,11 @@ def paper(
 
     found = run_paper(
         name,
-        output=output,
         rehearse=rehearse,
         run=not no_run,
         page=page,
         say=lambda sentence: typer.echo(sentence, err=True),
-        tracking_uri=tracking_uri,
-        mlflow=not no_mlflow,
-        address=address,
-        cpus=cpus,
-        executor=executor,
+        **running,
     )
     for line in found.lines():
         typer.echo(line)

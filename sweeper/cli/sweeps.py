@@ -11,25 +11,21 @@ import typer
 from sweeper.cli import remote as cli_remote
 from sweeper.cli.common import (
     RESULTS,
-    Address,
     AllowNotify,
-    Cpus,
     Name,
-    NoMlflow,
     Notify,
     Output,
     Rehearse,
-    RunsOn,
     Settings,
     Space,
     Timed,
-    Tracking,
     Trust,
     WaitForNodes,
     finish,
     show,
 )
 from sweeper.cli.remote import ClusterAddress
+from sweeper.cli.run_options import Running, runs_trials
 from sweeper.core.errors import SweeperError
 
 if TYPE_CHECKING:
@@ -39,18 +35,15 @@ commands = typer.Typer()
 
 
 @commands.command()
+@runs_trials
 def run(
     space: Space,
     settings: Settings = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the sweep.", show_default="the file's name, numbered")
     ] = None,
-    output: Output = RESULTS,
-    tracking_uri: Tracking = None,
-    no_mlflow: NoMlflow = False,
-    address: Address = None,
-    cpus: Cpus = None,
-    executor: RunsOn = "auto",
+    *,
+    running: Running,
     rehearse: Rehearse = False,
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Reuse trials that other sweeps in --output have already trained.")
@@ -71,12 +64,7 @@ def run(
         space,
         set=settings,
         name=name,
-        output=output,
-        tracking_uri=tracking_uri,
-        mlflow=not no_mlflow,
-        address=address,
-        cpus=cpus,
-        executor=executor,
+        **running,
         rehearse=rehearse,
         reuse=reuse,
         reuse_from=reuse_from or (),
@@ -88,6 +76,7 @@ def run(
 
 
 @commands.command()
+@runs_trials
 def resume(
     name: Name,
     failed: Annotated[bool, typer.Option("--failed", help="Retry failed trials, too.")] = False,
@@ -98,12 +87,8 @@ def resume(
     discard_damaged: Annotated[
         bool, typer.Option("--discard-damaged", help="Quarantine damaged journal records and all records after them.")
     ] = False,
-    output: Output = RESULTS,
-    tracking_uri: Tracking = None,
-    no_mlflow: NoMlflow = False,
-    address: Address = None,
-    cpus: Cpus = None,
-    executor: RunsOn = "auto",
+    *,
+    running: Running,
     wait_for_nodes: WaitForNodes = 30.0,
     notify: Notify = None,
     allow_notify: AllowNotify = False,
@@ -113,6 +98,7 @@ def resume(
     """Resume an interrupted sweep. Finished trials are kept; the others continue from their checkpoints."""
     from sweeper.api import commands
 
+    address = running["address"]
     if address is not None and address.startswith("http"):
         if notify:
             raise SweeperError(
@@ -128,12 +114,7 @@ def resume(
         failed=failed,
         set=settings,
         discard_damaged=discard_damaged,
-        output=output,
-        tracking_uri=tracking_uri,
-        mlflow=not no_mlflow,
-        address=address,
-        cpus=cpus,
-        executor=executor,
+        **running,
         wait_for_nodes=wait_for_nodes,
         notify=notify or (),
         allow_notify=allow_notify,
