@@ -51,6 +51,19 @@ evaluation:
   curvature: {samples: 32, lanczos_steps: 3, trace_probes: 2, spectrum: true, spectrum_steps: 3}
 """
 
+TINY = """
+dataset: {name: digits}
+scheduler: {name: none, max_epochs: 2}
+samples: %d
+space:
+  loss: {name: focal, gamma: {uniform: [0.5, 5]}}
+  architecture: {name: mlp, width: 8}
+  optimizer: {name: sgd, lr: 0.1, batch_size: 64}
+resources: {cpu: 1}
+evaluation: {curvature: false, bootstrap: 0}
+"""
+"""Sweeps of which only the number of trials matters."""
+
 
 def write_space(folder: Path, text: str = SPACE, name: str = "small") -> Path:
     """Write a search space file and return its path."""

@@ -49,23 +49,15 @@ from sweeper.tables.writer import ParquetSink
 from tests.benchmarks.simulate_cluster import SPACE
 from tests.faults.unreliable_store import unreliable_store
 from tests.remote.services import BUCKET, s3_server
+from tests.running import TINY, write_space
 from tests.sweeper.simulated_cluster import SimulatedCluster, simulate
 from trainables.worker.object_store import Store
 from trainables.worker.trial_reports import TrialReport
 
 STATUS = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED}
 
-TINY = """
-dataset: {name: digits}
-scheduler: {name: none, max_epochs: 1}
-samples: %d
-space:
-  loss: {name: focal, gamma: {uniform: [0.5, 5]}}
-  architecture: {name: mlp, width: 4}
-  optimizer: {name: sgd, lr: 0.1, batch_size: 512}
-resources: {cpu: 1}
-evaluation: {curvature: false, bootstrap: 0}
-"""
+BRIEF = ("scheduler.max_epochs=1", "space.architecture.width=4", "space.optimizer.batch_size=512")
+"""What shortens the training of trials whose resume is measured."""
 
 
 class JournalWriter:
@@ -158,7 +150,8 @@ def requests(paths: SweepPaths) -> int:
 def finished(trials: int) -> None:
     """Print what a resume of a finished sweep costs."""
     with tempfile.TemporaryDirectory() as name:
-        (Path(name) / "tiny.yaml").write_text(TINY % trials)
+        space = write_space(Path(name), TINY % trials, "tiny")
+        brief = [word for change in BRIEF for word in ("--set", change)]
 
         def sweeper(*arguments: str) -> float:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -167,7 +160,7 @@ def finished(trials: int) -> None:
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-        print(f"{trials:,} trials: run {sweeper('run', 'tiny.yaml'):.0f} s of processor time")
+        print(f"{trials:,} trials: run {sweeper('run', str(space), *brief):.0f} s of processor time")
         print(f"  resume that finds the mark: {sweeper('resume', 'tiny'):.1f} s")
         (SweepPaths(Path(name) / "results" / "tiny").generations / MARK).unlink()
         print(f"  resume without it: {sweeper('resume', 'tiny'):.1f} s")

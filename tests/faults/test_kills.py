@@ -12,10 +12,10 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.segments import pieces
 from tests.faults.cluster import local_cluster
@@ -69,16 +69,9 @@ def test_a_killed_driver_of_cohorts(tmp_path: Path, seed: int, kills: int) -> No
 def test_killed_cohorts(tmp_path: Path, seed: int, kills: int) -> None:
     """No trial loses a try by a death that it shared, and each that was there is tried alone."""
     space = write_space(tmp_path, cohorts(24))
-    disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "local")
-
-    def strike(process: subprocess.Popen[str]) -> None:
-        victims = trial_processes(process.pid)
-        if victims:
-            kill_ids(disturbed.random.choice(victims))
-
-    disturbed.survivable(kills, strike)
-    failures = [fields(r) for n in range(kills) for r in _failures(disturbed.paths(n))]
-    assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
+    failures = _failures_of_killed_processes(
+        Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", "local"), kills
+    )
     shared = [body for body in failures if "shared the process" in body["reason"]]
     assert shared and not any(body["counts"] for body in shared)
 
@@ -127,15 +120,7 @@ def test_a_killed_driver_whose_trials_compete_otherwise(
 @pytest.mark.parametrize(("executor", "kills"), [("local", 2), *EVERY])
 def test_killed_trial_processes(space: Path, tmp_path: Path, seed: int, executor: str, kills: int) -> None:
     disturbed = Disturbed(space, tmp_path, seed, "--cpus", "2", "--executor", executor)
-
-    def strike(process: subprocess.Popen[str]) -> None:
-        victims = trial_processes(process.pid)
-        if victims:
-            kill_ids(disturbed.random.choice(victims))
-
-    disturbed.survivable(kills, strike)
-    failures = [fields(r) for n in range(kills) for r in _failures(disturbed.paths(n))]
-    assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
+    _failures_of_killed_processes(disturbed, kills)
 
 
 @pytest.mark.parametrize("kills", [FULL])
@@ -148,7 +133,7 @@ def test_killed_nodes_with_their_trials(space: Path, tmp_path: Path, seed: int, 
             cluster.tell("add")
 
         disturbed.survivable(kills, strike, cluster.environment)
-    failures = [fields(r) for n in range(kills) for r in _failures(disturbed.paths(n))]
+    failures = _failures(disturbed, kills)
     assert all(body["kind"] == "preempted" and not body["counts"] for body in failures), failures
 
 
@@ -199,5 +184,21 @@ def test_a_killed_head_of_several_nodes(space: Path, tmp_path: Path, seed: int) 
     Disturbed(space, tmp_path, seed).fatal(5, strike, joined)
 
 
-def _failures(paths: SweepPaths) -> list[object]:
-    return [r for r in read_journal(paths.journal) if r.kind == "failed"]
+def _failures_of_killed_processes(disturbed: Disturbed, kills: int) -> list[dict[str, Any]]:
+    """Kill one of a sweep's trial processes at each blow; return the failures, each a crash that ends no trial."""
+
+    def strike(process: subprocess.Popen[str]) -> None:
+        victims = trial_processes(process.pid)
+        if victims:
+            kill_ids(disturbed.random.choice(victims))
+
+    disturbed.survivable(kills, strike)
+    failures = _failures(disturbed, kills)
+    assert failures and all(body["kind"] == "crash" and not body["final"] for body in failures)
+    return failures
+
+
+def _failures(disturbed: Disturbed, kills: int) -> list[dict[str, Any]]:
+    """Return the bodies of all failures of the sweeps that `kills` blows were spread over."""
+    journals = [disturbed.paths(number).journal for number in range(kills)]
+    return [fields(r) for journal in journals for r in read_journal(journal) if r.kind == "failed"]

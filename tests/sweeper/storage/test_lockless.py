@@ -19,7 +19,7 @@ import pytest
 from sweeper.core.ids import SweepPaths
 from sweeper.journal.journal import read_journal
 from tests.patience import patient
-from tests.running import started, wait_for_records, write_space
+from tests.running import TINY, started, wait_for_records, write_space
 from trainables.files import heartbeats
 from trainables.files.heartbeats import SILENCE_SECONDS, Heartbeat
 from trainables.files.locks import LOCKLESS
@@ -27,18 +27,6 @@ from trainables.files.locks import LOCKLESS
 SHIM = """
 #include <errno.h>
 int flock(int file, int kind) { errno = %d; return -1; }
-"""
-
-SPACE = """
-dataset: {name: digits}
-scheduler: {name: none, max_epochs: 2}
-samples: %d
-space:
-  loss: {name: focal, gamma: {uniform: [0.5, 5]}}
-  architecture: {name: mlp, width: 8}
-  optimizer: {name: sgd, lr: 0.1, batch_size: 64}
-resources: {cpu: 1}
-evaluation: {curvature: false, bootstrap: 0}
 """
 
 HOLD = """
@@ -162,7 +150,7 @@ def test_a_living_process_keeps_its_right(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_is_killed_and_resumed_without_locks(tmp_path: Path) -> None:
-    environment, space = _environment(tmp_path, LOCKLESS[0]), write_space(tmp_path, SPACE % 12)
+    environment, space = _environment(tmp_path, LOCKLESS[0]), write_space(tmp_path, TINY % 12)
     paths = SweepPaths(tmp_path / "results" / "small")
     with started("run", space, "--cpus", "1", cwd=tmp_path, environment=environment) as process:
         wait_for_records(paths, 4, process)

@@ -7,27 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.running import same
+from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
 from trainables.training.cohorts import Cohort
 from trainables.worker.cohort_process import CohortProcess, Orders
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
-VALUES = {
-    "loss": {"name": "focal", "gamma": 2.0},
-    "architecture": {"name": "mlp", "width": 16},
-    "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "batch_size": 64},
-}
-SETTINGS = {
-    "dataset": {"name": "digits"},
-    "max_epochs": 3,
-    "rungs": [1, 3],
-    "objective": "val_nll",
-    "evaluation": {"bins": 15, "posthoc": [{"name": "temperature"}], "curvature": None, "bootstrap": 10},
-    "packing": "cohort",
-    "lanes": 4,
-}
-TIMES = {"wall_seconds", "seconds"}
+COHORT = {**SETTINGS, "packing": "cohort", "lanes": 4}
 
 
 @pytest.fixture(autouse=True)
@@ -38,17 +24,11 @@ def one_thread():
 
 
 def _settings(**changes: object) -> TrialSettings:
-    return TrialSettings.from_mapping({**SETTINGS, **changes})
+    return TrialSettings.from_mapping({**COHORT, **changes})
 
 
 def _fields(index: int, **changes: object) -> list[object]:
     return [index, f"c{index:05d}", {**VALUES, **changes}, [index, 100 + index]]
-
-
-def _untimed(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _untimed(each) for key, each in value.items() if key not in TIMES}
-    return [_untimed(each) for each in value] if isinstance(value, list) else value
 
 
 def test_lanes_report_what_their_trials_report_alone() -> None:
@@ -62,7 +42,7 @@ def test_lanes_report_what_their_trials_report_alone() -> None:
     while True:
         over = []
         for report, exhausted in news.reports:
-            found[report.configuration].append(_untimed(report.to_dict()))
+            found[report.configuration].append(untimed(report.to_dict()))
             over += [report.configuration] if exhausted or report.configuration == 1 else []
         new = () if replaced else (_fields(2, loss={"name": "cross_entropy"}),)
         replaced = True
@@ -72,16 +52,8 @@ def test_lanes_report_what_their_trials_report_alone() -> None:
     assert [len(reports) for reports in found.values()] == [2, 1, 2], "the second trial was over after a rung"
     for index, loss in ((0, VALUES["loss"]), (2, {"name": "cross_entropy"})):
         trial = Trial(Assignment(*_fields(index, loss=loss)), _settings(), process._datasets.own)
-        alone = [_untimed(trial.advance().to_dict()) for _ in range(2)]
-        assert _equal(alone, found[index])
-
-
-def _equal(one: object, other: object) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return same(one, other)
+        alone = [untimed(trial.advance().to_dict()) for _ in range(2)]
+        assert equal(alone, found[index])
 
 
 def test_a_restarted_trial_repeats_its_last_report_before_it_trains(tmp_path: Path) -> None:
@@ -91,7 +63,7 @@ def test_a_restarted_trial_repeats_its_last_report_before_it_trains(tmp_path: Pa
     (told, _), *_ = before.follow(Orders()).reports
     again = CohortProcess(settings).follow(Orders(new=(_fields(0),)))
     assert again.room == 1
-    assert _equal([report.to_dict() for report, _ in again.reports], [told.to_dict()])
+    assert equal([report.to_dict() for report, _ in again.reports], [told.to_dict()])
 
 
 def test_a_checkpoint_holds_its_own_trial_alone(tmp_path: Path) -> None:

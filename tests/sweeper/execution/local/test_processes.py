@@ -13,26 +13,13 @@ from threadpoolctl import threadpool_limits
 
 from sweeper.execution.local.processes import ForkServer, ForkServerGone, TrialProcess, early_server
 from tests.alive import wait_for_ends
-from tests.running import same
+from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
 from trainables.worker.local_process import Died, Opening, Reports
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_settings import Assignment, TrialSettings
 
-VALUES = {
-    "loss": {"name": "focal", "gamma": 2.0},
-    "architecture": {"name": "mlp", "width": 16},
-    "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "batch_size": 64},
-}
-SETTINGS = {
-    "dataset": {"name": "digits"},
-    "max_epochs": 3,
-    "rungs": [1, 3],
-    "objective": "val_nll",
-    "evaluation": {"bins": 15, "posthoc": [{"name": "temperature"}], "curvature": None, "bootstrap": 10},
-}
 ASSIGNMENT = [[0, "c00000", VALUES, [7, 8]], [1, "c00001", {**VALUES, "loss": {"name": "cross_entropy"}}, [9, 10]]]
-TIMES = {"wall_seconds", "seconds"}
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +35,6 @@ def _opening(folder: Path, **settings: object) -> Opening:
 def _end(server: ForkServer, process: TrialProcess) -> int:
     process.connection.close()
     return server.exit_code(process)
-
-
-def _untimed(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _untimed(each) for key, each in value.items() if key not in TIMES}
-    return [_untimed(each) for each in value] if isinstance(value, list) else value
-
-
-def _equal(one: object, other: object) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return same(one, other)
 
 
 def test_a_forked_process_reports_what_a_trial_alone_measures(server: ForkServer, tmp_path: Path) -> None:
@@ -85,7 +58,7 @@ def test_a_forked_process_reports_what_a_trial_alone_measures(server: ForkServer
             while not trial.finished:
                 expected.append(trial.advance())
     torch.set_num_threads(before)
-    assert _equal([_untimed(r.to_dict()) for r in reports], [_untimed(r.to_dict()) for r in expected])
+    assert equal([untimed(r.to_dict()) for r in reports], [untimed(r.to_dict()) for r in expected])
 
 
 def test_an_exception_is_told_before_the_end(server: ForkServer, tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""Trials of three epochs on digits, and their reports compared but for the time that they took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.running import same
+
+VALUES: dict[str, Any] = {
+    "loss": {"name": "focal", "gamma": 2.0},
+    "architecture": {"name": "mlp", "width": 16},
+    "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "batch_size": 64},
+}
+SETTINGS: dict[str, Any] = {
+    "dataset": {"name": "digits"},
+    "max_epochs": 3,
+    "rungs": [1, 3],
+    "objective": "val_nll",
+    "evaluation": {"bins": 15, "posthoc": [{"name": "temperature"}], "curvature": None, "bootstrap": 10},
+}
+TIMES = {"wall_seconds", "seconds"}
+
+
+def untimed(value: object) -> object:
+    """Return a report's plain values without its times."""
+    if isinstance(value, dict):
+        return {key: untimed(each) for key, each in value.items() if key not in TIMES}
+    return [untimed(each) for each in value] if isinstance(value, list) else value
+
+
+def equal(one: object, other: object) -> bool:
+    """Whether two reports' plain values are the same; two NaN are."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return same(one, other)
