@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sweeper.results import Results
-from sweeper.results.leaderboard import Leaderboard, varying_columns
+from sweeper.results.leaderboard import MARK, Leaderboard, varying_columns
 from sweeper.results.overview import stratum_column
 from sweeper.text.cells import Value, text_of
 from sweeper.text.labels import STATUS_WORDS, describe, short
@@ -77,7 +77,7 @@ def trials_table(board: Leaderboard) -> DataTable:
     columns += [column(short(name), "text" if is_text(board, name) else "number") for name in board.varying]
     rows: list[list[object]] = [
         [
-            *(row["trial"], row["status"]),
+            *(f"{row['trial']} {MARK}" if board.breaks_constraint(row) else row["trial"], row["status"]),
             *([row[name], row[f"{name}_sd"]] for name, _, _ in first),
             board.describe(row),
             *([row[name], row[f"{name}_sd"]] for name, _, _ in measured[FIRST:]),
@@ -90,6 +90,8 @@ def trials_table(board: Leaderboard) -> DataTable:
         f"Each configuration at its last evaluation: finished ones first, sorted by {goal.label}. "
         "Mean ± standard deviation over replicates. Test data are not used for sorting."
     )
+    if (legend := board.legend(board.rows)) is not None:
+        caption += f" {legend}; these come after the others that finished."
     return DataTable("trials", "Trials", caption, columns, rows, board.sql, ("evaluations", "trials"), status=1)
 
 

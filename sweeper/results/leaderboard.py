@@ -13,12 +13,15 @@ from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.objective import Objective
 from sweeper.journal.state import COMPLETED, FAILED
 from sweeper.results import Results
-from sweeper.results.pareto import against_constraints
+from sweeper.results.pareto import against_constraints, constraints_of
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_or_none
 from sweeper.text.labels import describe, group, in_order, label
 
 FINISHED = COMPLETED
+
+MARK = "†"
+"""Marks the configurations that break a constraint."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,16 @@ class Leaderboard:
         varying: the columns of hyperparameters with more than one value in the sweep.
         sql: the query that gives the rows.
         objective: what they are ordered by.
+        against: finished trials that break a constraint; they come after those that keep all.
+        constraints: the sweep's constraints in words.
     """
 
     rows: Rows
     varying: tuple[str, ...]
     sql: str
     objective: Goal
+    against: frozenset[str] = frozenset()
+    constraints: tuple[str, ...] = ()
 
     @cached_property
     def finished(self) -> list[Row]:
@@ -74,6 +81,16 @@ class Leaderboard:
         evaluated.
         """
         return next((row for row in self.rows if row["status"] != FAILED), None)
+
+    def breaks_constraint(self, row: Row) -> bool:
+        """Return whether a configuration finished and breaks a constraint."""
+        return row["trial"] in self.against
+
+    def legend(self, rows: Rows) -> str | None:
+        """Return what MARK means, where one of the rows has it; else None."""
+        if not any(map(self.breaks_constraint, rows)):
+            return None
+        return f"{MARK} breaks a constraint: {', '.join(self.constraints)}"
 
     def describe(self, row: Row) -> str:
         """Return a configuration in a few words, e.g. `focal (γ 1.9) · resnet8 · lr 0.12`."""
@@ -93,7 +110,8 @@ def leaderboard(results: Results) -> Leaderboard:
     rows, against = results.rows(sql), against_constraints(results)
     if against:  # they finished, but are not the best however good their objective is
         rows.sort(key=lambda row: (row["status"] != FINISHED, row["status"] == FINISHED and row["trial"] in against))
-    return Leaderboard(rows, varying, sql, goal)
+    constraints = tuple(constraint.text for constraint in constraints_of(results))
+    return Leaderboard(rows, varying, sql, goal, frozenset(against), constraints)
 
 
 def varying_columns(results: Results) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
-from sweeper.results.leaderboard import Leaderboard, leaderboard
+from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
 from sweeper.text.cells import Row, Rows, Value, float_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, short
 from trainables.registry.nearest import nearest
@@ -68,10 +68,13 @@ class TrialsTable:
         for headings in (self.headings, kept):
             if options.max_width - width(headings, mixed) >= LEAST_WORDS:
                 yield self._table(headings, status=mixed, words=True)
-                return
-        yield self._table(kept, status=mixed and width(kept, mixed) <= options.max_width, words=False)
-        for row in self.rows:
-            yield Text(f"{row['trial']}: {self.board.describe(row)}", style="dim")
+                break
+        else:
+            yield self._table(kept, status=mixed and width(kept, mixed) <= options.max_width, words=False)
+            for row in self.rows:
+                yield Text(f"{row['trial']}: {self.board.describe(row)}", style="dim")
+        if (legend := self.board.legend(self.rows)) is not None:
+            yield Text(legend, style="dim")
 
     def _table(self, headings: Sequence[Heading], *, status: bool, words: bool) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim", expand=words)
@@ -85,7 +88,8 @@ class TrialsTable:
         for row in self.rows:
             values = [cell(self.board, row, heading) for heading in headings]
             values += [SHORT_STATUS[text_of(row, "status")]] if status else []
-            table.add_row(str(row["trial"]), *values, *([self.board.describe(row)] if words else []))
+            mark = f" {MARK}" if self.board.breaks_constraint(row) else ""
+            table.add_row(f"{row['trial']}{mark}", *values, *([self.board.describe(row)] if words else []))
         return table
 
 
@@ -198,7 +202,8 @@ def best_trials(results: Results, columns: Sequence[str] = (), sort: str | None 
     wanted = ["trial", *chosen(board, columns)] if columns else usual
     selected = ", ".join(dict.fromkeys(wanted)) or "*"
     table = results.sql(f"SELECT {selected} FROM (\n{board.sql}\n)")
-    if sort is None:
+    if not board.rows:
         return table
+    rows = board.rows if sort is None else sorted_rows(board, sort)
     places = {trial: place for place, trial in enumerate(table["trial"].to_pylist())}
-    return table.take([places[row["trial"]] for row in sorted_rows(board, sort)])
+    return table.take([places[row["trial"]] for row in rows])

@@ -120,6 +120,8 @@ def headline(board: Leaderboard, counts: Overview) -> str:
     among = plural(finished, "finished configuration") if finished else plural(len(board.rows), "configuration")
     state = " so far" if counts.in_progress else ""
     caution = "" if finished else f" None has finished yet; this one was evaluated at epoch {best['epochs']}."
+    if board.breaks_constraint(best):
+        caution = f" Every finished configuration breaks a constraint: {', '.join(board.constraints)}."
     return (
         f"Best {board.objective.label} of {among}{state}: {board.value(best)} (mean ± standard deviation, "
         f"n = {plural(int_of(best, 'replicates'), 'replicate')}), by {board.describe(best)}.{caution}"

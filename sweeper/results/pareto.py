@@ -10,7 +10,7 @@ import numpy as np
 
 from sweeper.core.objective import Objective
 from sweeper.results.results import Results
-from sweeper.scheduling.ranking import Goal, constraint_of, hypervolume, keeping, pareto_front
+from sweeper.scheduling.ranking import Constraint, Goal, constraint_of, hypervolume, keeping, pareto_front
 from sweeper.text.cells import float_of, float_or_none, int_of, text_of
 
 FINISHED = "completed"
@@ -72,9 +72,14 @@ def final_values(results: Results, metric: str) -> dict[str, tuple[float, float]
     return {text_of(row, "trial"): (float_of(row, "mean"), float_or_none(row, "error") or 0.0) for row in rows}
 
 
+def constraints_of(results: Results) -> list[Constraint]:
+    """Return the constraints of a sweep."""
+    return [constraint_of(written) for written in results.specification.get("constraints", ())]
+
+
 def against_constraints(results: Results) -> set[str]:
-    """Return the finished trials that do not keep to the sweep's constraints."""
-    constraints = [constraint_of(written) for written in results.specification.get("constraints", ())]
+    """Return the finished trials that break one of the sweep's constraints."""
+    constraints = constraints_of(results)
     measured: dict[str, dict[str, float]] = {}
     for metric in {constraint.goal.metric for constraint in constraints}:
         for trial, (mean, _) in final_values(results, metric).items():

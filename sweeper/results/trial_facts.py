@@ -12,6 +12,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from sweeper.results.pareto import against_constraints, constraints_of
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.text.durations import duration
 from sweeper.text.labels import STATUS_WORDS, label, number, plural
@@ -48,7 +49,7 @@ class TrialFacts:
         sweep: its sweep's name.
         trial: its name.
         ended: status, epochs and time, in one line.
-        remarks: seeds, and why replicates failed.
+        remarks: seeds, why replicates failed, and whether the trial breaks a constraint.
         configuration: each component with its hyperparameters.
         decisions: the scheduler's; None before the first.
         metrics: mean ± standard deviation over replicates; None before the first evaluation.
@@ -79,10 +80,12 @@ def trial_facts(results: Results, asked: str | None) -> TrialFacts:
     """
     trial = best_name(results) if asked is None else found_name(results, asked)
     replicates = results.rows(f"SELECT * FROM trials WHERE trial = '{trial}' ORDER BY replicate")
+    ended, remarks = state_of(replicates)
     return TrialFacts(
         results.name,
         trial,
-        *state_of(replicates),
+        ended,
+        [*remarks, *broken_constraints(results, trial)],
         configuration(replicates[0]),
         rungs(results.rows(f"SELECT * FROM decisions WHERE trial = '{trial}' ORDER BY epoch, decided_at")),
         metrics(results, trial),
@@ -119,6 +122,14 @@ def state_of(replicates: Rows) -> tuple[str, list[str]]:
     reasons = dict.fromkeys(str(row["error"]) for row in replicates if row["error"])
     ended = f"{', '.join(statuses)} after {epochs}, {duration(seconds)}"
     return ended, [f"{plural(len(replicates), 'replicate')}, seeds {seeds}", *reasons]
+
+
+def broken_constraints(results: Results, trial: str) -> list[str]:
+    """Return a sentence where a trial finished and breaks a constraint of its sweep."""
+    if trial not in against_constraints(results):
+        return []
+    guards = ", ".join(constraint.text for constraint in constraints_of(results))
+    return [f"breaks a constraint, so it is not among the best: {guards}"]
 
 
 def configuration(row: Row) -> list[tuple[str, str]]:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sweeper.reporting.tables import trials_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from sweeper.results.overview import headline, overview
 from sweeper.results.pareto import against_constraints, final_values, front
 
 OBJECTIVES = [{"metric": "val_accuracy", "mode": "max"}, {"metric": "val_ece", "mode": "min"}]
@@ -61,6 +63,18 @@ def test_a_constraint_keeps_trials_from_the_top_of_the_leaderboard(losses_folder
     expected = [row["trial"] for row in plain.finished]
     assert ordered == [t for t in expected if t not in against] + [t for t in expected if t in against]
     assert best > 0 and not against_constraints(Results(losses_folder))
+
+
+def test_headline_and_report_say_which_trials_break_a_constraint(losses_folder):
+    results = asked(losses_folder, constraints=[{"metric": "val_accuracy", "min": 1.0}])
+    board = leaderboard(results)
+    assert {row["trial"] for row in board.finished} == board.against
+    said = "Every finished configuration breaks a constraint: val_accuracy at least 1."
+    assert headline(board, overview(results)).endswith(said)
+    table = trials_table(board)
+    assert {row[0] for row in table.rows if str(row[0]).endswith(" †")} == {f"{trial} †" for trial in board.against}
+    assert "† breaks a constraint: val_accuracy at least 1;" in table.caption
+    assert "†" not in trials_table(leaderboard(Results(losses_folder))).caption
 
 
 def test_one_objective_has_no_front(losses_folder):

@@ -11,6 +11,7 @@ from rich.console import Console
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from sweeper.results.trial_facts import trial_facts
 from sweeper.results.trial_view import trial_view
 from tests.sweeper.reporting.test_figures import frame
 
@@ -57,3 +58,15 @@ def test_a_trial_that_waits_can_be_looked_at(live_folder: Path) -> None:
     waiting = frame(live_folder, "trials").query("status == 'waiting'").iloc[0]
     text = printed(live_folder, waiting["trial"])
     assert "waiting" in text and "no decision yet" in text and "not evaluated yet" in text
+
+
+def test_a_trial_that_breaks_a_constraint_says_so(losses_folder: Path) -> None:
+    results = Results(losses_folder)
+    plain = leaderboard(results)
+    guard = {"metric": "val_accuracy", "min": plain.finished[0]["val_accuracy"]}
+    results.__dict__["specification"] = {**results.specification, "constraints": [guard]}
+    board = leaderboard(results)
+    said = {row["trial"]: trial_facts(results, str(row["trial"])).remarks[-1] for row in board.rows[:60]}
+    broken = {trial for trial, remark in said.items() if remark.startswith("breaks a constraint")}
+    assert broken and broken == {trial for trial in said if trial in board.against}
+    assert "val_accuracy at least" in said[next(iter(broken))]
