@@ -57,7 +57,7 @@ def judge_claims(results: Results, names: Sequence[str] | None = None) -> list[V
         raise SweeperError(f"unknown claim {unknown[0]!r}", did_you_mean(unknown[0], tuple(CLAIMS)).removeprefix("; "))
     if not chosen:
         raise SweeperError(
-            f"the search space of {results.name!r} names no claim", f"give one with --claim: {', '.join(CLAIMS)}"
+            f"the search space of {results.name!r} does not name a claim", f"give one with --claim: {', '.join(CLAIMS)}"
         )
     wanted = {CLAIMS[name].table for name in chosen}
     rows = {"final": claim_rows(results, weights=any(CLAIMS[name].weights for name in chosen))}

@@ -50,16 +50,16 @@ def replicates_sql(goal: Objective) -> str:
 
 
 def correction(found: BestSet) -> str:
-    """Return the winner's value corrected for its having been chosen: `0.051 corrected for the choice (95 % …)`."""
+    """Return the winner's value corrected for its having been chosen: `0.051 corrected for the selection (95 % …)`."""
     low, high = found.interval
     corrected = "" if found.corrected is None else f"{found.corrected:.3g} "
-    return f"{corrected}corrected for the choice (95 % {low:.3g} … {high:.3g})"
+    return f"{corrected}corrected for the selection (95 % {low:.3g} … {high:.3g})"
 
 
 def best_set_line(results: Results, board: Leaderboard) -> str:
     """Return how many configurations may be the best, and the winner's corrected value; empty where none can be said.
 
-    E.g. `4 of 16 configurations cannot be told apart by validation NLL (95 %): trial-3, …; the best one's 0.045 is …`.
+    E.g. `4 of 16 configurations cannot be distinguished by validation NLL (95 %): c00003, …; the best one's 0.045 …`.
     """
     answer = selected(results, board)
     if answer is None:
@@ -70,6 +70,6 @@ def best_set_line(results: Results, board: Leaderboard) -> str:
         who = f"{trials[0]} is the best of {found.configurations} configurations by {what} (95 %{paired})"
     else:
         named = ", ".join(trials[:NAMED]) + (", …" if len(trials) > NAMED else "")
-        who = f"{len(trials)} of {found.configurations} configurations cannot be told apart by {what} (95 %{paired})"
+        who = f"{len(trials)} of {found.configurations} configurations cannot be distinguished by {what} (95 %{paired})"
         who += f": {named}"
     return f"{who}; the best one's {found.value:.3g} is {correction(found)}"

@@ -44,7 +44,7 @@ class Step:
     def line(self) -> str:
         """What is to be done, in a line."""
         named = f" as {self.sweep}" if self.sweep and self.sweep != self.recipe.space else ""
-        todo = {FINISHED: "is there", UNFINISHED: "is to be resumed", MISSING: "is to be run"}[self.state]
+        todo = {FINISHED: "is there", UNFINISHED: "will be resumed", MISSING: "will be run"}[self.state]
         return f"{self.recipe.space} {todo}{named}"
 
 
@@ -135,7 +135,8 @@ def run_paper(
             lines = [f"  {space}: {fault}" for space, fault in faults.items()]
             raise SweeperError(
                 "\n".join([f"{len(faults)} experiments lack their data, nothing was started", *lines]),
-                "bring the data (README, 'Data sets'), rehearse with --rehearse, or use what there is with --no-run",
+                "provide the data (README, 'Where data come from'), rehearse with --rehearse, or use the existing "
+                "sweeps with --no-run",
             )
         for step in plan:
             _run(step, output, rehearse, say, options)

@@ -92,14 +92,14 @@ def what_if(
     ] = None,
     orders: Annotated[int, typer.Option(min=2, help="Random orders to replay.")] = 200,
     trials: Annotated[int | None, typer.Option(min=1, help="Trials drawn for each order.", show_default="all")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Trials that run at once.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Trials that run concurrently.")] = 2,
     by: Annotated[
         str | None,
         typer.Option(help="Strata to count survivors in.", show_default="architecture,loss where they vary"),
     ] = None,
     judge: Annotated[
         str | None,
-        typer.Option(help="What a trial is worth.", show_default="test NLL after temperature scaling"),
+        typer.Option(help="Metric that determines the winner.", show_default="test NLL after temperature scaling"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the orders.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -145,7 +145,7 @@ def recalibrate(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Further metric (see `sweeper spaces --metrics`); repeatable.", show_default="none"),
+        typer.Option(help="Additional metric (see `sweeper spaces --metrics`); repeatable.", show_default="none"),
     ] = None,
     trust: Trust = False,
     output: Output = RESULTS,

@@ -54,7 +54,8 @@ Address = Annotated[
 ]
 Cpus = Annotated[int | None, typer.Option(min=1, help="CPU cores to use on this machine.", show_default="all")]
 AllowNotify = Annotated[
-    bool, typer.Option("--allow-notify", help="Send what the file's notify asks for; remembered for its directory.")
+    bool,
+    typer.Option("--allow-notify", help="Send the notifications that the file asks for; remembered for its directory."),
 ]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run the code that came with the sweep; remembered for this code.")
@@ -111,7 +112,7 @@ def finish(done: FinishedRun, timings: bool = False) -> None:
         say(f"note     {note}")
     if done.counts["failed"] > done.retriable:
         diverged = plural(done.counts["failed"] - done.retriable, "failed trial")
-        say(f"note     {diverged} diverged and would again: retries use the same random numbers")
+        say(f"note     {diverged} diverged; retries would diverge again, because they use the same random numbers")
     where = "" if done.output == RESULTS else f" --output {done.output}"
     next_commands = [
         f'sweeper results {done.name}{where} --sql "select status, config_loss_name, avg(ece) from final '

@@ -15,12 +15,12 @@ commands = typer.Typer()
 @commands.command()
 def export(
     name: Name,
-    to: Annotated[Path, typer.Option(help="Folder to make.")],
+    to: Annotated[Path, typer.Option(help="Folder to create.")],
     trial: Annotated[str, typer.Option(help="Trial, e.g. c00039.")] = "best",
     replicate: Annotated[str, typer.Option(help="Number of a replicate, or all for their ensemble.")] = "0",
     posthoc: Annotated[str, typer.Option(help="Post-hoc method that the sweep measured, or none.")] = "temperature",
-    onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX file, too (needs the extra onnx).")] = False,
-    retrain: Annotated[bool, typer.Option("--retrain", help="Train the trial again if its weights are gone.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write an ONNX file (needs the extra onnx).")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Retrain the trial if its weights are gone.")] = False,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the model in MLflow with its trial's run.")] = False,
     register: Annotated[
         str | None, typer.Option(help="Register it in MLflow under this name, alias best.", show_default="none")

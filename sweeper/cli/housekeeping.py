@@ -40,7 +40,7 @@ def init(
     from trainables.files.atomic import write_text
 
     if file.exists():
-        raise SweeperError(f"{file} exists already", "name another file")
+        raise SweeperError(f"{file} already exists", "name another file")
     values = {}
     for text in grid or ():
         path, equals, written = text.partition("=")
@@ -75,7 +75,7 @@ def validate(space: Space, settings: Settings = None, rehearse: Rehearse = False
 
 @commands.command("list")
 def list_sweeps(output: Output = RESULTS) -> None:
-    """List the sweeps in the directory of results, the latest first."""
+    """List the sweeps in the directory of results, latest first."""
     from rich.table import Table
 
     from sweeper.storage.housekeeping import entries
@@ -97,7 +97,7 @@ def list_sweeps(output: Output = RESULTS) -> None:
 @commands.command()
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = RESULTS,
 ) -> None:
     """Delete a sweep's results folder. Its MLflow runs stay."""

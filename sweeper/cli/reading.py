@@ -52,7 +52,7 @@ def results(
 ) -> None:
     """Print the best trials, or the rows of an SQL query. Over several sweeps, the column `sweep` names the source.
 
-    A table holds the best ten trials; json, csv and parquet hold all, unrounded.
+    A table shows the best ten trials; json, csv and parquet contain all trials, unrounded.
     """
     from sweeper.results import load
     from sweeper.results.leaderboard import leaderboard
@@ -120,7 +120,7 @@ def report(
     ] = None,
     more: Annotated[
         list[str] | None,
-        typer.Argument(help="Further sweeps, for one page of all.", show_default="none", autocompletion=complete_sweep),
+        typer.Argument(help="More sweeps to put on the same page.", show_default="none", autocompletion=complete_sweep),
     ] = None,
     table: Annotated[
         str | None, typer.Option(help="Table of a paper to fill in from sweeps, e.g. mukhoti-1.", show_default="none")
@@ -145,7 +145,7 @@ def report(
         typer.echo(format_paper_table(paper_table(table, [load(*place) for place in places]), form or "markdown"))
         return
     if form is not None:
-        raise SweeperError(f"--format {form} is for --table", "add --table mukhoti-1, or leave --format out")
+        raise SweeperError(f"--format {form} only applies to --table", "add --table mukhoti-1, or omit --format")
     if name is None:
         raise SweeperError("no sweep was named", "give a name, or --table to fill in a paper's table")
     typer.echo(analyses.report(name, more or (), output=output, address=address))
@@ -177,7 +177,7 @@ def ui(
     from sweeper.tracking.server import serve
     from sweeper.tracking.shared_view import address
 
-    typer.echo("filters for the search box of an experiment:", err=True)
+    typer.echo("search filters for an MLflow experiment:", err=True)
     for line in as_lines(questions()):
         typer.echo(f"  {line}", err=True)
     uri = local_tracking(tracking_uri, place_of(output, READING).folder)

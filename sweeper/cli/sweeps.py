@@ -79,7 +79,7 @@ def run(
 @runs_trials
 def resume(
     name: Name,
-    failed: Annotated[bool, typer.Option("--failed", help="Retry failed trials, too.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Also retry failed trials.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change the budget or other limits, e.g. budget.gpu_hours=20; repeatable."),

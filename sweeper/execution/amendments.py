@@ -39,10 +39,10 @@ def check_trials(state: SweepState, config_hashes: Sequence[str | None]) -> None
     """Raise SweeperError when configurations are drawn that are not those which the journal has."""
     changed = changed_trials({index: trial.config_hash for index, trial in state.trials.items()}, config_hashes)
     if changed:
-        count = f"{len(changed)} configurations are" if len(changed) > 1 else "1 configuration is"
+        count = f"{len(changed)} configurations differ" if len(changed) > 1 else "1 configuration differs"
         raise SweeperError(
-            f"{count} not as journaled, e.g. {trial_name(changed[0])}: this release draws others from the same space",
-            "resume with the release that began the sweep (`versions` in manifest.json), or begin a new sweep",
+            f"{count} from the journal, e.g. {trial_name(changed[0])}: this release draws others from the same space",
+            "resume with the release that started the sweep (`versions` in manifest.json), or start a new sweep",
         )
 
 
@@ -71,7 +71,7 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
     if faults:
         raise InvalidSearchSpace(faults, source="--set")
     if spec.samples < sweep.spec.samples:
-        rule = f"{spec.samples} are fewer than the {sweep.spec.samples} that the sweep has: they can only grow"
+        rule = f"{spec.samples} is below the sweep's {sweep.spec.samples}: samples can only grow"
         raise InvalidSearchSpace([Fault(GROWING, rule, "start a new sweep for fewer")], source="--set")
     text = yaml.safe_dump(spec.resolved(), sort_keys=False, allow_unicode=True)
     try:

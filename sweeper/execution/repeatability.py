@@ -39,6 +39,6 @@ def repeatability_notes(state: SweepState, begun: Collection[int], *, determinis
     if not parts:
         return []
     return [
-        f"{' and '.join(parts)} on a GPU without training: {{deterministic: true}}: what was measured is equal to an "
-        "undisturbed run's up to rounding, not to the bit"
+        f"{' and '.join(parts)} on a GPU without training: {{deterministic: true}}: measurements equal those of an "
+        "uninterrupted run up to rounding, not to the bit"
     ]

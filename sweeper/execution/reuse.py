@@ -94,7 +94,7 @@ def choose_sources(
         elif name in named:
             raise SweeperError(
                 f"cannot reuse trials of {name!r}: {'; '.join(reasons)}",
-                "make the search spaces agree in that, or omit --reuse-from",
+                "make the search spaces agree on that, or omit --reuse-from",
             )
         else:
             chosen.notes.append(f"cannot reuse trials of {name}: {'; '.join(reasons)}")

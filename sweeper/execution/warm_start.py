@@ -75,7 +75,7 @@ def lessons(
             reasons = _differences(spec, facts, source)
             if reasons:
                 rule = f"cannot warm-start from {name!r}: {'; '.join(reasons)}"
-                faults.append(Fault(place, rule, "make the two sweeps agree in that, or remove it from warm_start"))
+                faults.append(Fault(place, rule, "make the two sweeps agree on that, or remove it from warm_start"))
             else:
                 found.append(_lesson(spec, source, name))
         except SweeperError as error:

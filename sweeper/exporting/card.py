@@ -126,10 +126,10 @@ def _limits(chosen: Chosen, description: Mapping[str, Any]) -> list[str]:
         "Calibrated for data like the test split; on shifted or unknown data its probabilities are likely too high.",
         f"The best trial was chosen, and the post-hoc method fitted, on the {len(chosen.dataset.val):,} validation "
         "samples: trust the test column.",
-        "The intervals cover the chance of samples, not that of seeds.",
+        "The intervals cover the variation of samples, not of seeds.",
     ]
     if description["preprocessing"] is None:
-        said.append("Inputs must be preprocessed as the data set's loader does it: no images are accepted.")
+        said.append("Inputs must be preprocessed as the data set's loader does it: images are not accepted.")
     if description["source"]["git"] is None:
         said.append("The commit of the code that trained it is not known.")
     return said

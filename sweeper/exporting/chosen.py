@@ -97,7 +97,7 @@ def chosen_networks(
     if weights is None:
         if not retrain:
             raise SweeperError(
-                f"the weights of {found} are gone: the sweep keeps those of its best finished trials alone",
+                f"the weights of {found} are gone: the sweep keeps only those of its best finished trials",
                 f"export --trial {BEST}, or give --retrain to train it again; `keep: {{best: 3}}` keeps more",
             )
         weights, again = _trained_again(sweep, found, replicate, say)
@@ -167,7 +167,7 @@ def _trained_again(sweep: Sweep, trial: str, replicate: str, say: Callable[[str]
     stored = _predictions(sweep, trial, epoch) if epoch is not None else {}
     if epoch is None or not stored:
         raise SweeperError(
-            f"{trial} has no stored predictions to hold new weights against", "restore the table predictions"
+            f"{trial} has no stored predictions to compare new weights with", "restore the table predictions"
         )
     wanted = [int(replicate)] if replicate.isdecimal() and int(replicate) in stored else sorted(stored)
     with trained_again(sweep, state, epoch, wanted, say) as again:

@@ -196,11 +196,11 @@ def _differs(chosen: Chosen, difference: float) -> SweeperError:
     """Return why a program whose probabilities are not the sweep's is not written."""
     apart = f"the program's test probabilities differ from the sweep's by {difference:.2g}"
     if chosen.again is None:
-        reason = f"the checkpoint or the data set is not what {chosen.trial} was measured with"
+        reason = f"the checkpoint or the data set differs from the one that {chosen.trial} was measured with"
         return SweeperError(f"{apart}: {reason}", "restore both as they were; nothing was written")
     return SweeperError(
-        f"{apart}: training {chosen.trial} again gave another network, as another machine, release of torch or number "
-        "of lanes does",
+        f"{apart}: retraining {chosen.trial} gave a different network; a different machine, torch release or number "
+        "of lanes can cause this",
         "train it where the sweep ran, or export a trial that has its checkpoint; nothing was written",
     )
 

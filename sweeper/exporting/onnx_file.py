@@ -31,7 +31,7 @@ def require_onnx() -> None:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise SweeperError(
-            f"an ONNX file takes packages that are not installed: {', '.join(missing)}",
+            f"ONNX export needs packages that are not installed: {', '.join(missing)}",
             'install them: pip install "calibration-sweeper[onnx]"',
         )
 

@@ -39,7 +39,7 @@ def draw_panel(panel: Panel, axes: Axes, name: str) -> None:
             _heatmap(trace, axes)
         else:
             raise SweeperError(
-                f"{name} is drawn with {trace.type}, which has no form on paper", "print it from the report"
+                f"{name} is drawn with {trace.type}, which cannot be drawn on paper", "print it from the report"
             )
     valued = next(filter(_is_valued, panel.plot.data), None)
     if valued is not None:

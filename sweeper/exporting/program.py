@@ -68,7 +68,7 @@ def exported_program(module: nn.Module, inputs: Tensor) -> torch.export.Exported
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise SweeperError(
             f"torch.export cannot translate the network ({type(error).__name__}: {reason})",
-            "a network whose computation follows its data, or fixes the batch size, cannot be exported",
+            "a network whose computation depends on its data, or fixes the batch size, cannot be exported",
         ) from error
 
 

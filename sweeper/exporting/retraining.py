@@ -71,7 +71,7 @@ def trained_again(
     device = trial.device or "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise SweeperError(
-            f"{trial_name(trial.configuration)} was trained on a card, and this machine has none",
+            f"{trial_name(trial.configuration)} was trained on a GPU, and this machine has none",
             "export on a machine with one",
         )
     with tempfile.TemporaryDirectory(prefix="sweeper-again-") as made:
@@ -131,12 +131,12 @@ def _train(process: TrialProcess, assignment: list[object], epoch: int, say: Cal
         try:
             said: Reports | Died = process.connection.recv()
         except (EOFError, ConnectionResetError) as error:
-            raise SweeperError(f"training {name} again failed: its process ended without a word") from error
+            raise SweeperError(f"retraining {name} failed: its process ended without an error message") from error
         if isinstance(said, Died):
-            raise SweeperError(f"training {name} again failed: {said.text.splitlines()[-1]}")
+            raise SweeperError(f"retraining {name} failed: {said.text.splitlines()[-1]}")
         last = said.reports[-1]
         if last.failure:
-            raise SweeperError(f"training {name} again failed: {last.failure}")
+            raise SweeperError(f"retraining {name} failed: {last.failure}")
         say(f"{name}{which}: epoch {last.epoch} of {epoch}")
         process.send(last.epoch < epoch)
         if last.epoch >= epoch:

@@ -33,7 +33,7 @@ class Entry:
     Attributes:
         text: mean ± standard deviation over replicates.
         best: whether it is the best of its column.
-        worse: whether it differs from the best beyond the chance of seeds (95 %); None where that is unknown.
+        worse: whether it differs from the best beyond the variation between seeds (95 %); None where that is unknown.
     """
 
     text: str
@@ -45,8 +45,8 @@ def paper_table(results: Results, form: str = "latex") -> str:
     """Return the table as text.
 
     One row for the best configuration, by the sweep's objective, of each loss on each network. The best mean of a
-    column is bold; a dagger marks means that differ from it by more than the chance of seeds, at 95 % by multiple
-    comparisons with the best over the sweep's configurations.
+    column is bold; a dagger marks means that differ significantly from it, at 95 % by multiple comparisons with the
+    best over the sweep's configurations.
 
     Raises:
         SweeperError: another format, or nothing was evaluated.
@@ -117,8 +117,8 @@ def _caption(results: Results, rows: Sequence[Row]) -> str:
     rehearsed = "Rehearsal, no results. " if results.rehearsed else ""
     return (
         f"{rehearsed}{results.name}: the best configuration of each loss on each network by validation data, measured "
-        f"on test data; mean ± standard deviation of {size}. Bold: best mean of the column. {DAGGER}: differs from it "
-        "beyond the chance of seeds (95 %, multiple comparisons with the best, at the last epoch that both have)."
+        f"on test data; mean ± standard deviation of {size}. Bold: best mean of the column. {DAGGER}: differs "
+        "significantly from it (95 %, multiple comparisons with the best, at the last epoch that both have)."
     )
 
 

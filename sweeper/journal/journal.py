@@ -91,8 +91,9 @@ class Journal:
         except FileExistsError as error:
             raise SweeperError(
                 f"another process has written record {record.sequence} of the journal in {self._folder}: two drivers "
-                "were at work",
-                f"nothing was lost; run `sweeper resume {SweepPaths(self._folder.parent).in_commands}` once neither is",
+                "were running",
+                f"nothing was lost; run `sweeper resume {SweepPaths(self._folder.parent).in_commands}` once neither "
+                "is running",
             ) from error
         except OSError as error:
             raise _not_writable(self._folder, error) from error

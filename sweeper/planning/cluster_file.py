@@ -60,7 +60,7 @@ def read_cluster(path: Path) -> ClusterFile:
     """
     try:
         if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         documents = [d for d in yaml.safe_load_all(path.read_text("utf-8")) if isinstance(d, dict)]
     except OSError as error:
         raise SweeperError(
@@ -129,5 +129,5 @@ def quantity(text: object) -> float:
     """Return a Kubernetes quantity as a number: `500m` is 0.5, `2Gi` is 2147483648. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", str(text))
     if found is None or found[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no quantity")
+        raise ValueError(f"{text!r} is not a quantity")
     return float(found[1]) * _UNITS[found[2]]

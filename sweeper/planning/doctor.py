@@ -96,9 +96,9 @@ def _own_components() -> Check:
     found, faults = [], []
     for registry in kinds:
         for name in entry_points(registry.group) if registry.group else ():
-            fault = registry.fault(name) if NAME.fullmatch(name) else "a name is lower-case letters, digits and _"
+            fault = registry.fault(name) if NAME.fullmatch(name) else "use lower-case letters, digits and _"
             if fault is None and not registry.is_own(name):
-                fault = "a built-in component of that name hides it"
+                fault = "a built-in component has the same name"
             found.append(f"{registry.kind} {name}")
             faults += [f"{registry.kind} {name}: {fault}"] if fault else []
     finding = "; ".join(faults) or ", ".join(found) or "none: `sweeper spaces` lists built-in components"

@@ -112,7 +112,7 @@ def read_prices(path: Path | None) -> Prices:
     try:
         source = resources.files("sweeper.planning").joinpath("prices.yaml") if path is None else path
         if path is not None and path.exists() and not path.is_file():
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         table = yaml.safe_load(source.read_text("utf-8"))
         machines = {str(machine): Price(**row) for machine, row in table["machines"].items()}
         if any(not 0 <= price.spot <= price.on_demand < math.inf for price in machines.values()):

@@ -184,11 +184,17 @@ class Plan(PlanView):
             same = self.seconds.low == self.seconds.high
             yield "estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})"
         if self.curvature_share >= NAMED_SHARE:
-            leave_out = "--set evaluation.curvature=false leaves it out"
-            yield "curvature", f"{self.curvature_share:.0%} of that for the Hessian at every evaluation; {leave_out}"
+            leave_out = "--set evaluation.curvature=false omits it"
+            yield (
+                "curvature",
+                f"{self.curvature_share:.0%} of the estimated time is for the Hessian at every evaluation; {leave_out}",
+            )
         if self.shifted_share >= NAMED_SHARE:
             fewer = "name fewer kinds or severities, or fewer samples of each"
-            yield "evaluation splits", f"{self.shifted_share:.0%} of that for corrupted and other data; {fewer}"
+            yield (
+                "evaluation splits",
+                f"{self.shifted_share:.0%} of the estimated time is for corrupted and other data; {fewer}",
+            )
         if self.estimate and self.estimate.worth_a_card:
             for card, (low, high) in self.estimate.gpu_hours.items():
                 yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
@@ -269,7 +275,7 @@ def plan(
 
 def shared_out(workers: int) -> str:
     """Return what an estimate for several workers a trial rests on."""
-    return f"{workers} workers are taken to train {workers} times as fast as one; evaluations are not shared out."
+    return f"This assumes that {workers} workers train {workers} times as fast as one; evaluations are not divided."
 
 
 def searched(spec: SweepSpec) -> str:
@@ -288,7 +294,7 @@ def takes(resources: Resources) -> str:
         return f"{one}{cards}; {resources.workers} of them train each trial together"
     cores = f"{resources.cpu:g} core{'' if resources.cpu == 1 else 's'}"
     if resources.gpu == "auto":
-        return f"{cores}; on a GPU, the share that a measurement before the first trial finds"
+        return f"{cores}; on a GPU, the share measured before the first trial"
     if not 0 < resources.gpu < 1:
         cards = f"{resources.gpu:g} GPU{'' if resources.gpu == 1 else 's'}"
         return f"{cores} and {cards}" if resources.gpu else f"{cores}, no GPU"

@@ -127,14 +127,14 @@ def _check_value(value: object, leaves: Sequence[Tensor]) -> None:
         shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise _Fault(f"it returns {shown} for {SAMPLES} samples; it must return one number or one per sample")
     if not torch.isfinite(value):
-        raise _Fault(f"its value is {float(value)} at ordinary logits")
+        raise _Fault(f"its value is {float(value)} for typical logits")
     if not value.requires_grad:
         raise _Fault("its value does not depend on the logits by operations that torch can differentiate")
     gradients = torch.autograd.grad(value, leaves, allow_unused=True)
     if all(gradient is None or not gradient.any() for gradient in gradients):
         raise _Fault("its gradient is zero everywhere: nothing would be trained")
     if not all(gradient is None or torch.isfinite(gradient).all() for gradient in gradients):
-        raise _Fault("its gradient is not finite at ordinary logits")
+        raise _Fault("its gradient is not finite for typical logits")
 
 
 def _check_independent(loss: Loss, logits: Tensor, targets: Tensor) -> None:
@@ -164,7 +164,7 @@ def _check_state(loss: Loss, build: Callable[[], Loss]) -> None:
     other.load_state_dict(read)
     for key, value in other.state_dict().items():
         if not torch.equal(torch.as_tensor(value), torch.as_tensor(state[key])):
-            raise _Fault(f"its state {key!r} is another after load_state_dict")
+            raise _Fault(f"its state {key!r} changes after load_state_dict")
 
 
 def _check_architecture(values: Values, dataset: DataSet) -> None:
@@ -193,7 +193,7 @@ def _check_metric(values: Values, classes: int) -> None:
     except ValueError as error:
         raise _Fault(str(error)) from error
     if not math.isfinite(found):
-        raise _Fault(f"it gives {found} for {SAMPLES} ordinary predictions")
+        raise _Fault(f"it gives {found} for {SAMPLES} typical predictions")
 
 
 def _check_posthoc(values: Values, classes: int) -> None:

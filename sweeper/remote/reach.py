@@ -55,7 +55,7 @@ def checked(uri: str | None) -> str | None:
     if not found or kind in TRACKING_SCHEMES or scheme in {each.name for each in entry_points(group=TRACKING_PLUGINS)}:
         return uri
     raise SweeperError(
-        f"{scheme}:// is no MLflow tracking store",
+        f"{scheme}:// is not an MLflow tracking store",
         f"use one of {', '.join(f'{each}://' for each in TRACKING_SCHEMES)}, or --no-mlflow",
     )
 

@@ -19,7 +19,7 @@ MOST_NAMED = 6
 LEAST_ABOVE_MAJORITY = 0.02
 """A best configuration whose accuracy exceeds the largest class by less is warned of."""
 
-CAUTION = "95 % intervals cover the chance of seeds, not that of choosing the best of several."
+CAUTION = "95 % intervals cover variation between seeds, not the selection of the best."
 
 
 class Answer(NamedTuple):
@@ -66,13 +66,13 @@ def answers(found: Matrix | None, effects: Sequence[Effect], counts: Overview, b
         said.append(Answer("Post-hoc", " ".join(effect.sentence() for effect in effects)))
     if counts.saved:
         share = counts.saved / (counts.saved + counts.trained)
-        saved = f"{counts.saved:,} of {counts.saved + counts.trained:,} epochs ({share:.0%})"
-        said.append(Answer("Early stopping", f"saved {saved} of training every trial to the end."))
+        saved = f"{counts.saved:,} of {counts.saved + counts.trained:,} epochs of full training ({share:.0%})"
+        said.append(Answer("Early stopping", f"saved {saved}."))
     return Answers(found, settings, said)
 
 
 def loss_and_network(found: Matrix, place: str) -> list[Answer]:
-    """Return which loss and which network is best in one slice, and which others differ beyond the chance of seeds."""
+    """Return which loss and which network is best in one slice, and which others differ significantly."""
     tag, best = f" at {place}" if place else "", found.best(place)
     losses = {name: row for name in found.families() if (row := found.best(place, family=name)) is not None}
     networks = {name: row for name in found.networks() if (row := found.best(place, network=name)) is not None}
@@ -100,11 +100,11 @@ def rank(measured: Measured, row: Row, best: Row) -> tuple[bool, bool, float]:
 
 
 def comparison(each: Mapping[str, Row], best: Row, measured: Measured, where: str) -> str:
-    """Return the best by name with its value, and the others by whether they are worse beyond the chance of seeds."""
+    """Return the best by name with its value, and the others by whether they are significantly worse."""
     (name, _), *others = sorted(each.items(), key=lambda item: rank(measured, item[1], best))
     verdicts = [(other, row, measured.worse(best, row)) for other, row in others]
     parts = [f"{name}{where}, {measured.text(best)}"]
-    for words, wanted in (("no worse within the chance of seeds", False), ("worse", True), ("next", None)):
+    for words, wanted in (("not significantly worse", False), ("worse", True), ("next", None)):
         named = [f"{other} {value_of(measured, row)}" for other, row, verdict in verdicts if verdict is wanted]
         if named:
             more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
@@ -132,8 +132,8 @@ def after_temperature(found: Matrix, place: str, best: Row) -> str | None:
     if chosen is best:
         return f"{text}."
     worse = found.after.worse(chosen, best)
-    verdict = {True: "worse", False: "no worse within the chance of seeds", None: "unknown"}[worse]
-    return f"{text}; the best before it has {value_of(found.after, best)}: {verdict}."
+    verdict = {True: "worse", False: "not significantly worse", None: "unknown"}[worse]
+    return f"{text}; the best configuration before scaling has {value_of(found.after, best)}: {verdict}."
 
 
 def settings_of(found: Matrix) -> list[Setting]:
@@ -175,7 +175,7 @@ def gamma_answers(settings: Sequence[Setting]) -> list[Answer]:
         where = f"{setting.key[1]} on {setting.key[2]}" + (f" at {setting.key[0]}" if setting.key[0] else "")
         after = f", after temperature {setting.after}" if setting.after else ""
         parts.append(f"{where}: {setting.before}{after}, n = {setting.compared}")
-    return [Answer(f"Which {name}", f"{'; '.join(parts)}. In parentheses: no worse within the chance of seeds.")]
+    return [Answer(f"Which {name}", f"{'; '.join(parts)}. In parentheses: values that are not significantly worse.")]
 
 
 def majority_warning(board: Leaderboard) -> list[Answer]:
@@ -192,9 +192,9 @@ def majority_warning(board: Leaderboard) -> list[Answer]:
     if balanced is not None and balanced >= max(value for value in others if value is not None):
         remedy = "no finished configuration has a higher one: train longer"
     else:
-        remedy = "guard it, e.g. constraints: [{metric: val_balanced_accuracy, within: 5 points of the best}]"
+        remedy = "add a constraint, e.g. constraints: [{metric: val_balanced_accuracy, within: 5 points of the best}]"
     sentence = (
-        f"the best configuration hardly beats always predicting the largest class: validation accuracy {accuracy:.1%}, "
-        f"largest class {share:.1%}{recall}; {remedy}."
+        "the best configuration is hardly better than always predicting the largest class: validation accuracy "
+        f"{accuracy:.1%}, largest class {share:.1%}{recall}; {remedy}."
     )
     return [Answer("Warning", sentence)]

@@ -126,7 +126,7 @@ def legend(found: Matrix, *, starred: bool = True) -> str:
         for cell in line
         if cell
     )
-    judged = f"≈ no worse than the best (multiple comparisons, 95 %). {CAUTION}"
+    judged = f"≈ not significantly worse than the best (multiple comparisons, 95 %). {CAUTION}"
     parts = [judged if found.decides.judged else "One replicate each: differences cannot be judged."]
     parts += ["* not trained to the end."] if stopped and starred else []
     return " ".join(parts)

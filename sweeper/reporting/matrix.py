@@ -1,6 +1,6 @@
 """The best configuration of each loss on each network, before and after temperature scaling, with intervals.
 
-All values are of the split that the objective is measured on. Intervals count the chance of seeds (the replicates'
+All values are of the split that the objective is measured on. Intervals cover variation between seeds (the replicates'
 spread, pooled over configurations at the same epoch), not that of having chosen the best of several; comparisons, which
 are those of `best_set` over all configurations at the same epoch, count both.
 """
@@ -91,7 +91,7 @@ class Measured:
         return (a.mean > b.mean) if self.larger else (a.mean < b.mean)
 
     def worse(self, best: Row, other: Row) -> bool | None:
-        """Return whether `other` is worse than `best` beyond the chance of seeds, at the last epoch that both have.
+        """Return whether `other` is significantly worse than `best`, at the last epoch that both have.
 
         By multiple comparisons with the best, as `best_set`: where `best` is the best of all that are compared there,
         whether `other` is out of their best set. None where that is unknown: no epoch in common, no second replicate.
@@ -290,7 +290,7 @@ class Cell(NamedTuple):
 
     Attributes:
         trial: the best configuration.
-        mark: `best` of the slice, `alike` (no worse within the chance of seeds), `worse`, or empty where unknown.
+        mark: `best` of the slice, `alike` (not significantly worse), `worse`, or empty where unknown.
         values: the objective before and after temperature scaling, with an interval where it decides.
         means: the same without intervals.
         second: the other metric before and after, with its name.

@@ -56,8 +56,8 @@ def current_generation(folder: Path) -> Path:
     tables = folder / "tables"
     if not tables.is_dir() and next((folder / "generations").glob("[0-9]*/*/c*.parquet"), None) is not None:
         raise SweeperError(
-            f"{tables} is no link to the tables any more, as copies leave it that lose symbolic links",
-            f"`sweeper resume {SweepPaths(folder).in_commands}` takes up the files in {folder / 'generations'}",
+            f"{tables} is no longer a link to the tables: the folder was probably copied without symbolic links",
+            f"`sweeper resume {SweepPaths(folder).in_commands}` restores it from the files in {folder / 'generations'}",
         )
     return tables.resolve()
 

@@ -21,7 +21,7 @@ VARIANT = Hyperparameter(
     "variant",
     "text",
     choices=("stopping", "promotion"),
-    source="stopping by default: no worker waits, and no trial is taken up again",
+    source="stopping by default: no worker waits, and no trial is resumed",
 )
 
 

@@ -55,7 +55,7 @@ def list_components(kind: str, registries: Registries | None = None) -> list[Com
     An installed one that cannot be used stands there with the reason as its summary.
     """
     if kind not in KINDS:
-        raise KeyError(f"{kind!r} is none of {', '.join(KINDS)}")
+        raise KeyError(f"{kind!r} is not one of {', '.join(KINDS)}")
     registry: Registry = getattr(registries or installed_registries(), KINDS[kind])
     return [_component(registry, name) for name in registry]
 

@@ -236,7 +236,7 @@ def resolve_components(
         found = resolve_plain_component(rest, registry, place, faults)
         for key, word in own.items():
             if not isinstance(word, str) or not WORD.fullmatch(word):
-                rule = f"{key} = {word!r} must be a word of small letters, digits and _"
+                rule = f"{key} = {word!r} must be a word of lower-case letters, digits and _"
                 faults.append(Fault(join_path(place, key), rule))
         resolved.append({**found, **own} if found else found)
         if found:

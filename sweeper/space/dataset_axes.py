@@ -37,7 +37,7 @@ def split_axes(dataset: Plain, space: Mapping[str, Plain], faults: list[Fault]) 
         if key == "name":
             faults.append(Fault(place, "the name of the data set is the same for the whole sweep", "vary its options"))
         elif kind not in LISTED:
-            rule = f"{key} takes choice or grid: of a {kind} each trial would draw, and load, another data set"
+            rule = f"{key} takes choice or grid: with a {kind}, each trial would draw and load a different data set"
             faults.append(Fault(place, rule, f"write e.g. {key}: {{choice: [0, 0.1, 0.2]}}"))
         if not isinstance(members, list) or not members:
             members = [None]

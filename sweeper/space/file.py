@@ -90,7 +90,7 @@ def read_document(path: Path) -> Document:
     """Read the file at `path`; whatever is wrong with it becomes a fault of the document."""
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
-            raise OSError(errno.EINVAL, "it is no regular file, and whoever reads a pipe may wait for ever")
+            raise OSError(errno.EINVAL, "it is not a regular file, and reading a pipe may block forever")
         with path.open("rb") as file:
             content = file.read(MAXIMUM_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name

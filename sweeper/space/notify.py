@@ -122,7 +122,7 @@ def require_allowed(asked: Sequence[Notification], folder: str, *, allowed: bool
         wanted = "; ".join(f"run {shlex.join(n.command)}" if n.command else f"send to {n.webhook}" for n in asked)
         raise SweeperError(
             f"the file asks for notifications that would {wanted}",
-            f"give --allow-notify if that is yours (remembered for {folder}), or --set notify=[] for none",
+            f"give --allow-notify if these are yours (remembered for {folder}), or --set notify=[] for none",
         )
 
 

@@ -67,7 +67,7 @@ def objective_faults(values: Mapping[str, Plain], registries: Registries) -> lis
     objectives = values.get("objectives")
     if isinstance(objectives, list) and objectives:
         if values.get("objective") != objectives[0]:
-            faults.append(Fault("objective", "is not the first of `objectives`", "leave it out: it is the first"))
+            faults.append(Fault("objective", "is not the first of `objectives`", "omit it: the first is used"))
         named = [each.get("metric") for each in objectives if isinstance(each, dict)]
         faults += [
             Fault(join_path("objectives", index), f"{name} is named twice", "name each objective once")

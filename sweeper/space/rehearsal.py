@@ -84,7 +84,7 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
         said.append("no warm start")  # what real trials reached says nothing of a rehearsal's
     scaled = merged(scaled, changes)
     said += [f"the file's rehearsal sets {key}" for key in changes]
-    return {**scaled, "rehearsed": said or ["nothing had to be made smaller"]}
+    return {**scaled, "rehearsed": said or ["nothing had to be scaled down"]}
 
 
 def rehearsal_name(name: str) -> str:

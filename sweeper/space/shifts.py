@@ -74,6 +74,6 @@ def shift_faults(entries: Sequence[object], path: str) -> list[Fault]:
             faults.append(Fault(join_path(path, index), rule, "name each split once, or give one of them a label"))
         names |= set(shift.names)
         if shift.detected and "test" not in entries:
-            rule = f"{entry['name']} is told from the test split, which is not measured"
+            rule = f"{entry['name']} is compared with the test split, which is not measured"
             faults.append(Fault(join_path(path, index), rule, "add test to the splits"))
     return faults

@@ -44,7 +44,7 @@ def _path_faults(path: str, place: str, space: Fields) -> list[Fault]:
     part, _, key = path.partition(".")
     if part not in space.nodes:
         hint = did_you_mean(part, tuple(space.nodes)).removeprefix("; ")
-        return [Fault(place, f"{path!r} is no path of the space", hint)]
+        return [Fault(place, f"{path!r} is not a path of the space", hint)]
     components = list(_components(space.nodes[part]))
     keys = [*dict.fromkeys(name for component in components for name in component.nodes)]
     if key and key not in keys:
@@ -106,7 +106,7 @@ def size_faults(spec: SweepSpec) -> list[Fault]:
         f"the stratum {name} has {trials}{more}, but {spec.scheduler.name} with these settings takes "
         f"{schedule.smallest_pool} to compare"
     )
-    return [Fault(PLACE, rule, "raise samples, write grid instead of choice or one_of, or take out a path")]
+    return [Fault(PLACE, rule, "raise samples, write grid instead of choice or one_of, or remove a path")]
 
 
 def _components(node: Node) -> list[Fields]:

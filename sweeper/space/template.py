@@ -73,7 +73,7 @@ def _text(wishes: Wishes, named: Mapping[str, Sequence[Component]]) -> str:
     whole = f"{{name: none, max_epochs: {wishes.epochs}}}"
     # A grid asks about each of its points; trials on other data are not to be compared at rungs.
     scheduler = f"{whole}  # or {early}" if wishes.values else f"{early}  # or {whole}"
-    scheduler += ": asha stops hopeless trials early, none trains all to the end"
+    scheduler += ": asha stops unpromising trials early, none trains every trial to the end"
     lines = [
         "# Check this file with `sweeper validate FILE`; estimate time with `sweeper plan FILE`; `sweeper run FILE`.",
         f"dataset: {_component(named['dataset'][0], 'dataset', wishes.values)}",

@@ -87,8 +87,8 @@ def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
         same = False
     if not same:
         raise SweeperError(
-            f"{paths.extensions} is not the code that the sweep began with: its digest is not the manifest's",
-            "restore both from a backup; nothing of it was run",
+            f"{paths.extensions} differs from the code that the sweep started with: its digest is not the manifest's",
+            "restore both from a backup; it was not run",
         )
     return archive
 
@@ -108,8 +108,8 @@ def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
     if not trust and not is_allowed(CODE, identified):
         raise SweeperError(
             f"the sweep {paths.name!r} would run code that came with its folder: {', '.join(names)}",
-            f"nothing of it was run; look at it ({paths.extensions}), and give --trust if you trust who wrote it: "
-            "it is remembered for this code",
+            f"it was not run; review it ({paths.extensions}), and give --trust if you trust its author "
+            "(remembered for this code)",
         )
     allow(CODE, identified)
     if archive is not None:

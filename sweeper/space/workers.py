@@ -6,9 +6,9 @@ from sweeper.core.errors import Fault
 from sweeper.space.spec import SweepSpec
 
 NOT_WITH_WORKERS = {
-    "graphs": "records steps that exchange nothing with other processes",
-    "compile": "translates steps that exchange nothing with other processes",
-    "deterministic": "promises the same bits in each run, and sums over workers promise them on no card",
+    "graphs": "cannot record steps that communicate with other processes",
+    "compile": "cannot translate steps that communicate with other processes",
+    "deterministic": "promises the same bits in every run, which sums over workers on GPUs cannot",
 }
 """Settings of `training`, and why workers and they exclude each other."""
 

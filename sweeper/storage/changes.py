@@ -31,7 +31,7 @@ GROWING = "samples"
 _UNMEASURED = (*AMENDABLE, "header", "rehearsal")
 
 _LONGEST = 60
-_REMEDY = "restore the value, or begin a new sweep for it"
+_REMEDY = "restore the value, or start a new sweep with it"
 _CONFIGURATION = re.compile(r"-c(\d+)")
 _ABSENT = object()
 

@@ -73,7 +73,7 @@ def rename(name: str, new: str, output: str | Path) -> Path:
     """Rename a sweep's results folder; return it. Raises SweeperError as `at_rest`, or where the name will not do."""
     paths = at_rest(name, output)
     if not is_sweep_name(new):
-        raise SweeperError(f"{new!r} is no name for a sweep", "use letters, digits, dots, hyphens and underscores")
+        raise SweeperError(f"{new!r} is not a valid sweep name", "use letters, digits, dots, hyphens and underscores")
     target = paths.root.with_name(new)
     if target.exists():
         raise SweeperError(f"the name {new!r} is taken", "choose another one")
@@ -95,7 +95,7 @@ def archive(name: str, output: str | Path, to: Path | None) -> Path:
     paths = at_rest(name, output)
     file = to if to is not None else paths.root.with_name(f"{paths.name}.tar.gz")
     if file.exists():
-        raise SweeperError(f"{file} exists already", "remove it, or name another file with --to")
+        raise SweeperError(f"{file} already exists", "remove it, or name another file with --to")
     part = file.with_name(f"{file.name}.part")
     try:
         with tarfile.open(part, "w:gz") as packed:

@@ -97,8 +97,8 @@ class Lease:
         except OSError as error:
             os.close(descriptor)
             raise SweeperError(
-                f"the file system of {self._path.parent} has no locks, nor links: {error.strerror}",
-                "keep results on one that has, such as a local disk or NFS, or in an object store (--output s3://…)",
+                f"the file system of {self._path.parent} supports neither locks nor links: {error.strerror}",
+                "keep results on one that does, such as a local disk or NFS, or in an object store (--output s3://…)",
             ) from error
         self._heartbeat = heartbeat
         return True
@@ -112,7 +112,7 @@ class Lease:
             driver = self._record()
             raise SweeperError(
                 f"process {driver.get('pid', '?')} on {driver.get('host', '?')} has taken the sweep "
-                f"{self._path.parent.name!r} over: this driver was silent for too long and stops",
+                f"{self._path.parent.name!r} over: this driver's lease expired, so it stops",
                 f"every record so far is kept; see `sweeper status {SweepPaths(self._path.parent).in_commands}`",
             )
         # The clock on the wall may be put back; the heart continues.

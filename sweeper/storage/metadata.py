@@ -83,7 +83,7 @@ def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, 
 def _read(path: Path, parse: Callable[[str], Any], faults: tuple[type[Exception], ...]) -> dict[str, Any]:
     unreadable: tuple[type[Exception], ...] = (OSError, *faults)
     if path.exists() and not path.is_file():
-        raise _damaged(path, "it is no regular file")
+        raise _damaged(path, "it is not a regular file")
     try:
         values = parse(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -164,7 +164,7 @@ class Mirror:
         """Request a file of a table that a trial has uploaded. Raises SweeperError when it is no table's file."""
         if not is_table_file(table, name):
             raise SweeperError(
-                f"the journal names a table file that is none: {table}/{name}",
+                f"the journal names a file that is not a table file: {table}/{name}",
                 "nothing was fetched; a record that says so was not written by a sweep",
             )
         with self._lock:

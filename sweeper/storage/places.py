@@ -73,7 +73,7 @@ def place_of(output: str | Path, use: str) -> Place:
     if not is_store_address(output):
         if _ADDRESS.match(str(output)):
             raise SweeperError(
-                f"{output} is no place that results can be written to",
+                f"{output} is not a place that results can be written to",
                 "give a folder, or the address of a store: s3://bucket/prefix or gs://bucket/prefix",
             )
         return Place(_folder(output))
@@ -91,7 +91,7 @@ def _folder(output: str | Path) -> Path:
         if number in (errno.ENAMETOOLONG, errno.ELOOP, None):
             reason = getattr(error, "strerror", None) or str(error)
             raise SweeperError(
-                f"{str(output)!r} can be no folder: {reason}", "choose a folder with --output"
+                f"{str(output)!r} cannot be a folder: {reason}", "choose a folder with --output"
             ) from error
     return Path(output)
 

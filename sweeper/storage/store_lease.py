@@ -151,8 +151,8 @@ class StoreLease:
             patiently(lambda: self._confirm(self._clock()), sleep=self._sleep, clock=self._clock)
         if self._lost is not None:
             raise LeaseLostError(
-                f"{self._lost} has taken the sweep {self._name!r} over: this driver was silent for too long and stops",
-                f"what it measured since then is set aside; see `sweeper status {self._name} --watch`",
+                f"{self._lost} has taken the sweep {self._name!r} over: this driver's lease expired, so it stops",
+                f"what it measured since then is not used; see `sweeper status {self._name} --watch`",
             )
 
     def release(self) -> None:

@@ -3,7 +3,7 @@
 Readers come through the link `tables` and may list files before a swap and open them after it. So a name that has
 been visible once stays, with the same rows, in every later generation; a swap only repairs and completes.
 
-What trials wrote cannot be made again from the journal. A generation is removed only once another is known to have
+What trials wrote cannot be rebuilt from the journal. A generation is removed only once another is known to have
 all such files of it; and where copying has lost the link, or has made a folder of it, what lies there is taken up.
 """
 
@@ -114,7 +114,7 @@ class Generations:
                 own.rename(self._paths.recalibrations)
             chosen = self._next()
             tables.rename(chosen)
-            said = "was a folder, as copies leave it that follow links"
+            said = "was a folder, probably because a copy followed the link"
         else:
             numbered = self._numbered()
             if not numbered:
@@ -125,7 +125,7 @@ class Generations:
             (chosen / table).mkdir(exist_ok=True)
         self.publish(chosen)
         files = len(_trial_files(chosen))
-        self.found.append(f"the link {tables.name} {said}: {files} files that trials wrote were taken up from there")
+        self.found.append(f"the link {tables.name} {said}: {files} files that trials wrote were recovered from there")
 
 
 def _trial_files(generation: Path) -> set[tuple[str, str]]:

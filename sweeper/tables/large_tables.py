@@ -184,7 +184,7 @@ class LargeTables:
             if table in self._lost:
                 self._lost[table].append(name)
             if self._published[table]:
-                _log.warning("%s of %s were journaled as written but are not there", table, name)
+                _log.warning("%s of %s were journaled as written but are missing", table, name)
 
     def _merge(self, group: Sequence[Path], generation: Path) -> None:
         if len(group) == 1:
@@ -249,7 +249,7 @@ class LargeTables:
         expected = self._schemas[part.parent.name]
         for field in found:
             if expected.get_field_index(field.name) < 0 or expected.field(field.name).type != field.type:
-                raise ValueError(f"its column {field.name!r} ({field.type}) is none of the table's")
+                raise ValueError(f"its column {field.name!r} ({field.type}) is not in the table")
 
     def _warn(self, part: Path, reason: str) -> None:
         kept = self._generations.set_aside(part)

@@ -108,7 +108,7 @@ class ParquetSink:
         """Return a sentence for each table that lacks files of evaluations that the journal has."""
         return [
             f"missing {table} of {len(names)} evaluation{'s' if len(names) > 1 else ''}, e.g. {names[0]}: trials wrote "
-            f"them, and they cannot be made again from the journal; put the files back into tables/{table} from a "
+            f"them, and they cannot be rebuilt from the journal; put the files back into tables/{table} from a "
             f"backup, then `sweeper resume {self._paths.in_commands}`"
             for table, names in self._large.missing().items()
         ]

@@ -173,6 +173,6 @@ def _store_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
         raise SweeperError(
-            f"the model is written, but MLflow at {redact(uri)} did not take it: {redact(str(error).splitlines()[0])}",
+            f"the model is written, but MLflow at {redact(uri)} refused it: {redact(str(error).splitlines()[0])}",
             "start the server or correct --tracking-uri, and export into another folder",
         ) from error

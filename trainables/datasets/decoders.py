@@ -147,7 +147,7 @@ class _Decode:
                 path, offset, _ = pool.place(row)
                 where = f"at byte {offset} " if offset else ""
                 return _Broken(
-                    (path, f"{where}cannot be decoded as an image ({error})", "replace it with a whole copy")
+                    (path, f"{where}cannot be decoded as an image ({error})", "replace it with an intact copy")
                 )
         return pixels
 

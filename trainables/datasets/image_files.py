@@ -33,7 +33,7 @@ def decode_image(path: Path, size: int | None) -> NDArray[np.uint8]:
             return image_pixels(file, size)
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
         raise DataSetUnavailableError(
-            path, f"cannot be decoded as an image ({error})", "replace it with a whole copy, or remove it"
+            path, f"cannot be decoded as an image ({error})", "replace it with an intact copy, or remove it"
         ) from error
 
 

@@ -59,7 +59,9 @@ def load_imagenet(folder: str | None = None, image_size: int = 224, **options: A
     shards = shard_paths(root)
     train, official, ids = _from_shards(root, shards) if shards else _from_folders(root)
     if set(np.unique(train.targets)) != set(range(len(ids))) or int(official.targets.max()) >= len(ids):
-        raise DataSetUnavailableError(root, f"has not the {len(ids)} classes of its class index to train on", REMEDY)
+        raise DataSetUnavailableError(
+            root, f"lacks images of some of the {len(ids)} classes of its class index", REMEDY
+        )
     test, val = stratified_split(official.targets, (0.5,), SPLIT_SEED)
     parts = {"train": (0, np.arange(len(train), dtype=np.int64)), "val": (1, val), "test": (1, test)}
     return streamed_dataset("imagenet", [train, official], parts, _names(root, ids), Seen(image_size, **options))

@@ -174,7 +174,7 @@ def class_names(path: Path) -> list[str] | None:
         values = [found[str(number)] for number in range(len(found))]
         return [value if isinstance(value, str) else str(value[-1]) for value in values]
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        rule = f"is no class index ({type(error).__name__}: {error})"
+        rule = f"is not a class index ({type(error).__name__}: {error})"
         raise DataSetUnavailableError(path, rule, 'write {"0": "name of class 0", …}') from error
 
 

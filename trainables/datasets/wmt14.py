@@ -1,4 +1,4 @@
-"""WMT 2014 English to German (Bojar et al. 2014): plain text, a sentence a line, both languages line by line.
+"""WMT 2014 English to German (Bojar et al. 2014): plain text, one sentence per line, both languages line by line.
 
 The training text is what statmt.org publishes for that task (Europarl v7, Common Crawl, News Commentary v9; some 4.5
 million pairs), joined by the user; newstest2013 validates and newstest2014 tests, as in Vaswani et al. 2017.

@@ -146,7 +146,7 @@ for _component in (
         "confidence_auroc",
         confidence_auroc,
         (),
-        "how well confidence tells hits from errors; larger is better",
+        "how well confidence separates correct from wrong predictions; larger is better",
         "Hendrycks & Gimpel 2017, arXiv:1610.02136",
     ),
     Component(

@@ -161,7 +161,7 @@ def acceleration_fault(configuration: Mapping[str, Any], settings: TrainingSetti
             "choose precision: float32 and compile: false, or another loss"
         )
     if settings.compile and ARCHITECTURES.has_tag(network, "follows_data"):
-        return f"compile = true cannot train {network}, whose computation follows each sample; choose compile: false"
+        return f"compile = true cannot train {network}, whose computation depends on each sample; choose compile: false"
     return None
 
 
@@ -241,8 +241,8 @@ class _Compiled:
 def _too_many_variants() -> str:
     limit = torch._dynamo.config.recompile_limit
     return (
-        f"torch.compile needs more than {limit} variants of the network, whose computation follows its data, and would "
-        "run the rest as plain Python; set training.compile: false"
+        f"torch.compile needs more than {limit} variants of the network, whose computation depends on its data, and "
+        "would run the rest as plain Python; set training.compile: false"
     )
 
 

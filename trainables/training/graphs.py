@@ -162,7 +162,7 @@ def graphs_fault(configuration: Mapping[str, Any], settings: TrainingSettings) -
         return "graphs = true cannot take sharpness-aware steps, whose two passes draw alike; choose graphs: false"
     network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
     if ARCHITECTURES.has_tag(network, "follows_data"):
-        return f"graphs = true cannot train {network}, whose computation follows each sample; choose graphs: false"
+        return f"graphs = true cannot train {network}, whose computation depends on each sample; choose graphs: false"
     built = build_loss(**configuration["loss"])
     if built.needs_model or (built.stateful and loss not in BETWEEN_EPOCHS):
         why = "draws on the host in each step" if built.needs_model else "keeps a state that each step changes"

@@ -22,7 +22,7 @@ EPOCH_TOLERANCE = 1e-6  # a milestone scaled in floating point still falls on it
 
 FINE_TUNING = (
     Hyperparameter(
-        "freeze", "integer", None, minimum=1, reason="the number of layers held, from the input; 1 is the stem alone"
+        "freeze", "integer", None, minimum=1, reason="the number of layers frozen, from the input; 1 is the stem alone"
     ),
     Hyperparameter(
         "layer_decay",

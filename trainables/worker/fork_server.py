@@ -87,7 +87,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def ended_by(code: int) -> str:
-    """Return in words how a process ended without a word, from its exit code as `_exit_code` gives it."""
+    """Return in words how a process ended without an error message, from its exit code as `_exit_code` gives it."""
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
     return f"its process ended by itself with exit code {code}"

@@ -122,7 +122,7 @@ def _best(results: Results) -> str:
     chosen = f"best of {count} finished"
     if count > 1:
         answer = selected(results, board)
-        unknown = "optimistic, since luck helped to choose it; one replicate each cannot tell by how much"
+        unknown = "optimistic, because it was selected as the best; one replicate each cannot show by how much"
         chosen += f", {unknown if answer is None else correction(answer[1])}"
     return f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}, {chosen}"
 

@@ -113,7 +113,7 @@ class FinishedSweep:
         column = number.metric if label is None else f"posthoc_{label}_{number.metric}"
         found = [row.get(column) for rows in held for row in rows if row["split"] == number.split]
         undefined = any(isinstance(value, float) and math.isnan(value) for value in found)
-        how = "undefined there: no sample is of the kind that it counts" if undefined else "not measured"
+        how = "undefined: there is no sample of the kind that it counts" if undefined else "not measured"
         return f"{number.metric} of {number.split or 'any'} data is {how}"
 
     @property

@@ -101,7 +101,7 @@ def _html(page: PaperPage, curves: Sequence[Curves], pictures: Sequence[str], *,
         f"<h1>{title}</h1>",
         f"<p class='mark'>{MARK}</p>" if rehearsed else "",
         "<h2>Claims</h2>",
-        *(_claims(page.verdicts) or ["<p>No sweep of the paper is there to judge them.</p>"]),
+        *(_claims(page.verdicts) or ["<p>There is no sweep of this paper to judge them on.</p>"]),
         "<h2>Tables and figures</h2>",
         *map(_table, page.tables),
     ]

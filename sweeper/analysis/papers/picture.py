@@ -73,7 +73,7 @@ def write_picture(figure: MapFigure, path: Path) -> None:
         SweeperError: another suffix, or the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
-        raise SweeperError(f"pictures are not written as {path.suffix or 'files without a suffix'!s}", _REMEDY)
+        raise SweeperError(f"pictures cannot be written as {path.suffix or 'files without a suffix'!s}", _REMEDY)
     try:
         if path.suffix.lower() == ".html":
             path.write_text(_page(figure), encoding="utf-8")

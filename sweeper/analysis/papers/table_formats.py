@@ -52,7 +52,7 @@ def caption(table: PaperTable) -> str:
     sentence += ". Ours: mean ± standard deviation (n) over finished replicates."
     if table.departures:
         apart = (f"{sweep} ({', '.join(how[:MOST_DEPARTURES])})" for sweep, how in table.departures.items())
-        sentence += f" Of another recipe, shown beside and never in the paper's place: {'; '.join(apart)}."
+        sentence += f" From other recipes, shown beside the table and never in a cell: {'; '.join(apart)}."
     for reason, count in table.reasons.items():
         sentence += f" {count} empty: {reason}."
     return sentence

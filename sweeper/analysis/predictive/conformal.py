@@ -103,7 +103,7 @@ def view(found: Conformal) -> RenderableType:
         table.add_row(row.score, "per class" if row.by_class else "one", *numbers)
     note = (
         f"{found.trial}, {plural(found.replicates, 'replicate')}: sets fitted on validation data and measured on test "
-        f"data, for a coverage of at least {1 - found.alpha:.3g}. Worst class: coverage of the class that is missed "
-        "most; class gap: mean distance of the classes' coverages from the whole's."
+        f"data, for a coverage of at least {1 - found.alpha:.3g}. Worst class: lowest coverage of a class; "
+        "class gap: mean absolute difference between a class's coverage and the overall coverage."
     )
     return Group(table, Text(), Text(note))

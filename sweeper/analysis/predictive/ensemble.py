@@ -169,10 +169,10 @@ def view(rows: Sequence[EnsembleRow]) -> RenderableType:
         table.add_row(row.ensemble, str(row.members), str(row.configurations), row.temperature, *numbers)
     chosen = min((row for row in rows if row.ensemble == GREEDY), key=lambda row: row.validation_nll)
     note = (
-        f"Of the greedy ensembles validation data choose {plural(chosen.members, 'member')} with temperature "
+        f"Among the greedy ensembles, validation data select {plural(chosen.members, 'member')} with temperature "
         f"{chosen.temperature}: test NLL {chosen.metrics['nll']:.4g}, ECE {chosen.metrics['ece']:.4g}. Members are "
-        "chosen, and temperatures fitted, on validation data, and all is measured on test data; a network may be "
-        "chosen more than once."
+        "selected and temperatures fitted on validation data; all metrics are measured on test data. A network may be "
+        "selected more than once."
     )
     return Group(table, Text(), Text(note))
 

@@ -127,8 +127,8 @@ class PredictionFiles:
         with self._open(name) as file:
             if "logits" not in file.schema_arrow.names:
                 raise SweeperError(
-                    f"the sweep {self._paths.name!r} translates: of each token it keeps the largest logits, from "
-                    "which no other post-hoc method, ensemble or export can be made",
+                    f"the sweep {self._paths.name!r} translates: it stores only the largest logits of each token, "
+                    "which is not enough for other post-hoc methods, ensembles or exports",
                     "choose temperatures while it trains: evaluation.posthoc: [{name: temperature, objective: ece}]",
                 )
             return int(file.metadata.num_rows)

@@ -148,7 +148,7 @@ def read_metrics(names: Sequence[str], given: Sequence[Mapping[str, object]]) ->
     from trainables.metrics import METRIC_NAMES
     from trainables.metrics.further import METRICS
 
-    measured = [f"--metric {name} is measured anyway: leave it out" for name in names if name in METRIC_NAMES]
+    measured = [f"--metric {name} is always measured: omit it" for name in names if name in METRIC_NAMES]
     others = [name for name in dict.fromkeys(names) if name not in METRIC_NAMES]
     faults = [*measured, *(f"--metric {fault}" for name in others if (fault := METRICS.fault(name)))]
     if faults:

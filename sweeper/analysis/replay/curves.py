@@ -104,7 +104,7 @@ def read_curves(results: Results) -> Curves:
     stopped = int_of(counts, "stopped")
     if stopped:
         raise SweeperError(
-            f"{results.name} stopped {plural(stopped, 'trial')} early: what they would have come to is not known",
+            f"{results.name} stopped {plural(stopped, 'trial')} early: their final values are unknown",
             "replay a sweep that was trained in full, with scheduler: {name: none, evaluate_epochs: […]}",
         )
     rows = results.rows(TRIALS_SQL)

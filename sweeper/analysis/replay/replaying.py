@@ -130,7 +130,7 @@ def replay(
     size = samples or available
     if size > available:
         raise SweeperError(
-            f"{plural(size, 'trial')} of each order are more than the {available} that ran to their end",
+            f"{plural(size, 'trial')} per order exceed the {available} that ran to the end",
             "ask for fewer, or train a larger sweep in full",
         )
     judged = curves.judge(judge)

@@ -51,7 +51,7 @@ def candidates(
         part, _, key = path.partition(".")
         if f"config_{part}_{key or 'name'}" not in columns:
             hint = did_you_mean(path, tuple(_path(column) for column in columns)).removeprefix("; ")
-            faults.append(Fault("--within", f"{path!r} is no path of the space", hint))
+            faults.append(Fault("--within", f"{path!r} is not a path of the space", hint))
     if faults:
         raise InvalidSearchSpace(faults, "what-if")
     return [
@@ -72,7 +72,7 @@ def varying_names(results: Results) -> tuple[str, ...]:
     )[0]
     found = tuple(part for part in parts if counts[part] not in (0, 1, None))
     if not found:
-        raise SweeperError("the sweep has one network and one loss", "say with --by what to count survivors in")
+        raise SweeperError("the sweep has one network and one loss", "name the strata to count survivors in with --by")
     return found
 
 

@@ -103,7 +103,7 @@ def view(
         f"not over seeds or data{failed}.",
         f"Winner: the trial with the best {judge} at its end; kept: it reaches the last epoch. "
         f"Strata: {', '.join(by)}.",
-        f"Regret: how much worse {judge} is of the survivor with the best objective than of the winner.",
+        f"Regret: the difference in {judge} between the survivor with the best objective and the winner.",
     )
     return Group(table, *(Text(note, style="dim") for note in notes))
 

@@ -4,7 +4,7 @@ What is compared are configurations that finished, each the mean of its replicat
 same other settings (a grid), they are paired by those settings: in each, a family stands with the configuration that
 validation data would choose, measured on test data. Where settings are drawn at random no two agree, and all finished
 configurations of a family are compared with all of the reference. Where a side has one configuration only, the
-replicates of each side's best by validation are compared: that counts the chance of seeds, not that of the choice. They
+replicates of each side's best by validation are compared: this covers variation between seeds, not the selection. They
 are paired where the two share seeds (`replicates: {seeds: common}`); `compare` pairs sweeps that share theirs.
 """
 

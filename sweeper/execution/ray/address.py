@@ -26,7 +26,7 @@ def check_answers(address: str) -> None:
     """Raise RayUnavailable when no cluster can be at `address`, or it names a host and a port where nobody answers."""
     scheme, _, rest = address.partition("://")
     if rest and f"{scheme}://" != CLIENT:
-        raise unavailable(address, ValueError(f"{scheme}:// is no kind of address that a driver can join"))
+        raise unavailable(address, ValueError(f"{scheme}:// is not an address that a driver can join"))
     place = address.removeprefix(CLIENT).rstrip("/")
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit() or "/" in host:

@@ -102,9 +102,9 @@ def folded(figure: Figure | None, absent: str) -> Figure | str:
         f"{panel.heading or figure.title}: {plural(panel.points or 0, 'configuration')}" for panel in few
     )
     if len(few) == len(figure.panels):
-        return f"{figure.title}: too few configurations to say anything, {MINIMUM_PAIRS} are needed ({counts})."
+        return f"{figure.title}: too few configurations, at least {MINIMUM_PAIRS} are needed ({counts})."
     kept = [panel for panel in figure.panels if panel not in few]
-    sentence = f"Not drawn, because fewer than {MINIMUM_PAIRS} configurations say nothing: {counts}."
+    sentence = f"Not drawn, fewer than {MINIMUM_PAIRS} configurations: {counts}."
     return replace(figure, panels=kept, folded=[sentence])
 
 

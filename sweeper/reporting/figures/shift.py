@@ -1,4 +1,4 @@
-"""Off the training distribution: does the winner stay calibrated, and does temperature fitted on clean data still help.
+"""Under distribution shift: does the winner stay calibrated, and does temperature fitted on clean data still help.
 
 Hendrycks & Dietterich 2019 (arXiv:1903.12261) for the corruptions; the question is that of Ovadia et al. 2019, Can you
 trust your model's uncertainty? (arXiv:1906.02530), section 4.
@@ -22,7 +22,7 @@ from sweeper.text.labels import label, number, plural
 from trainables.registry.split_names import CORRUPTED_PATTERN, OTHER
 
 ABSENT = (
-    "Off the training distribution: nothing was measured on corrupted data; name them in evaluation.splits, e.g. "
+    "Under distribution shift: nothing was measured on corrupted data; name them in evaluation.splits, e.g. "
     "{corrupted: {severities: [1, 3, 5]}}."
 )
 
@@ -84,7 +84,7 @@ def draw(results: Results) -> Figure | None:
     count = spread([*next(iter(found.values())).values[0][winner].values()]).n if found else 0
     return Figure(
         key="shift",
-        title="Off the training distribution",
+        title="Under distribution shift",
         caption=caption(board, winner, kinds, count),
         findings=[sentence for metric in METRICS if metric in found for sentence in finding(found, metric, winner)],
         sql=queries,
@@ -98,7 +98,7 @@ def caption(board: Leaderboard, winner: str, kinds: int, count: int) -> str:
     assert board.best is not None
     who = f"the best configuration, {winner}: {board.describe(board.best)}"
     if not kinds:
-        return f"How well the outputs of {who} tell other data from its test data; 0.5 is chance."
+        return f"How well the outputs of {who} distinguish other data from its test data; 0.5 is chance."
     return (
         f"Test metrics of {who}, clean and against the severity of corruption. Lines: means over "
         f"{plural(kinds, 'kind')} of corruption and {plural(count, 'replicate')}; bars: 95 % by replicates’ spread, "
@@ -161,21 +161,23 @@ def finding(found: Mapping[str, Measured], metric: str, winner: str) -> list[str
     before, after = found[metric], found.get(AFTER + metric)
     worst, name = max(before.values), label(metric)
     rise, interval = change(before.values[0], before.values[worst], winner)
-    ends = f"{name} {number(before.mean(winner, 0))} → {number(before.mean(winner, worst))} at severity {worst}"
+    ends = (
+        f"{name} goes from {number(before.mean(winner, 0))} → {number(before.mean(winner, worst))} at severity {worst}"
+    )
     if interval is None:
         verdict = "one replicate each: no interval"
     elif interval[0] <= 0 <= interval[1]:
-        verdict = f"a change within the chance of seeds, {_with_interval(rise, interval)}"
+        verdict = f"a change that is not significant, {_with_interval(rise, interval)}"
     else:
         verdict = f"{'worse' if rise > 0 else 'better'} by {_with_interval(abs(rise), interval, rise < 0)}"
-    said = f"Off the training distribution the winner goes from {ends}: {verdict}."
+    said = f"Under distribution shift the winner's {ends}: {verdict}."
     if after is None or worst not in after.values:
         return [said]
     effect, interval = change(before.values[worst], after.values[worst], winner)
     if interval is None:
         verdict = f"changes it by {number(effect)}".replace("-", "−")
     elif interval[0] <= 0 <= interval[1]:
-        verdict = f"changes it by {_with_interval(effect, interval)}, within the chance of seeds"
+        verdict = f"changes it by {_with_interval(effect, interval)}, which is not significant"
     else:
         word = "still helps" if effect < 0 else "harms"
         verdict = f"{word} there, {_with_interval(effect, interval)}"
@@ -260,9 +262,9 @@ def detection(rows: Rows) -> list[Panel]:
             )
         )  # fmt: skip
         value, best = max((_mean(mine, score), words) for score, words in DETECTION.items())
-        remarks.append(f"{name}: best told apart by {best}, AUROC {number(value)}.")
+        remarks.append(f"{name}: best detected by {best}, AUROC {number(value)}.")
     y = axis("AUROC", range=[0, 1.02])
-    return [Panel("Other data told from test data", remarks, plot(traces, axis("score"), y))]
+    return [Panel("Out-of-distribution detection", remarks, plot(traces, axis("score"), y))]
 
 
 def _mean(rows: Rows, column: str) -> float:

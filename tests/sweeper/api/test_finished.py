@@ -38,5 +38,5 @@ def test_a_trial_that_diverged_is_not_offered_a_retry(tmp_path: Path, capsys: py
         finish(done)
     said = capsys.readouterr().out
     assert "failed: c00000" in said and "--failed" not in said
-    assert "1 failed trial diverged and would again" in said
+    assert "1 failed trial diverged; retries would diverge again" in said
     assert "retries failed trials" not in repr(done)

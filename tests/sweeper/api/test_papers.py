@@ -1,4 +1,4 @@
-"""One command for a paper: what is to be run, missing data before anything starts, and a page of what there is."""
+"""One command for a paper: what will be run, missing data before anything starts, and a page of what there is."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_rehearsal_runs_what_is_missing_once(tmp_path: Path, monkeypatch: pyte
             "posterior", output=tmp_path, rehearse=True, say=said.append, executor="local", mlflow=False, cpus=1
         )
     assert said == [
-        "posterior_figure_3 is to be run",
+        "posterior_figure_3 will be run",
         "running posterior_figure_3",
         "posterior_figure_3 is there as posterior_figure_3-rehearsal",
     ]

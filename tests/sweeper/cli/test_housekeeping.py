@@ -30,7 +30,7 @@ def test_from_flags_to_a_valid_search_space(tmp_path: Path) -> None:
     assert status == 0 and f"sweeper plan {file}" in said
     status, said = typed("validate", file)
     assert status == 0 and "12 configurations × 3 seeds" in said and "label noise" in said and "γ" in said
-    with pytest.raises(SweeperError, match="exists already"):
+    with pytest.raises(SweeperError, match="already exists"):
         typed("init", file)
     with pytest.raises(SweeperError, match="PATH=VALUES"):
         typed("init", str(tmp_path / "other.yaml"), "--grid", "loss.gamma")

@@ -90,7 +90,7 @@ def test_a_rehearsals_figure_says_so(results, tmp_path, monkeypatch):
     [
         ("learning_curve", "a.pdf", "the report has no figure 'learning_curve'"),
         ("learning_curves", "a.jpeg", "cannot be written as 'a.jpeg'"),
-        ("parallel_coordinates", "a.pdf", "has no form on paper"),
+        ("parallel_coordinates", "a.pdf", "cannot be drawn on paper"),
         ("trace_regularisation", "a.pdf", "has nothing for this figure"),
         ("importance", "missing/a.pdf", "cannot be written"),
     ],

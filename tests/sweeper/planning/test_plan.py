@@ -164,7 +164,7 @@ def test_an_unavailable_data_set_leaves_the_time_open(monkeypatch, tmp_path):
         ({"cpu": 2, "gpu": 1}, "2 cores and 1 GPU"),
         ({"gpu": 0.25}, "1 core and 0.25 of a GPU (4 processes per GPU); doubled after running out of GPU memory"),
         ({"gpu": 1 / 3}, "1 core and 0.333333 of a GPU (3 processes per GPU); doubled after running out of GPU memory"),
-        ({}, "1 core; on a GPU, the share that a measurement before the first trial finds"),
+        ({}, "1 core; on a GPU, the share measured before the first trial"),
     ],
 )
 def test_the_plan_says_what_a_process_takes(resources, said):
@@ -181,7 +181,7 @@ def test_workers_of_a_trial_share_its_epochs_and_take_their_places(monkeypatch):
     epochs, evaluations = shared.epochs.mean, shared.evaluations.mean
     assert shared.seconds.mean == pytest.approx(START_SECONDS + (epochs * 50 + evaluations * REPORT_SECONDS) / 2)
     assert shared.takes == "2 cores, no GPU; 2 of them train each trial together"
-    assert shared.note.endswith("2 workers are taken to train 2 times as fast as one; evaluations are not shared out.")
+    assert shared.note.endswith("2 workers train 2 times as fast as one; evaluations are not divided.")
     assert takes(Resources(workers=4)) == "1 core and 1 GPU where there are GPUs; 4 of them train each trial together"
 
 
@@ -236,5 +236,7 @@ def test_the_hessians_share_of_the_work_is_named(monkeypatch):
     costs = {"mlp": Cost(0.01, 1.0, curvature_seconds=0.8)}
     planned = plan(spec, costs)
     assert 0.5 < planned.curvature_share < 0.8
-    assert dict(planned.lines())["curvature"].startswith(f"{planned.curvature_share:.0%} of that for the Hessian")
+    assert dict(planned.lines())["curvature"].startswith(
+        f"{planned.curvature_share:.0%} of the estimated time is for the Hessian"
+    )
     assert "curvature" not in dict(plan(spec, {"mlp": Cost(0.01, 1.0)}).lines())

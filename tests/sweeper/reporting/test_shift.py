@@ -87,7 +87,7 @@ def test_it_says_whether_the_winner_stays_calibrated_and_temperature_helps(
     figure = shift.draw(Results(folder))
     assert figure is not None
     ece, nll = figure.findings
-    assert "winner goes from ECE" in ece and "at severity 5: worse by" in ece and "(95 % 0." in ece
+    assert "winner's ECE goes from" in ece and "at severity 5: worse by" in ece and "(95 % 0." in ece
     assert "Temperature fitted on clean validation data still helps there" in ece and "NLL" in nll
     harm = shift.draw(Results(with_shifts(losses_folder, tmp_path / "harm", helps=1.6)))
     assert harm is not None and "validation data harms there" in harm.findings[0]
@@ -106,5 +106,5 @@ def test_detection_of_other_data_names_the_best_score() -> None:
         for at in range(2)
     ]
     (panel,) = shift.detection(rows)
-    assert panel.remarks == ["svhn: best told apart by largest logit, AUROC 0.91."] and len(panel.plot.data[0].y) == 8
+    assert panel.remarks == ["svhn: best detected by largest logit, AUROC 0.91."] and len(panel.plot.data[0].y) == 8
     assert shift.detection([]) == []

@@ -63,7 +63,7 @@ def test_names_of_search_spaces_are_whole_enough_to_paste(width):
 
 
 def test_an_unknown_kind():
-    with pytest.raises(KeyError, match="'loss' is none of losses"):
+    with pytest.raises(KeyError, match="'loss' is not one of losses"):
         list_components("loss", REGISTRIES)
 
 

@@ -237,7 +237,7 @@ def test_a_rehearsals_trials_are_not_taken_over_by_the_real_thing(tmp_path: Path
     real = load_spec(
         "claim_flipped_labels", ["scheduler.max_epochs=2", "space.optimizer.batch_size=64", "replicates=2"]
     )
-    twin = build_spec({**real.resolved(), "rehearsed": ["nothing had to be made smaller"]})
+    twin = build_spec({**real.resolved(), "rehearsed": ["nothing had to be scaled down"]})
     create_sweep(twin, "twin", "twin-rehearsal", tmp_path, build_manifest(twin, {}))
     with pytest.raises(SweeperError, match="only one of the two is a rehearsal"):
         choose_sources(real, {}, tmp_path, every=False, named=["twin-rehearsal"])

@@ -61,7 +61,7 @@ def test_a_split_is_measured_once_and_detection_needs_the_test_split() -> None:
     fog = {"corrupted": {"kinds": ["fog"], "severities": [1]}}
     assert "corrupted_fog_1 is measured twice" in faults("test", fog, fog)
     two = ({"other": {"dataset": "svhn"}}, {"other": {"dataset": "svhn", "split": "train", "label": "seen"}})
-    assert "told from the test split, which is not measured" in faults("val", two[0])
+    assert "compared with the test split, which is not measured" in faults("val", two[0])
     assert len(spec_of("test", *two).evaluation.shifts) == 2
 
 
@@ -89,5 +89,8 @@ def test_a_plan_counts_shifts_of_finished_trials_and_names_a_large_share(
     monkeypatch.setenv("SWEEPER_DATA", str(tmp_path))
     planned = measured_plan(spec_of("test", {"corrupted": {"kinds": [kind for kind in KINDS if kind != "frost"]}}))
     assert 0.3 < planned.shifted_share < 1 and not (tmp_path / "shared").exists()
-    assert f"{planned.shifted_share:.0%} of that for corrupted" in dict(planned.lines())["evaluation splits"]
+    assert (
+        f"{planned.shifted_share:.0%} of the estimated time is for corrupted"
+        in dict(planned.lines())["evaluation splits"]
+    )
     assert measured_plan(spec_of("test")).shifted_share == 0

@@ -36,7 +36,7 @@ def refused(*overrides: str) -> str:
 @pytest.mark.parametrize(
     ("within", "sentence"),
     [
-        ("[network]", "'network' is no path of the space"),
+        ("[network]", "'network' is not a path of the space"),
         ("[losss]", "did you mean 'loss'"),
         ("[loss.skore]", "no loss of the space has 'skore'"),
         ("[optimizer.lr]", "every trial would be a stratum of its own"),

@@ -152,7 +152,7 @@ def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
     said = _faults(lambda: prepare_dataset(load_spec(space)))
     for words in (
         "bad.py:8: IndexError: list index out of range", "bad:detached: its value does not depend on the logits",
-        "bad:flat: its gradient is zero everywhere", "bad:Forgets: its state 'n' is another after load_state_dict",
+        "bad:flat: its gradient is zero everywhere", "bad:Forgets: its state 'n' changes after load_state_dict",
         "bad:Pickled: its state_dict cannot be read from a checkpoint",
         "bad:Liar: a sample's value depends on the others",
         "bad:Narrow: it gives shape (2, 11) for 2 samples", "bad:mapping: TypeError", "bad:undefined: it gives nan",
@@ -315,7 +315,7 @@ def test_code_that_came_with_a_folder_runs_only_if_it_is_trusted(folder, monkeyp
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("mine.py", CAUGHT)
     sweep.paths.extensions.write_bytes(buffer.getvalue())
-    with pytest.raises(SweeperError, match="is not the code that the sweep began with"):
+    with pytest.raises(SweeperError, match="differs from the code that the sweep started with"):
         take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=True)
     assert not (folder / "caught").exists()
 

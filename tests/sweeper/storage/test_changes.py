@@ -120,7 +120,7 @@ def test_configurations_that_are_drawn_otherwise_are_named(sweep: Sweep) -> None
     hashes: list[str | None] = [config_hash(values) for values in sweep.configurations]
     check_trials(state, hashes)
     check_trials(state, [None] * 10)
-    with pytest.raises(SweeperError, match=r"1 configuration is not as journaled, e\.g\. c00009"):
+    with pytest.raises(SweeperError, match=r"1 configuration differs from the journal, e\.g\. c00009"):
         check_trials(state, [*hashes[:9], "another"])
 
 

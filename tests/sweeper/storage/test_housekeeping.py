@@ -46,7 +46,7 @@ def test_a_renamed_sweep_reads_as_before_under_its_new_name(output: Path) -> Non
     before = load("quickstart", output).table("trials")
     housekeeping.rename("quickstart", "kept", output)
     assert sweep_names(output) == ["kept"] and load("kept", output).table("trials") == before
-    with pytest.raises(SweeperError, match="no name for a sweep"):
+    with pytest.raises(SweeperError, match="not a valid sweep name"):
         housekeeping.rename("kept", "a/b", output)
     (output / "taken").mkdir()
     with pytest.raises(SweeperError, match="'taken' is taken"):
@@ -59,7 +59,7 @@ def test_an_archive_unpacks_to_the_same_sweep(output: Path, tmp_path: Path) -> N
     with tarfile.open(file) as packed:
         packed.extractall(tmp_path / "elsewhere", filter="tar")
     assert load("quickstart", tmp_path / "elsewhere").table("trials") == load("quickstart", output).table("trials")
-    with pytest.raises(SweeperError, match="exists already"):
+    with pytest.raises(SweeperError, match="already exists"):
         housekeeping.archive("quickstart", output, None)
 
 

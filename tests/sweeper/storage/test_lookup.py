@@ -119,7 +119,7 @@ def test_names_that_no_file_system_takes_are_of_no_sweep(tmp_path: Path, name: s
         find_sweep(name, tmp_path)
     assert sweep_names(tmp_path) == ["small"]
     for use in (DRIVING, READING):
-        with pytest.raises(SweeperError, match="can be no folder"):
+        with pytest.raises(SweeperError, match="cannot be a folder"):
             place_of(tmp_path / name, use)
     for command in (["status", "small"], ["results", "small"], ["report", "small"]):
         done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / name)])
@@ -128,5 +128,5 @@ def test_names_that_no_file_system_takes_are_of_no_sweep(tmp_path: Path, name: s
 
 @pytest.mark.parametrize("output", ["ftp://host/results", "file:///results", "S3://bucket", Path("ftp://host/x")])
 def test_an_address_of_no_store_is_no_folder(output: str | Path) -> None:
-    with pytest.raises(SweeperError, match=r"no place that results can be written to(.|\n)*s3://"):
+    with pytest.raises(SweeperError, match=r"not a place that results can be written to(.|\n)*s3://"):
         place_of(output, DRIVING)

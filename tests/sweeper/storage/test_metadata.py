@@ -46,5 +46,5 @@ def test_what_is_damaged_is_refused_in_one_sentence(name: str, content: bytes, r
 @pytest.mark.parametrize("name", ["manifest.json", "sweep.yaml"])
 def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(SweeperError, match="no regular file"):
+    with pytest.raises(SweeperError, match="not a regular file"):
         (read_manifest if name.endswith("json") else read_specification)(tmp_path / name)

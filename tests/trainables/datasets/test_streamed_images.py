@@ -126,7 +126,7 @@ def test_it_takes_no_memory_and_trains_evaluates_and_continues_to_the_bit(tmp_pa
 @pytest.mark.parametrize(
     ("spoil", "rule"),
     [
-        (lambda folder: (folder / "class_index.json").write_text("[1, 2]"), "is no class index"),
+        (lambda folder: (folder / "class_index.json").write_text("[1, 2]"), "is not a class index"),
         (lambda folder: (folder / "class_index.json").write_text('{"0": "a", "1": "b", "2": "c"}'), "too few images"),
         (
             lambda folder: write_shard(folder / "x-test-0.tar", [{"jpg": jpeg(0, 0), "cls": b"7"}]),

@@ -151,7 +151,7 @@ def test_what_is_known_to_need_plain_steps_is_refused_before_a_run():
         return graphs_fault(configuration(loss, architecture), settings)
 
     assert "cannot be combined with compile = true" in fault(settings=replace(GRAPHS, compile=True))
-    assert "cannot train tree_lstm, whose computation follows each sample" in fault(architecture="tree_lstm")
+    assert "cannot train tree_lstm, whose computation depends on each sample" in fault(architecture="tree_lstm")
     assert "cannot train hessian_trace, which draws on the host" in fault({"name": "hessian_trace", "weight": 0.01})
     assert "keeps a state that each step changes" in fault({"name": "selective_risk", "history": "epoch"})
     assert fault("selective_risk") is None and fault(settings=PLAIN) is None

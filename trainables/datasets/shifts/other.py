@@ -124,7 +124,7 @@ def _other(dataset: str | Mapping[str, Any], split: str = "test", label: str | N
 def _check(values: Mapping[str, Any]) -> str | None:
     label = values.get(LABEL)
     if label is not None and not (str(label).isidentifier() and str(label) == str(label).lower()):
-        return f"label = {label!r} must be a word of small letters, digits and _"
+        return f"label = {label!r} must be a word of lower-case letters, digits and _"
     return None
 
 
@@ -140,7 +140,7 @@ COMPONENTS = (
             Hyperparameter("samples", "integer", None, minimum=1),
             Hyperparameter("logits", "boolean", False),
         ),
-        summary="another data set, told from the test data by the networks' outputs",
+        summary="another data set, distinguished from the test data by the networks' outputs",
         source="Hendrycks & Gimpel 2017, arXiv:1610.02136",
         check=_check,
     ),

@@ -115,7 +115,7 @@ def test_pictures_are_written_in_every_format(tmp_path: Path, name: str, suffix:
 
 
 def test_another_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(SweeperError, match=r"not written as .bmp"):
+    with pytest.raises(SweeperError, match=r"cannot be written as .bmp"):
         write_picture(map_figure("posterior-1"), tmp_path / "p.bmp")
     done = CliRunner().invoke(app, ["focal-map", "posterior-1", "--picture", str(tmp_path / "p.bmp")])
     assert done.exit_code != 0

@@ -106,7 +106,7 @@ def test_an_undefined_metric_is_told_from_one_that_was_not_measured(tmp_path: Pa
     edited(results, "evaluations", lambda row: {**row, "s99_accuracy": float("nan"), "s99": None})
     reasons = paper_table("mukhoti-13", [results], rehearsed=True).reasons
     assert set(reasons) == {
-        "s99_accuracy of test data is undefined there: no sample is of the kind that it counts",
+        "s99_accuracy of test data is undefined: there is no sample of the kind that it counts",
         "s99 of test data is not measured",
     }
 

@@ -102,7 +102,7 @@ def test_it_is_shown_and_drawn(sweep: Results, tmp_path: Path) -> None:
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(view(rows))
     text = console.export_text()
-    assert text.count(GREEDY) >= 9 and "validation data choose" in text and SINGLE in text
+    assert text.count(GREEDY) >= 9 and "validation data select" in text and SINGLE in text
     write_picture(rows, tmp_path / "p.html")
     assert "greedy, temperature after" in (tmp_path / "p.html").read_text()
     with pytest.raises(SweeperError, match="another path"):

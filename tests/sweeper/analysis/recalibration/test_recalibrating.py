@@ -187,7 +187,7 @@ def test_tokens_of_translations_are_refused_with_what_to_do(tmp_path: Path) -> N
     tokens = {"val": token_statistics(logits, targets, [1.0])}
     path = write_token_predictions(paths.tables.resolve(), "c00000", 0, 1, tokens)
     assert pq.read_schema(path).equals(schemas["predictions"])
-    with pytest.raises(SweeperError, match="keeps the largest logits") as raised:
+    with pytest.raises(SweeperError, match="stores only the largest logits") as raised:
         PredictionFiles(paths)
     assert "objective: ece" in raised.value.remedy
 

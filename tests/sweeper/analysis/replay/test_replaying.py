@@ -93,14 +93,14 @@ def test_intervals():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"trials": 1000}, "are more than the"),
+        ({"trials": 1000}, "per order exceed the"),
         ({"objectives": ["val_aurcc"]}, "did not measure 'val_aurcc'"),
         ({"objectives": ["val_nll:best"]}, "ends with 'best'"),
         ({"schedulers": ["ashaa"]}, "unknown scheduler 'ashaa'"),
         ({"schedulers": ["{name: asha"]}, "is not YAML"),
         ({"schedulers": ["{name: asha, reduction_factor: 1}"]}, "reduction_factor = 1 is outside"),
         ({"schedulers": ["{name: asha, grace_epochs: 3}"], "objectives": ["val_brier"]}, "val_brier was not measured"),
-        ({"within": ["network"]}, "'network' is no path of the space"),
+        ({"within": ["network"]}, "'network' is not a path of the space"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_a_sentence(losses_folder, options, sentence):
@@ -109,7 +109,7 @@ def test_what_cannot_be_replayed_is_said_in_a_sentence(losses_folder, options, s
 
 
 def test_a_sweep_that_stopped_trials_cannot_be_replayed(quickstart_folder):
-    with pytest.raises(SweeperError, match="early: what they would have come to is not known"):
+    with pytest.raises(SweeperError, match="early: their final values are unknown"):
         read_curves(load(quickstart_folder))
 
 
