@@ -1,4 +1,4 @@
-"""What callers of the functions give, as the commands take it: overrides, and where results and MLflow are."""
+"""What callers of the functions give, as the commands expect it: overrides, and where results and MLflow are."""
 
 from __future__ import annotations
 

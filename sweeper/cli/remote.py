@@ -164,7 +164,7 @@ def status_remotely(address: str, name: str | None) -> Table:
 
 
 def remote_look(address: str, name: str | None) -> Callable[[], Look]:
-    """Return a function that looks at a cluster's sweeps, or at one, through its Jobs API until all drivers ended."""
+    """Return a function that checks a cluster's sweeps, or one, through its Jobs API until all drivers ended."""
     from sweeper.monitoring.watch import Look
     from sweeper.remote.status import progress_of, sweeps_table
 

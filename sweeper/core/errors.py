@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-"""The numbers of errors for want of space: the disk is full, or the user's quota is."""
+"""The numbers of errors caused by a lack of space: the disk is full, or the user's quota is."""
 
 
 class SweeperError(Exception):
@@ -44,7 +44,7 @@ class DiskFullError(SweeperError):
 
 
 def unwritable(message: str, remedy: str, error: OSError) -> SweeperError:
-    """Return the error for what could not be written, a `DiskFullError` where `error` is for want of space.
+    """Return the error for what could not be written, a `DiskFullError` where `error` is caused by a lack of space.
 
     Args:
         message: what cannot be written; the reason is added.

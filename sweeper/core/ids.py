@@ -114,7 +114,7 @@ class SweepPaths:
 
     @property
     def in_commands(self) -> str:
-        """The sweep as a command takes it, in advice: its name, and `--output` unless it lies in `results` here."""
+        """The sweep as a command expects it, in hints: its name, and `--output` unless it is in `results` here."""
         folder = self.root.parent
         if folder in (Path("results"), Path("results").resolve()):
             return self.name

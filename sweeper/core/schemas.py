@@ -22,7 +22,7 @@ from trainables.worker.trial_tables import (
 )
 
 REHEARSAL = "rehearsal"
-"""The column that tells a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
+"""The column that distinguishes a rehearsal's rows from real ones; constant, so its field's metadata hold the value."""
 
 ARITHMETIC = "arithmetic"
 """The column of `trials` that says how training steps were computed, e.g. `bfloat16, channels_last`.

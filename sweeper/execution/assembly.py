@@ -165,7 +165,7 @@ class Parts:
         return BudgetWatch(limits, self.spending, self.worked, resources, os.environ, tell=told)
 
     def take_up(self, options: RunOptions) -> Driver:
-        """Take up a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
+        """Resume a sweep in which nothing is left to run; return the driver, whose sweep is not closed yet."""
         prepare(options.address)  # a searcher imports Ray
         driver = self._driver(1, options)
         driver.begin()

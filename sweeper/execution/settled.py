@@ -1,4 +1,4 @@
-"""Sweeps in which nothing is left to do, known at a glance: no record is read, no table built, no process started.
+"""Sweeps in which nothing is left to do, detected quickly: no record is read, no table built, no process started.
 
 A driver that has brought everything to its end leaves a mark with the sizes and times of all files that a resume would
 look into: the space, the manifest, every journal record, every table file. While they are as they were, a resume would

@@ -74,7 +74,7 @@ class Exported:
     logged: str | None = None
 
     def sentence(self) -> str:
-        """Return what was written, and how near the program comes to the sweep."""
+        """Return what was written, and how closely the program reproduces the sweep."""
         more = "" if self.again is None else f"; trained again, {_nearness(self.again)}"
         if "onnx" in self.description:
             more += f"; {ONNX} gives the program's to {self.description['onnx']['largest_difference']:.1g}"

@@ -179,7 +179,7 @@ def _colour(written: str | None) -> str:
 
 
 def _gaps(values: Iterable[Any] | None) -> list[Any]:
-    """Return values as matplotlib takes them, with not-a-number for the gaps in a line."""
+    """Return values as matplotlib expects them, with not-a-number for the gaps in a line."""
     return [float("nan") if value is None else value for value in values] if values is not None else []
 
 

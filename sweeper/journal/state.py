@@ -31,7 +31,7 @@ WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED = (
     "interrupted",
 )
 ENDED = frozenset({COMPLETED, EARLY_STOPPED, FAILED})
-"""The states a trial does not leave by itself; `resume --failed` takes failed ones up again."""
+"""The states that a trial does not leave on its own; `resume --failed` retries failed ones."""
 
 
 @dataclass

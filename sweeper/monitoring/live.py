@@ -96,7 +96,7 @@ class Progress:
         now = self._snapshot()
         if self._stage != "running":
             line = Table.grid(padding=(0, 2))
-            # How long it takes is not known: the bar only shows that it goes on.
+            # How long it takes is not known: the bar only shows that it continues.
             bar = ProgressBar(total=None, pulse=True, width=BAR, animation_time=self._clock())
             line.add_row(bar, Text(f"{self._stage} … {duration(now.seconds)}", style="dim"))
             return Group(line, Text(self._cluster)) if self._cluster else line

@@ -92,7 +92,7 @@ class Tally:
     """
 
     def __init__(self, state: SweepState, schedule: Scheduler) -> None:
-        """Count all trials of `state`, which goes on changing."""
+        """Count all trials of `state`, which keeps changing."""
         self._state, self._schedule, self._rungs = state, schedule, schedule.rungs
         self._counted: dict[int, _Counted] = {}
         self._statuses = dict.fromkeys((*state.count(), PAUSED), 0)

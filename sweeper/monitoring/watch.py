@@ -27,10 +27,10 @@ from sweeper.storage.sweeps import Sweep, open_sweep
 from trainables.worker.object_store import is_store_address
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at a local folder."""
+"""Seconds between two checks of a local folder."""
 
 FAR_LOOK_SECONDS = 5.0
-"""Seconds between two looks at a store or a cluster: each queries a server."""
+"""Seconds between two checks of a store or a cluster: each queries a server."""
 
 UNDRIVEN_LOOKS = 3
 """Looks in a row without a driver before an unfinished sweep is given up: drivers take their lease
@@ -146,7 +146,7 @@ def watch(
 
 
 def look_at_all(output: str) -> Callable[[], Look]:
-    """Return a function that looks at all sweeps of `output`: over when no driver runs."""
+    """Return a function that checks all sweeps of `output`: over when no driver runs."""
 
     def look() -> Look:
         folder = local_copies(output)

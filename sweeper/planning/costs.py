@@ -33,7 +33,7 @@ MEASURED_OPERATIONS = 1e12
 """More than this in one measured epoch, some 20 s on a core, is not measured without a GPU."""
 
 IMBALANCED = 1.25
-"""The largest class is said to be too large from this many times its equal share."""
+"""The largest class is reported as too large from this many times its equal share."""
 
 MEASURED_SECONDS = 1.0
 """For how long each architecture is trained."""

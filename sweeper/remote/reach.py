@@ -27,7 +27,7 @@ def connect(address: str) -> Cluster:
 
 
 def remote_output(name: str, output: str, address: str | None) -> tuple[str, str]:
-    """Return a sweep's name and where its results are: as given, or as the cluster at `address` tells."""
+    """Return a sweep's name and where its results are: as given, or as the cluster at `address` reports."""
     if address is None or is_store_address(name):
         return name, output
     sweep = connect(address).sweep(name)

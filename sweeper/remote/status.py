@@ -49,7 +49,7 @@ def sweeps_table(
 
 
 def progress_of(sweep: RemoteSweep, logs: Callable[[str], str]) -> str:
-    """Return the progress of a sweep, in a line: from its driver's words, or from Ray's where it said nothing."""
+    """Return the progress of a sweep, in a line: from its driver's status, or from Ray's where it wrote none."""
     return last_progress(logs(sweep.job)) or first_sentence(sweep.message) or "–"
 
 

@@ -134,7 +134,7 @@ def chosen(board: Leaderboard, columns: Sequence[str]) -> list[str]:
 
 
 def names_of(board: Leaderboard) -> list[str]:
-    """Return the columns that can be asked for: without standard deviations, which their means bring along."""
+    """Return the columns that can be asked for: without standard deviations, which are printed with their means."""
     first = board.rows[0] if board.rows else {}
     return [name for name in first if not name.endswith("_sd") and name not in ("trial",)]
 

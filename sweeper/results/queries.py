@@ -51,7 +51,7 @@ class QueryError(SweeperError):
 def current_generation(folder: Path) -> Path:
     """Return the folder of files that `tables` points to at this moment.
 
-    Raises SweeperError where the link is gone and files of trials lie beside it, which would look like none at all.
+    Raises SweeperError where the link is gone and files of trials are beside it, which would look like none at all.
     """
     tables = folder / "tables"
     if not tables.is_dir() and next((folder / "generations").glob("[0-9]*/*/c*.parquet"), None) is not None:

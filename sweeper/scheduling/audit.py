@@ -57,7 +57,7 @@ def _judged_again(state: RungState, body: Judged) -> Decision | None:
     """Return the decision on a paused trial as it follows from the records before; `None` for another's promotion."""
     if body.decision.kind == "stop":
         return state.never_promoted(body.epoch, body.configuration)
-    # Whether anything else was left to do is not in the journal; a promotion for want of it says so in its reason.
+    # Whether anything else was left to do is not in the journal; a promotion for lack of it says so in its reason.
     for found in (state.promotion(), state.promotion(idle=True)):
         if found is not None and found == (body.configuration, body.decision):
             return found[1]

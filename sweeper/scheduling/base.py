@@ -118,7 +118,7 @@ class Scheduler(ABC):
 
     @property
     def constrained_metrics(self) -> tuple[str, ...]:
-        """What the sweep's constraints look at; none where it has none."""
+        """What the sweep's constraints use; none where it has none."""
         return ()
 
     def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:

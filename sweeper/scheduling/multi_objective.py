@@ -41,12 +41,12 @@ class RankedHalving(Halving):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Everything that a ranking looks at."""
+        """Everything that a ranking uses."""
         return tuple(dict.fromkeys(each.metric for each in (*self.goals, *(c.goal for c in self.constraints))))
 
     @property
     def constrained_metrics(self) -> tuple[str, ...]:
-        """What the constraints look at."""
+        """What the constraints use."""
         return tuple(dict.fromkeys(each.goal.metric for each in self.constraints))
 
     def keeping(self, measured: Mapping[int, Mapping[str, float]]) -> set[int]:

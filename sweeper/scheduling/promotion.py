@@ -1,4 +1,4 @@
-"""Successive halving by promotion: a trial pauses at its rung, and the best paused one goes on when a worker is free.
+"""Successive halving by promotion: a trial pauses at its rung, and the best paused one continues when a worker is free.
 
 Li et al. 2020 (A System for Massively Parallel Hyperparameter Tuning, arXiv:1810.05934), algorithm 2: from the highest
 rung down, the best of the ⌊n/η⌋ leading trials of a rung's n that was not promoted yet is; where there is none, a new

@@ -1,4 +1,4 @@
-"""The searcher `random`: each configuration drawn by itself, and the members of every `grid` in turn."""
+"""The searcher `random`: each configuration drawn independently, and the members of every `grid` in turn."""
 
 from __future__ import annotations
 

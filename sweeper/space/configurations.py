@@ -19,7 +19,7 @@ from sweeper.space.domains.domains import Fields, Members, Node, extremes, grid_
 from sweeper.space.spec import SweepSpec
 
 EXAMPLES = 2000
-"""Random configurations that are looked at where a sweep has none yet: enough to meet every branch."""
+"""Random configurations that are examined where a sweep has none yet: enough to meet every branch."""
 
 
 class ByIndex(Sequence[Configuration]):
@@ -69,7 +69,7 @@ def configurations(spec: SweepSpec) -> Configurations:
 
 
 def examples(spec: SweepSpec) -> Configurations:
-    """Return what to look at before a sweep starts: its configurations, or random ones where it has none yet."""
+    """Return what to examine before a sweep starts: its configurations, or random ones where it has none yet."""
     return Configurations(spec, EXAMPLES) if spec.searcher.learns else Configurations(spec)
 
 

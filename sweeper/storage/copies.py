@@ -21,7 +21,7 @@ ADDRESS = ".store"
 """The file with the address. No object becomes one of that name."""
 
 LARGE = 2**30
-"""Bytes from which on it is said that they are being fetched."""
+"""Size in bytes from which a fetch is announced."""
 
 _log = logging.getLogger("sweeper.storage")
 

@@ -31,7 +31,7 @@ INDEX = ".fetched"
 
 
 class StoredJournal(Journal):
-    """The journal of a sweep that lies in a store; the files in `folder` are this machine's copy."""
+    """The journal of a sweep in a store; the files in `folder` are this machine's copy."""
 
     def __init__(
         self, folder: Path, store: Store, lease: StoreLease, *, sleep: Callable[[float], None] = time.sleep

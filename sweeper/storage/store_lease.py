@@ -70,7 +70,7 @@ def read_terms(store: Store) -> list[Term]:
 
 
 def _since_boot() -> float:
-    """Return seconds that go on while this machine sleeps, where its system counts them."""
+    """Return seconds that continue to count while this machine sleeps, where its system counts them."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -86,7 +86,7 @@ class StoreLease:
         clock: Callable[[], float] = _since_boot,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare to take the sweep `name`, which lies in `store`."""
+        """Prepare to take the sweep `name`, which is in `store`."""
         self._store, self._name, self._clock, self._sleep = store, name, clock, sleep
         self._token = secrets.token_hex(8)
         self._term: Term | None = None

@@ -43,7 +43,7 @@ class Term:
 
     @property
     def object_name(self) -> str:
-        """The object that says so."""
+        """The object that stores it."""
         return f"{TERMS}/{self.number:05d}.json"
 
     def group_name(self, first: int, last: int) -> str:
@@ -72,7 +72,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Part:
-    """Journal records that count and lie in one object.
+    """Journal records that count and share one object.
 
     Attributes:
         name: of the object.

@@ -49,7 +49,7 @@ def used_dataset(named: Mapping[str, Any], recorded: Mapping[str, Any]) -> UsedD
 
 
 def _source(named: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the source's type and JSON: the folder that the data lie in, else the code that loads them."""
+    """Return the source's type and JSON: the folder of the data, else the code that loads them."""
     folder = named.get("folder")
     if isinstance(folder, str):
         return "local", json.dumps({"uri": Path(folder).expanduser().absolute().as_uri()})

@@ -59,7 +59,7 @@ DIAGRAMS_A_CALL = 100
 """Diagrams are attached so many at a time, which bounds the number of temporary files."""
 
 DIAGRAM_SECONDS = 30.0
-"""While trials train, diagrams are drawn this often: together, since the tables' files are merged as the sweep goes on,
+"""While trials train, diagrams are drawn this often: together, since the tables' files are merged while the sweep runs,
 and one large file is read many times as fast as what it was merged from."""
 
 ARTIFACTS_TAG = "artifacts_sequence"
@@ -168,7 +168,7 @@ class Projection:
                     self._store.draw(files)
 
     def _log_recalibrations(self) -> str:
-        """Log the points of all recalibrations where one is new; return what tells this state of them from others."""
+        """Log the points of all recalibrations where one is new; return what identifies this state of them."""
         parts = recalibration_parts(self.paths)
         state = state_of_recalibrations(parts)
         if state and self._store.parent_tag(RECALIBRATIONS_TAG) != state:

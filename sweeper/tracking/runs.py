@@ -21,7 +21,7 @@ from sweeper.tracking.points import Point, epoch_points, evaluation_points, thin
 from trainables.worker.trial_reports import Row
 
 GENERATION_TAG = "journal_generation"
-"""The tag that tells runs of a journal some of whose records were quarantined from those made before."""
+"""The tag that distinguishes runs of a journal some of whose records were quarantined from earlier ones."""
 
 SWEEP_RUN = -1
 """The place of the parent run, where a child has its configuration's index."""
@@ -191,7 +191,7 @@ class RunProjection:
         return [SWEEP_RUN, *(index for index, trial in self.state.trials.items() if trial.status == RUNNING)]
 
     def name_of(self, index: int) -> str:
-        """Return the name of a trial's run: the trial, and what tells it from others, for charts' legends."""
+        """Return the name of a trial's run: the trial, and what distinguishes it from others, for charts' legends."""
         flat = flatten_configuration(self._configuration(index))
         return f"{trial_name(index)} {describe(flat, in_order(self._description.varying))}"[:LONGEST_NAME]
 

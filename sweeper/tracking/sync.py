@@ -25,7 +25,7 @@ from sweeper.tracking.system_metrics import requested
 from sweeper.tracking.watchdog import Watchdog
 
 PASS_SECONDS = 2.0
-"""The follower looks at the journal this often, or less often when a pass takes long."""
+"""The follower reads the journal this often, or less often when a pass takes long."""
 
 SHARE_OF_TIME = 0.25
 """A pass may take this share of the follower's time; at the lowest priority, and never the driver's."""

@@ -55,7 +55,7 @@ def test_a_sweep_killed_within_epochs_ends_as_the_undisturbed_one(
             _wait_for_another_partial(paths, 0)
             kill(process)
     if victim == "driver":
-        assert _progress(paths), "a checkpoint in the midst of an epoch is what it continues from"
+        assert _progress(paths), "a checkpoint in the middle of an epoch is what it continues from"
         done = sweeper("resume", "killed", "--output", tmp_path / "out", "--executor", "local", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     found = metrics_by_key(reports(paths))
@@ -75,7 +75,7 @@ def _partials(paths: SweepPaths) -> list[Path]:
 
 
 def _progress(paths: SweepPaths) -> list[tuple[int, int]]:
-    """Return epoch and batches of each checkpoint in the midst of an epoch."""
+    """Return epoch and batches of each checkpoint in the middle of an epoch."""
     states = [torch.load(path, weights_only=True) for path in _partials(paths)]
     return [(s["epoch"], r["progress"]["batches"]) for s in states for r in s["replicates"] if "progress" in r]
 

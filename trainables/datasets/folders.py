@@ -16,7 +16,7 @@ from trainables.datasets.stored_images import StoredImages, arrays_of
 
 
 def listed_folders(name: str, root: Path, classes: Sequence[str]) -> StoredImages:
-    """Return the images that lie in `root/<class>/`, by class and name.
+    """Return the images in `root/<class>/`, by class and name.
 
     The list is kept until a folder's time of change is another one, as it is when an image is added or removed.
 
@@ -48,7 +48,7 @@ def listed_folders(name: str, root: Path, classes: Sequence[str]) -> StoredImage
 
 
 def listed_files(name: str, root: Path, targets: Mapping[str, int]) -> StoredImages:
-    """Return the images that lie in `root` itself, by name.
+    """Return the images in `root` itself, by name.
 
     Args:
         name: of the data set, for the folder that keeps the list.

@@ -55,7 +55,7 @@ class Copier(Protocol):
     """Copies from the host beside other work of the device."""
 
     def buffer(self, like: Tensor, rows: int) -> Tensor:
-        """Return memory of the host, [rows, ...], from which can be copied while the host goes on."""
+        """Return memory of the host, [rows, ...], from which can be copied while the host continues."""
 
     def send(self, source: Tensor) -> Copy:
         """Begin to copy `source`, which must stay as it is until `wait_for`."""

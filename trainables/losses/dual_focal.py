@@ -1,4 +1,4 @@
-"""Dual focal loss: the weight also looks at the true class's nearest rival."""
+"""Dual focal loss: the weight also depends on the true class's nearest rival."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from trainables.metrics.probabilities import Floats, log_softmax64
 from trainables.metrics.selective import area_under_roc
 
 OWN_SPLITS = frozenset({"train", "val", "test"})
-"""Splits of the network's own distribution; a data set's further splits are held against `test`."""
+"""Splits of the network's own distribution; a data set's further splits are compared with `test`."""
 
 RECALL = 0.95
 """The share of the other distribution's samples that are to be found for FPR95."""
@@ -48,7 +48,7 @@ OOD_COLUMNS: tuple[str, ...] = tuple(f"ood_{score}_{measure}" for score in SCORE
 
 
 def other_splits(splits: tuple[str, ...] | list[str]) -> list[str]:
-    """Return those of `splits` that are held against `test`; none where `test` is not among them."""
+    """Return those of `splits` that are compared with `test`; none where `test` is not among them."""
     return [name for name in splits if name not in OWN_SPLITS] if "test" in splits else []
 
 

@@ -65,12 +65,12 @@ class CheckpointWriter:
 
     @property
     def due_within(self) -> bool:
-        """Whether an epoch has lasted so long that the next one is due in its midst; never at cadence 0."""
+        """Whether an epoch has lasted so long that the next checkpoint is due midway; never at cadence 0."""
         since = self._clock() - max(self._last, self._began)
         return 0 < self._every <= since and not self._under_way
 
     def write_within(self, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint in the midst of an epoch, as `write` does."""
+        """Write a checkpoint in the middle of an epoch, as `write` does."""
         self._begin(self._write_within, state)
 
     def _begin(self, work: Callable[[Mapping[str, Any]], None], state: Mapping[str, Any]) -> None:

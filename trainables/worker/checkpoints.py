@@ -75,7 +75,7 @@ class _Told:
 def load_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
     """Return the newest checkpoint that is sound, or `None`. A damaged one is quarantined as `.damaged`.
 
-    Tensors are loaded on the CPU, and whoever takes them up places them: an optimiser keeps its count of steps there,
+    Tensors are loaded on the CPU, and whoever restores them places them: an optimiser keeps its count of steps there,
     where reading it does not wait for a card.
     Nothing but tensors and plain values is ever loaded (`weights_only=True`). Running out of memory is no damage:
     it is raised, and the checkpoint stays.
@@ -112,11 +112,11 @@ def _check(path: Path) -> None:
 
 
 PARTIAL = "partial.pt"
-"""The checkpoint in the midst of an epoch: one for a trial, replaced by the next, removed at the epoch's own."""
+"""The checkpoint in the middle of an epoch: one for a trial, replaced by the next, removed at the epoch's own."""
 
 
 def write_partial(folder: Path, state: Mapping[str, Any]) -> Path:
-    """Write the checkpoint in the midst of an epoch, whole or not at all."""
+    """Write the checkpoint in the middle of an epoch, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / PARTIAL
     with replacing(path) as temporary, temporary.open("wb") as file:
@@ -125,7 +125,7 @@ def write_partial(folder: Path, state: Mapping[str, Any]) -> Path:
 
 
 def load_partial(folder: Path) -> dict[str, Any] | None:
-    """Return the checkpoint in the midst of an epoch, unless a later epoch has one; `None` where there is none.
+    """Return the checkpoint in the middle of an epoch, unless a later epoch has one; `None` where there is none.
 
     A damaged one is quarantined, as others are.
     """

@@ -49,7 +49,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class News:
-    """What a process says before it goes on.
+    """What a process reports before it continues.
 
     Attributes:
         reports: in the order of configurations, each with whether its trial has no more.

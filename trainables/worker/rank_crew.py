@@ -34,7 +34,7 @@ NOTICED_SECONDS = 5.0
 
 
 class RankLostError(RuntimeError):
-    """One of a trial's ranks has ended, so that the others cannot go on."""
+    """One of a trial's ranks has ended, so that the others cannot continue."""
 
 
 @dataclass(frozen=True)

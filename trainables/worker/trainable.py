@@ -29,7 +29,7 @@ processes that is 500 small requests a second to the head's control store."""
 
 
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""The numbers of errors for want of storage: full, over quota, or mounted read-only after its disk failed."""
+"""The numbers of errors caused by a lack of storage: full, over quota, or mounted read-only after its disk failed."""
 
 
 class NodeLeavingError(RuntimeError):
@@ -42,7 +42,7 @@ class NodeDiskFullError(RuntimeError):
 
 @contextmanager
 def _full_disk_of(node: str) -> Iterator[None]:
-    """Name the node in an error for want of storage: the driver finds out whether its own is meant, too."""
+    """Name the node in an error caused by a lack of storage: the driver finds out whether its own is meant, too."""
     try:
         yield
     except OSError as error:

@@ -65,13 +65,13 @@ class TrialFiles:
             path.unlink()
 
     def partial_written(self, path: Path) -> None:
-        """Upload the checkpoint in the midst of an epoch."""
+        """Upload the checkpoint in the middle of an epoch."""
         if self._store is not None:
             self._put(f"{self._place}/{PARTIAL}", path)
             path.unlink()
 
     def remove_partial(self) -> None:
-        """Remove the checkpoint in the midst of an epoch: the epoch has its own."""
+        """Remove the checkpoint in the middle of an epoch: the epoch has its own."""
         if self.checkpoints is None:
             return
         (self.checkpoints / PARTIAL).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from sweeper.analysis.claims.numbers import LEVEL, Estimate, Point, difference, 
 from sweeper.text.cells import Row, Rows, text_of
 
 Ours = Callable[[Row], bool]
-"""Tells the rows of one loss from the others."""
+"""Selects the rows of one loss."""
 
 
 def by_network(rows: Rows) -> dict[str, list[Row]]:
@@ -117,7 +117,7 @@ def correlations(rows: Rows, x: Callable[[Row], float | None], column: str) -> d
 
 
 def losses(names: Sequence[str]) -> dict[str, Ours]:
-    """Return losses by name, each with what tells its rows, whatever their hyperparameters."""
+    """Return losses by name, each with what selects its rows, whatever their hyperparameters."""
     return {name: _is(name) for name in names}
 
 

@@ -18,7 +18,7 @@ MISSING = "–"
 """Placeholder for a number that no sweep, or the paper, has."""
 
 MOST_DEPARTURES = 4
-"""How many of a recipe's differences a caption tells; the CSV tells all."""
+"""How many of a recipe's differences a caption names; the CSV names all."""
 
 CSV_COLUMNS = (
     "table", "dataset", "architecture", "loss", "options", "posthoc", "split", "metric", "printed", "published",

@@ -89,7 +89,7 @@ def view_of_first_autoscaler(nodes: tuple[Mapping[str, float], ...], status: Map
 
 
 class CapacityWatch:
-    """Follows the cluster, and tells the driver how many trials fit."""
+    """Follows the cluster, and informs the driver how many trials fit."""
 
     def __init__(
         self,

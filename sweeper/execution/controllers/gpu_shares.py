@@ -25,7 +25,7 @@ MOST_PROCESSES = 16
 """On one GPU at most: beyond that their kernels wait for each other, and each needs a core to feed it. Our choice."""
 
 LOOKED_AT = 2000
-"""Configurations that are looked at for what is to be measured; later ones of a kind unseen get the largest share."""
+"""Configurations that are examined for what to measure; later ones of a kind unseen get the largest share."""
 
 
 @dataclass(frozen=True)

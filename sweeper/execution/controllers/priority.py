@@ -1,4 +1,4 @@
-"""Several sweeps on one cluster: each driver tells the others its priority and whether it has trials waiting.
+"""Several sweeps on one cluster: each driver publishes its priority and whether it has trials waiting.
 
 A sweep starts no trial while one of higher priority has trials waiting for room. Trials that run go on, and so do those
 that it has asked the cluster for already: one at a time while there are other sweeps. Between equals the cluster
@@ -17,7 +17,7 @@ from sweeper.execution.controllers.base import Directive, Situation
 TELL_SECONDS = 2.0
 
 SILENCE_SECONDS = 15.0
-"""A sweep that has said nothing for so long has no driver any more; its word counts no longer."""
+"""A sweep that has published nothing for so long has no driver any more and is ignored."""
 
 
 class Board(Protocol):

@@ -17,19 +17,19 @@ LEAST_BYTES = 64 * 2**20
 PROBE_BYTES = 2**20
 
 OtherNodes = Callable[[AbstractSet[str]], bool]
-"""Tells whether a living node that holds a trial is none of those that are named."""
+"""Returns whether a living node that holds a trial is not one of those named."""
 
 
 class FullDisks:
     """Knows the nodes whose disks are full, until the sweep is resumed."""
 
     def __init__(self, folder: Path, other_nodes: OtherNodes) -> None:
-        """Begin with none; `folder` lies on the driver's own storage."""
+        """Begin with none; `folder` is on the driver's own storage."""
         self.nodes: set[str] = set()
         self._folder, self._other_nodes = folder, other_nodes
 
     def met(self, failure: Failure) -> str | None:
-        """Take in a failure for want of storage; return why the sweep has to stop, if it has to.
+        """Take in a failure caused by a lack of storage; return why the sweep has to stop, if it has to.
 
         It has not where the driver itself can write, the trial's node is known, and there are others.
         """

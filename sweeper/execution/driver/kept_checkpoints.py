@@ -19,7 +19,7 @@ from sweeper.scheduling.base import Scheduler
 from trainables.worker.trial_reports import NON_FINITE
 
 OVER = {"continue", "stop", "complete", "fail", NON_FINITE}
-"""Endings that running a trial again would repeat: one that crashed or took too long can go on from its checkpoint."""
+"""Endings that a retry would repeat: a trial that crashed or took too long can continue from its checkpoint."""
 
 
 class CheckpointKeeper(Protocol):
@@ -115,7 +115,7 @@ class KeptCheckpoints:
         )
 
     def _costs(self, trial: TrialState) -> Costs:
-        """Return what the constraints look at, smaller is better, infinite where not measured; they judge complete
+        """Return what the constraints use, smaller is better, infinite where not measured; they judge complete
         trials alone. A journal that says no more than whether a trial kept to them has said so for good.
         """
         constraints = self._schedule.constraints if trial.status == COMPLETED else ()

@@ -49,7 +49,7 @@ class CohortLoop(ServingLoop):
             self._order(process, (), [index])
 
     def hear(self, process: TrialProcess) -> None:
-        """Take a process's news and tell it how to go on."""
+        """Take a process's news and tell it how to continue."""
         said: News | None = self.said(process)
         if said is None:
             return

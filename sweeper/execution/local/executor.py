@@ -84,7 +84,7 @@ class _Loop(ServingLoop):
             self._begin(list(assignment))
 
     def hear(self, process: TrialProcess) -> None:
-        """Take a process's reports, and tell it whether to go on."""
+        """Take a process's reports, and tell it whether to continue."""
         assert process.assignment is not None
         said: Reports | None = self.said(process)
         if said is None:

@@ -17,7 +17,7 @@ from sweeper.core.executors import Executor
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
 
 END_SECONDS = 5.0
-"""How long the server may take to end by itself once it is not needed."""
+"""How long the server may take to exit on its own once it is not needed."""
 
 
 class ForkServerGone(SweeperError):  # noqa: N818 - says what is gone

@@ -60,7 +60,7 @@ class ServingLoop(ABC):
 
     @abstractmethod
     def hear(self, process: TrialProcess) -> None:
-        """Take what a process says, or its death, and tell it how to go on."""
+        """Take what a process says, or its death, and tell it how to continue."""
 
     @abstractmethod
     def lose(self, process: TrialProcess, failure: Failure) -> None:
@@ -95,7 +95,7 @@ class ServingLoop(ABC):
         return bool(self.busy) or not self._driver.exhausted
 
     def finish_epochs(self) -> bool:
-        """Take the next reports, without letting anyone go on; return whether any process is still in its epoch."""
+        """Take the next reports without letting a process continue; return whether any is still in its epoch."""
         self.ending = True
         for ready in wait(list(self.busy), TURN_SECONDS):
             self.hear(self.busy[cast(Connection, ready)])

@@ -199,7 +199,7 @@ class ReportingScheduler(FIFOScheduler):
 
 
 class StartedCallback(Callback):
-    """Tells the driver which assignments have begun."""
+    """Reports to the driver which assignments have begun."""
 
     def __init__(self, token: str) -> None:
         """Tell the driver that `token` stands for."""

@@ -22,7 +22,7 @@ from sweeper.text.labels import STATUS_WORDS, plural
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 Axis = dict[str, object]
-"""An axis, or a shape or note on one, as plotly takes it."""
+"""An axis, or a shape or note on one, as plotly expects it."""
 
 SERIES = 8
 """Colours of the categorical palette in page.css; a ninth category starts again with the first."""

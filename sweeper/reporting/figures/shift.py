@@ -233,7 +233,7 @@ def points(each: Measured, before: str, index: int) -> BaseTraceType:
 
 
 def other_sql(winner: str) -> str:
-    """Return the query of how well the winner tells other data from its test data."""
+    """Return the query of how well the winner distinguishes other data from its test data."""
     columns = ", ".join(f"ood_{score}_auroc AS {score}" for score in DETECTION)
     first = f"ood_{next(iter(DETECTION))}_auroc"
     return (
