@@ -14,6 +14,8 @@ from sweeper.analysis.papers.recipes import Recipe, shipped_recipe
 from sweeper.analysis.papers.tables import filled_table
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
+from sweeper.space.loading import load_spec
+from sweeper.space.models import SweepSpec
 from sweeper.space.rehearsal import SUFFIX
 from sweeper.storage.lookup import sweep_names
 from trainables.registry.nearest import nearest
@@ -87,18 +89,22 @@ def _has_ended(results: Results) -> bool:
     return bool(row["n"]) and not row["open"]
 
 
-def missing_data(plan: Sequence[Step]) -> dict[str, str]:
-    """Return what is wrong with the data of experiments that are to be run: search space → path, rule and remedy."""
+def missing_data(plan: Sequence[Step], *, rehearse: bool = False) -> dict[str, str]:
+    """Return what is wrong with the data of experiments that will be run: search space → path, rule and remedy."""
     from sweeper.planning.preparation import prepare_dataset
 
     faults: dict[str, str] = {}
     for step in plan:
         if step.state != FINISHED:
             try:
-                prepare_dataset(step.recipe.spec)
+                prepare_dataset(_rehearsed(step.recipe) if rehearse else step.recipe.spec)
             except SweeperError as error:
                 faults[step.recipe.space] = str(error)
     return faults
+
+
+def _rehearsed(recipe: Recipe) -> SweepSpec:
+    return load_spec(packaged_files()[recipe.space], recipe.overrides, rehearse=True)
 
 
 def run_paper(
@@ -123,20 +129,21 @@ def run_paper(
         options: of `sweeper.api.commands.run` and `resume`: executor, address, cpus, mlflow, tracking_uri.
 
     Raises:
-        SweeperError: an unknown paper; data sets are missing, all of them named before anything is started; a sweep
-            cannot be run.
+        SweeperError: an unknown paper; data or packages are missing, all of them named before anything is started; a
+            sweep cannot be run.
     """
     plan = steps(paper, output, rehearse=rehearse)
     for step in plan:
         say(step.line)
     if run:
-        faults = {} if rehearse else missing_data(plan)
+        faults = missing_data(plan, rehearse=rehearse)
         if faults:
             lines = [f"  {space}: {fault}" for space, fault in faults.items()]
+            lacking = "1 experiment lacks" if len(faults) == 1 else f"{len(faults)} experiments lack"
+            other = "" if rehearse else ", rehearse with --rehearse"
             raise SweeperError(
-                "\n".join([f"{len(faults)} experiments lack their data, nothing was started", *lines]),
-                "provide the data (README, 'Where data come from'), rehearse with --rehearse, or use the existing "
-                "sweeps with --no-run",
+                "\n".join([f"{lacking} data or packages, nothing was started", *lines]),
+                f"provide them (README, 'Where data come from'){other}, or use the existing sweeps with --no-run",
             )
         for step in plan:
             _run(step, output, rehearse, say, options)

@@ -55,14 +55,14 @@ def init(
     try:
         load_spec(file)
     except SweeperError:
-        typer.echo(f"wrote {file}, which has faults", err=True)
+        typer.echo(f"wrote {file}, which has errors", err=True)
         raise
     typer.echo(f"wrote {file}\nnext\n  sweeper plan {file}\n  sweeper run {file}", err=True)
 
 
 @commands.command()
 def validate(space: Space, settings: Settings = None, rehearse: Rehearse = False) -> None:
-    """Check a search space and report every fault at once. Nothing is loaded or trained."""
+    """Check a search space and report all errors at once. Nothing is loaded or trained."""
     from sweeper.space.configurations import configurations, varying_columns
     from sweeper.space.loading import load_spec
     from sweeper.text.labels import plural, short

@@ -84,7 +84,7 @@ class InvalidSearchSpace(SweeperError):  # noqa: N818 - says what is invalid
     def __init__(self, faults: Sequence[Fault], source: str = "search space") -> None:
         self.faults = tuple(sorted(faults, key=lambda fault: (fault.line is None, fault.line or 0)))
         self.source = source
-        count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
+        count = "1 error" if len(self.faults) == 1 else f"{len(self.faults)} errors"
         lines = [f"{source}: {count}, nothing was started", *(f"  {fault}" for fault in self.faults)]
         super().__init__("\n".join(lines))
 

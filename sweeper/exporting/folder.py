@@ -77,16 +77,20 @@ class Exported:
         """Return what was written, and how closely the program reproduces the sweep."""
         more = "" if self.again is None else f"; trained again, {_nearness(self.again)}"
         if "onnx" in self.description:
-            more += f"; {ONNX} gives the program's to {self.description['onnx']['largest_difference']:.1g}"
+            more += f"; {ONNX} equals the program within {self.description['onnx']['largest_difference']:.1g}"
         return (
             f"{self.folder}: {self.trial}, replicate {', '.join(map(str, self.replicates))}, post-hoc {self.posthoc}; "
-            f"probabilities of the {self.samples:,} test samples are the sweep's to {self.difference:.1g}{more}"
+            f"probabilities of the {self.samples:,} test samples equal the sweep's within {self.difference:.1g}{more}"
             + (f"; {self.logged}" if self.logged else "")
         )
 
 
 def _nearness(difference: float) -> str:
-    return "logits equal the sweep's bit for bit" if difference == 0 else f"logits are the sweep's to {difference:.1g}"
+    return (
+        "logits equal the sweep's bit for bit"
+        if difference == 0
+        else f"logits equal the sweep's within {difference:.1g}"
+    )
 
 
 def export_model(

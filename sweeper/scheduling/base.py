@@ -79,7 +79,7 @@ def grace_before_the_end(values: Mapping[str, object]) -> str | None:
     """Return the rule that the first rung comes no later than the last epoch, if settings break it."""
     grace, last = values.get("grace_epochs"), values.get("max_epochs")
     if isinstance(grace, int) and isinstance(last, int) and grace > last:
-        return f"grace_epochs = {grace} is above max_epochs = {last}: the first rung comes no later than the last epoch"
+        return f"grace_epochs = {grace} is above max_epochs = {last}: the first rung cannot come after the last epoch"
     return None
 
 

@@ -59,9 +59,9 @@ def find_sweep(name_or_path: str | Path, output: str | Path) -> SweepPaths:
         if is_sweep(folder):
             return SweepPaths(folder.resolve())
     names = sweep_names(output)
-    hint = "there are no sweeps yet; start one with `sweeper run search_spaces/quickstart.yaml`"
+    hint = "there are no sweeps yet; start one with `sweeper run quickstart`"
     if names:
-        hint = f"sweeps there: {', '.join(names[:SHOWN_NAMES])}{nearest(str(name_or_path), names)}"
+        hint = f"available sweeps: {', '.join(names[:SHOWN_NAMES])}{nearest(str(name_or_path), names)}"
     raise UnknownSweepError(f"there is no sweep {str(name_or_path)!r} in {output}", hint)
 
 

@@ -16,6 +16,7 @@ ELSEWHERE = {
     # What a reader runs with things of their own, or what takes too long beside the rest; each is shown elsewhere.
     "make test": "the suite itself: continuous integration runs it in a clean clone",
     "make rehearse": "every search space, for hours; tests/test_rehearsals.py has the short form",
+    "sweeper paper mukhoti": "data of gigabytes and hundreds of GPU-hours; its rehearsal is run",
     "sweeper run examples/fine_tuning": "images and weights; tests/search_spaces/test_fine_tuning.py makes some",
     "export SWEEPER_ADDRESS": "a cluster of the reader's; tests/remote/test_end_to_end.py submits to a real one",
     "sweeper submit": "as above",

@@ -1,4 +1,4 @@
-"""How far an epoch has come: what a checkpoint midway holds beside the weights, so that the rest of the epoch is unchanged."""
+"""How far an epoch has come: what a checkpoint midway holds beside the weights, so that the rest is unchanged."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _ends_fault(kind: str, value: Sequence[int | float]) -> str | None:
     if low >= high:
         return f"low = {low} must be below high = {high}"
     if kind == "loguniform" and low <= 0:
-        return f"low = {low} must be above 0: a logarithm is taken"
+        return f"low = {low} must be above 0: loguniform takes its logarithm"
     if kind == "randint" and not all(float(v).is_integer() for v in value):
         return f"randint needs whole numbers, not {[*value]!r}"
     if not math.isfinite(high - low):

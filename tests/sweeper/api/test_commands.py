@@ -92,7 +92,7 @@ def test_faults_are_raised_with_the_command_lines_sentences(tmp_path):
     with pytest.raises(sweeper.SweeperError) as caught:
         commands.run({"dataset": "digits", "space": {"loss": "focl"}}, output=tmp_path, mlflow=False)
     said = str(caught.value)
-    assert "search space: 4 faults, nothing was started" in said and "did you mean 'focal'?" in said
+    assert "search space: 4 errors, nothing was started" in said and "did you mean 'focal'?" in said
     assert not any(tmp_path.iterdir())
     (tmp_path / "bad.yaml").write_text("dataset: digits\n")
     with pytest.raises(sweeper.SweeperError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,20 @@ def test_trajectories_are_drawn(tmp_path: Path) -> None:
 def test_missing_data_is_named_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEPER_DATA", str(tmp_path / "nothing"))
     monkeypatch.setattr("sweeper.api.commands.run", lambda *_, **__: pytest.fail("something was started"))
-    with pytest.raises(SweeperError, match="lack their data, nothing was started") as raised:
+    with pytest.raises(SweeperError, match="experiments lack data or packages, nothing was started") as raised:
         papers.run_paper("selective", output=tmp_path / "results")
     assert all(f"selective_tables_{name}" in str(raised.value) for name in ("cifar10", "cifar100", "tiny_imagenet"))
+
+
+def test_a_package_that_a_rehearsal_lacks_is_named_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    monkeypatch.setattr("sweeper.api.commands.run", lambda *_, **__: pytest.fail("something was started"))
+    with pytest.raises(SweeperError, match="1 experiment lacks data or packages, nothing was started") as raised:
+        papers.run_paper("mukhoti", output=tmp_path / "results", rehearse=True)
+    said = str(raised.value)
+    assert "mukhoti_table_3_wmt14" in said and "pip install" in said and "rehearse with" not in said
 
 
 def test_an_unknown_paper_is_named(tmp_path: Path) -> None:

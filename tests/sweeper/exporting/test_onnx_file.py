@@ -117,7 +117,7 @@ def test_an_export_has_the_sweeps_probabilities_in_onnx(which, tmp_path):
     paths = swept_images(tmp_path) if which == "images" else swept(tmp_path, "own", *OWN)
     arguments = ("export", paths.name, "--output", paths.root.parent, "--to", "model", "--onnx", "--replicate", "all")
     done = in_process(*arguments, cwd=tmp_path)
-    assert done.returncode == 0 and "model.onnx gives the program's to" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "model.onnx equals the program within" in done.stdout, done.stdout + done.stderr
     description = json.loads((tmp_path / "model" / "model.json").read_text("utf-8"))
     dataset = sweeper.load_model(tmp_path / "model").description["source"]["dataset"]
     test = load_dataset(**dataset).test

@@ -160,7 +160,7 @@ def test_a_price_table_that_cannot_be_right_is_refused(machines: object, tmp_pat
 
 def test_quantities() -> None:
     assert [quantity(q) for q in ("500m", "2", 3, "1.5Gi")] == [0.5, 2, 3, 1.5 * 2**30]
-    with pytest.raises(ValueError, match="no quantity"):
+    with pytest.raises(ValueError, match="not a quantity"):
         quantity("3 cores")
 
 

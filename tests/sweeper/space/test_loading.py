@@ -269,7 +269,7 @@ def test_rules_over_several_hyperparameters_see_every_member():
         (
             {"evaluation": {"posthoc": [TEMPERATURE, {**TEMPERATURE, "label": "By-ECE"}]}},
             "evaluation.posthoc[1].label",
-            "small letters",
+            "lower-case letters",
         ),
         ({"evaluation": {"posthoc": [{**TEMPERATURE, "label": "t"}] * 2}}, "evaluation.posthoc[1]", "t is given twice"),
         (
@@ -309,7 +309,7 @@ def test_faults_carry_lines_in_the_files_order(tmp_path):
         (None, "seed"),
     ]
     text = str(caught.value)
-    assert text.startswith(f"{file}: 4 faults, nothing was started\n  line 1: dataset: unknown data set 'digit'")
+    assert text.startswith(f"{file}: 4 errors, nothing was started\n  line 1: dataset: unknown data set 'digit'")
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
 
 

@@ -122,7 +122,7 @@ def test_every_unusable_name_is_reported_with_its_line_at_once(folder):
     losses = ["bad:Lair", "bad:untyped", {"name": "bad:raises", "aa": 1}, {"name": "bad:raises", "a": "x"}, "nowhere:X"]
     evaluation = {"metrics": ["ece", "bad:mapping", "bad:mapping"], "posthoc": ["bad:none"]}
     said = _faults(lambda: load_spec(_space(folder, space={"loss": {"one_of": losses}}, evaluation=evaluation)))
-    for words in ("8 faults, nothing was started", "bad has no 'Lair'", "did you mean 'Liar'?", "the type of b is not",
+    for words in ("8 errors, nothing was started", "bad has no 'Lair'", "did you mean 'Liar'?", "the type of b is not",
                   "takes no hyperparameter 'aa'", "a = 'x' must be a number", "there is no module 'nowhere'",
                   "every evaluation measures it already: remove it", "bad:mapping is given twice",
                   "bad has no 'none'"):  # fmt: skip
@@ -159,7 +159,7 @@ def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
         "bad:unchanged: its probabilities from",
     ):  # fmt: skip
         assert words in said, said
-    assert "10 faults" in said and "Traceback" not in said
+    assert "10 errors" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,11 @@ def test_what_a_package_adds_is_listed_with_where_it_comes_from_and_checked_by_d
     assert [h.default for h in losses["tempered"].hyperparameters] == [0.5]
     assert "worst" in {entry.name for entry in catalogue.list_components("metrics")}
     (check,) = [check for check in checks() if check.subject == "components of packages"]
-    assert not check.ok and "loss lost: acme:lost" in check.finding and "hides it" in check.finding
+    assert (
+        not check.ok
+        and "loss lost: acme:lost" in check.finding
+        and "a built-in component has the same name" in check.finding
+    )
     spec = load_spec(_space(installed, space={"loss": "tempered"}, evaluation={"metrics": "worst"}))
     code = code_of(spec)
     assert code.components["tempered"] == {"kind": "loss", "package": "acme 2.0"}

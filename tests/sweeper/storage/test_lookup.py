@@ -105,7 +105,9 @@ def test_one_is_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.Mo
 def test_one_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
     write(tmp_path / "small", None)
     for find in (find_sweep, results.load):
-        with pytest.raises(UnknownSweepError, match=r"no sweep 'smal'(.|\n)*sweeps there: small; did you mean 'small'"):
+        with pytest.raises(
+            UnknownSweepError, match=r"no sweep 'smal'(.|\n)*available sweeps: small; did you mean 'small'"
+        ):
             find("smal", tmp_path)
         with pytest.raises(UnknownSweepError, match="there are no sweeps yet; start one with `sweeper run"):
             find("any", tmp_path / "empty")

@@ -241,7 +241,7 @@ def test_all_faults_of_a_request_are_named_at_once() -> None:
         read_requests(["temperature", "focal_temperature", "metacal_mis"], options, [15])
     text = str(caught.value)
     for part in (
-        "5 faults",
+        "5 errors",
         "did you mean 'ada_ece'?",
         "did you mean 'gamma'?",
         "key=value",
@@ -358,7 +358,7 @@ def test_further_metrics_are_measured_where_they_are_asked_for(sweep: Sweep) -> 
 def test_unknown_and_superfluous_metrics_are_refused() -> None:
     with pytest.raises(SweeperError, match="did you mean 'smooth_ece'"):
         read_metrics(["smoth_ece"], [])
-    with pytest.raises(SweeperError, match="ece is measured anyway"):
+    with pytest.raises(SweeperError, match="ece is always measured"):
         read_metrics(["ece"], [])
 
 
