@@ -133,7 +133,7 @@ def after_temperature(found: Matrix, place: str, best: Row) -> str | None:
         return f"{text}."
     worse = found.after.worse(chosen, best)
     verdict = {True: "worse", False: "not significantly worse", None: "unknown"}[worse]
-    return f"{text}; the best configuration before scaling has {value_of(found.after, best)}: {verdict}."
+    return f"{text}; the best before scaling has {value_of(found.after, best)}: {verdict}."
 
 
 def settings_of(found: Matrix) -> list[Setting]:
@@ -175,7 +175,7 @@ def gamma_answers(settings: Sequence[Setting]) -> list[Answer]:
         where = f"{setting.key[1]} on {setting.key[2]}" + (f" at {setting.key[0]}" if setting.key[0] else "")
         after = f", after temperature {setting.after}" if setting.after else ""
         parts.append(f"{where}: {setting.before}{after}, n = {setting.compared}")
-    return [Answer(f"Which {name}", f"{'; '.join(parts)}. In parentheses: values that are not significantly worse.")]
+    return [Answer(f"Which {name}", f"{'; '.join(parts)}. In parentheses: values not significantly worse.")]
 
 
 def majority_warning(board: Leaderboard) -> list[Answer]:
