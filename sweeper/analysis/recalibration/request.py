@@ -87,7 +87,7 @@ def read_requests(methods: Sequence[str], options: Sequence[str], bins: Sequence
     for name, component in chosen.items():
         faults += [f"--option {fault}{_only_for(name, chosen)}" for fault in component.faults(values[name])]
     if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        count = "1 error" if len(faults) == 1 else f"{len(faults)} errors"
         raise SweeperError(
             "\n".join([f"recalibrate: {count}, nothing was computed", *(f"  {fault}" for fault in faults)]),
             "see `sweeper spaces --posthoc` for methods and their options",
