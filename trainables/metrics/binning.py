@@ -128,7 +128,8 @@ def classwise_calibration_error(
     gaps[targets, np.arange(samples)] -= 1.0
     if scheme == "equal_width":
         index = equal_width_bin(of_class, bins, closed)
-        sums = np.stack([sums_by_bin(*each, bins) for each in zip(index, gaps, strict=True)])
+        index += np.arange(classes)[:, None] * bins
+        sums = sums_by_bin(index.ravel(), gaps.ravel(), classes * bins)
     else:
         sums = group_sums(np.take_along_axis(gaps, stable_order(of_class), axis=1), bins, axis=1)
     return float(np.abs(sums).sum() / (samples * classes))

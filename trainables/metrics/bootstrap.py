@@ -24,8 +24,8 @@ Their repetitions are computed together; any other name recomputes `evaluate_pro
 Metric = Callable[[Floats, Integers], float]
 
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples held at once: 32 MB in float64
-_CACHED = 2**17  # of these sorted at once: their gaps, 1 MiB in float64, stay in a core's cache
-_TOGETHER = 2**16  # elements of the columns of classes that are multiplied at once
+_CACHED = 2**16  # of these sorted at once: their gaps, half a MiB in float64, stay in a core's cache
+_TOGETHER = 2**20  # repetitions × samples × classes that are added up at once
 
 
 def bootstrap_standard_error(
@@ -122,7 +122,7 @@ def _repeated_metrics(
     if "ece" in names or "mce" in names:
         index = equal_width_bin(confidence, bins)
         columns = np.hstack([_one_column_a_bin(index, each, bins) for each in (gap, np.ones(samples))])
-        sums, counts = np.hsplit(times @ columns, 2)
+        sums, counts = np.hsplit((columns.T @ times).T, 2)
         found |= {"ece": norm_of_gaps(sums, counts, "mean"), "mce": norm_of_gaps(sums, counts, "maximum")}
     if "cw_ece" in names:
         found["cw_ece"] = equal_width_gaps(of_class, gaps, times, bins) / (samples * classes)
@@ -130,37 +130,44 @@ def _repeated_metrics(
 
 
 def _times(drawn: Integers) -> Floats:
-    """Return how often each sample is drawn in each of the resamples `drawn` [R, N]."""
+    """Return how often each sample is in each of the resamples `drawn` [R, N], samples first [N, R]."""
     repetitions, samples = drawn.shape
-    counts = np.bincount((drawn + np.arange(repetitions)[:, None] * samples).ravel(), minlength=drawn.size)
-    return counts.reshape(drawn.shape).astype(np.float64)
+    places = drawn + np.arange(repetitions)[:, None] * samples
+    counts = np.bincount(places.ravel(), minlength=drawn.size).astype(np.float64)
+    return np.ascontiguousarray(counts.reshape(drawn.shape).T)
 
 
 def equal_width_gaps(of_class: Floats, gaps: Floats, times: Floats, bins: int) -> Floats:
     """Return Σ_k Σ_b |Σ gap| [R] over the equal-width bins of each class's probabilities, by resample.
 
     Most probabilities of many classes are in the first bin. Its sum is what the other bins leave of the class's, so
-    only samples beyond it are multiplied.
+    only the samples of those are added up.
 
     Args:
         of_class: probabilities [K, N].
         gaps: probability less outcome [K, N].
-        times: how often each resample holds each sample [R, N].
+        times: how often each sample is in each resample [N, R].
         bins: their number.
     """
-    classes, samples = of_class.shape
-    total: Floats = np.zeros(len(times))
-    whole = times @ gaps.T
-    together = max(1, _TOGETHER // (samples * bins))
-    for start in range(0, classes, together):
+    total: Floats = np.zeros(times.shape[1])
+    first = gaps @ times
+    together = max(1, _TOGETHER // times.size)
+    for start in range(0, len(gaps), together):
         index = equal_width_bin(of_class[start : start + together], bins)
-        chosen = np.flatnonzero((index > 0).any(axis=0))
-        columns = np.zeros((len(chosen), len(index), bins))
-        np.put_along_axis(columns, index.T[chosen, :, None], gaps[start : start + together].T[chosen, :, None], axis=2)
-        columns[:, :, 0] = 0.0
-        sums = (times.take(chosen, axis=1) @ columns.reshape(len(chosen), -1)).reshape(len(times), -1, bins)
-        sums[:, :, 0] = whole[:, start : start + together] - sums.sum(axis=2)
-        total += np.abs(sums, out=sums).sum(axis=(1, 2))
+        classes, chosen = np.nonzero(index)
+        if not len(chosen):
+            continue
+        bin_of_all = classes * bins + index[classes, chosen]
+        order = np.argsort(bin_of_all, kind="stable")
+        classes, chosen, bin_of_all = start + classes[order], chosen[order], bin_of_all[order]
+        of_each = times.take(chosen, axis=0)
+        of_each *= gaps[classes, chosen][:, None]
+        begins = np.flatnonzero(np.diff(bin_of_all, prepend=-1))
+        sums, classes = np.add.reduceat(of_each, begins, axis=0), classes[begins]
+        begins = np.flatnonzero(np.diff(classes, prepend=-1))
+        first[classes[begins]] -= np.add.reduceat(sums, begins, axis=0)
+        total += np.abs(sums, out=sums).sum(axis=0)
+    total += np.abs(first, out=first).sum(axis=0)
     return total
 
 
