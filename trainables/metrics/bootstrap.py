@@ -108,7 +108,7 @@ def _repeated_metrics(
     gap = confidence - (values.argmax(axis=1) == labels)
     found: dict[str, Floats] = {}
     if "ada_ece" in names:
-        found["ada_ece"] = equal_mass_gaps(gap[None], np.arange(samples)[None], drawn, bins) / samples
+        found["ada_ece"] = _equal_mass_gaps(gap[None], np.arange(samples)[None], drawn, bins) / samples
     if "cw_ece" in names or "cw_ada_ece" in names:
         of_class = np.ascontiguousarray(values.T)
         gaps = of_class.copy()
@@ -116,7 +116,7 @@ def _repeated_metrics(
     if "cw_ada_ece" in names:
         # samples of equal probability keep their order, as in `classwise_calibration_error` of the resample itself
         orders = stable_order(of_class)
-        found["cw_ada_ece"] = equal_mass_gaps(gaps, orders, drawn, bins) / (samples * classes)
+        found["cw_ada_ece"] = _equal_mass_gaps(gaps, orders, drawn, bins) / (samples * classes)
     if set(names) - set(found):
         times = _times(drawn)
     if "ece" in names or "mce" in names:
@@ -125,7 +125,7 @@ def _repeated_metrics(
         sums, counts = np.hsplit((columns.T @ times).T, 2)
         found |= {"ece": norm_of_gaps(sums, counts, "mean"), "mce": norm_of_gaps(sums, counts, "maximum")}
     if "cw_ece" in names:
-        found["cw_ece"] = equal_width_gaps(of_class, gaps, times, bins) / (samples * classes)
+        found["cw_ece"] = _equal_width_gaps(of_class, gaps, times, bins) / (samples * classes)
     return {name: found[name] for name in names}
 
 
@@ -137,7 +137,7 @@ def _times(drawn: Integers) -> Floats:
     return np.ascontiguousarray(counts.reshape(drawn.shape).T)
 
 
-def equal_width_gaps(of_class: Floats, gaps: Floats, times: Floats, bins: int) -> Floats:
+def _equal_width_gaps(of_class: Floats, gaps: Floats, times: Floats, bins: int) -> Floats:
     """Return Σ_k Σ_b |Σ gap| [R] over the equal-width bins of each class's probabilities, by resample.
 
     Most probabilities of many classes are in the first bin. Its sum is what the other bins leave of the class's, so
@@ -171,7 +171,7 @@ def equal_width_gaps(of_class: Floats, gaps: Floats, times: Floats, bins: int) -
     return total
 
 
-def equal_mass_gaps(gaps: Floats, orders: Integers, drawn: Integers, bins: int) -> Floats:
+def _equal_mass_gaps(gaps: Floats, orders: Integers, drawn: Integers, bins: int) -> Floats:
     """Return Σ_k Σ_b |Σ gap| [R] over the equal-mass bins of each class in each resample.
 
     Args:
@@ -193,7 +193,7 @@ def equal_mass_gaps(gaps: Floats, orders: Integers, drawn: Integers, bins: int) 
         for start in range(0, repetitions, block):
             rows = drawn[start : start + block]
             own, at, found = (each[: len(rows)] for each in (sorted_ranks, index, drawn_gaps))
-            # Writing to the same memory saves more time than any of these steps takes; "wrap" lets numpy do so.
+            # Memory that is written again is in the cache; only with a mode numpy writes to it directly.
             ranks.take(rows, out=own, mode="wrap")
             own.sort(axis=1)
             at[:] = own

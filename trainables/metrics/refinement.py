@@ -44,7 +44,7 @@ TRUSTED = 1e-3
 """An expansion is trusted where its last term is at most this share of its first: what it leaves out is far below."""
 
 HOPELESS = 1.2
-"""An expansion about the roots' mean is not tried where it would leave out more than this many times what is trusted."""
+"""An expansion about the roots' mean is not tried where it would leave out more than this many times `TRUSTED`."""
 
 SMALL_STEP = 1e-6
 """A relative step of β after which another would change no digit that counts: Newton's method squares the error."""
