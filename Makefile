@@ -10,7 +10,7 @@ ORACLES := build/oracles
 SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates lanes-gpu card lane-memory \
-	lane-evaluation training report searchers peers timings resume ranks streams
+	lane-evaluation evaluation training report searchers peers timings resume ranks streams
 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=

@@ -20,6 +20,9 @@ Scheme = Literal["equal_width", "equal_mass"]
 Closed = Literal["right", "left"]
 Norm = Literal["mean", "maximum", "root_mean_square"]
 
+MANY = 1024
+"""Values from which on a sort that is not stable, and a look for ties, is faster than a stable sort."""
+
 
 def bin_edges(bins: int) -> Floats:
     """Return the `bins` + 1 edges of equal-width bins on [0, 1]."""
@@ -36,6 +39,26 @@ def equal_width_bin(confidence: Floats, bins: int, closed: Closed = "right") -> 
     return np.clip(index, 0, bins - 1, out=index).astype(np.int64, copy=False)
 
 
+def stable_order(values: Floats) -> Integers:
+    """Return `argsort(kind="stable")` of `values` [..., N] along the last axis, several times as fast for many.
+
+    Numpy's fastest sort does not keep the order of equal values, which is put right afterwards.
+    """
+    if values.shape[-1] < MANY:
+        return np.argsort(values, axis=-1, kind="stable")
+    if values.ndim > 1:
+        return np.stack([stable_order(each) for each in values])
+    order = np.argsort(values)
+    ascending = values[order]
+    ties = ascending[1:] == ascending[:-1]
+    if ties.any():
+        tied = np.append(ties, False)
+        tied[1:] |= ties
+        groups = np.concatenate(([0], np.cumsum(~ties)))[tied] * len(values)
+        order[tied] = np.sort(groups + order[tied]) - groups
+    return order
+
+
 def equal_mass_starts(samples: int, bins: int) -> Integers:
     """Return where each of `bins` groups of a sorted array starts when split as `numpy.array_split`."""
     index = np.arange(bins, dtype=np.int64)
@@ -48,7 +71,7 @@ def bin_of_each(confidence: Floats, bins: int, scheme: Scheme = "equal_width", c
         return equal_width_bin(confidence, bins, closed)
     index = np.empty(len(confidence), dtype=np.int64)
     sizes = np.diff(equal_mass_starts(len(confidence), bins), append=len(confidence))
-    index[np.argsort(confidence, kind="stable")] = np.repeat(np.arange(bins), sizes)
+    index[stable_order(confidence)] = np.repeat(np.arange(bins), sizes)
     return index
 
 
@@ -100,14 +123,15 @@ def classwise_calibration_error(
     Each class is binned over all n samples (selective §5; Kull et al. 2019). `probabilities` [N, K], `targets` [N].
     """
     samples, classes = probabilities.shape
-    gaps = probabilities.copy()
-    gaps[np.arange(samples), targets] -= 1.0
+    of_class = np.ascontiguousarray(probabilities.T)
+    gaps = of_class.copy()
+    gaps[targets, np.arange(samples)] -= 1.0
     if scheme == "equal_width":
-        index = equal_width_bin(probabilities, bins, closed) + np.arange(classes) * bins
+        index = equal_width_bin(of_class, bins, closed)
+        index += np.arange(classes)[:, None] * bins
         sums = sums_by_bin(index.ravel(), gaps.ravel(), classes * bins)
     else:
-        order = np.argsort(probabilities, axis=0, kind="stable")
-        sums = group_sums(np.take_along_axis(gaps, order, axis=0), bins)
+        sums = group_sums(np.take_along_axis(gaps, stable_order(of_class), axis=1), bins, axis=1)
     return float(np.abs(sums).sum() / (samples * classes))
 
 

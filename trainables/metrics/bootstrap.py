@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities
-from trainables.metrics.binning import equal_width_bin, group_sums, norm_of_gaps
+from trainables.metrics.binning import equal_width_bin, group_sums, norm_of_gaps, stable_order
 from trainables.metrics.probabilities import Floats, Integers, require_probabilities
 
 BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
@@ -22,9 +22,10 @@ BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
 Their repetitions are computed together; any other name recomputes `evaluate_probabilities` each time."""
 
 Metric = Callable[[Floats, Integers], float]
-Places = Integers | NDArray[np.uint16]
 
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples held at once: 32 MB in float64
+_CACHED = 2**16  # of these sorted at once: their gaps, half a MiB in float64, stay in a core's cache
+_TOGETHER = 2**20  # repetitions × samples × classes that are added up at once
 
 
 def bootstrap_standard_error(
@@ -84,83 +85,121 @@ def _fast_spreads(
     """Return the standard errors of BOOTSTRAPPED metrics. Samples are sorted by confidence once, for equal mass."""
     if not names:
         return {}
-    confidence = values.max(axis=1)
-    order = np.argsort(confidence, kind="stable")
-    values, labels, confidence = values[order], labels[order], confidence[order]
+    order = stable_order(values.max(axis=1))
+    values, labels = values[order], labels[order]
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     rng = np.random.default_rng(seed)
     block = max(1, _BLOCK_ELEMENTS // len(order))
     repeats: dict[str, list[Floats]] = {name: [] for name in names}
     for start in range(0, repetitions, block):
-        drawn = place[rng.integers(0, len(order), size=(min(block, repetitions - start), len(order)))]
-        for name, found in _repeated_metrics(values, labels, confidence, drawn, names, bins).items():
+        drawn = place.take(rng.integers(0, len(order), size=(min(block, repetitions - start), len(order))))
+        for name, found in _repeated_metrics(values, labels, drawn, names, bins).items():
             repeats[name].append(found)
     return {name: float(np.concatenate(found).std(ddof=1)) for name, found in repeats.items()}
 
 
 def _repeated_metrics(
-    values: Floats, labels: Integers, confidence: Floats, drawn: Integers, names: Sequence[str], bins: int
+    values: Floats, labels: Integers, drawn: Integers, names: Sequence[str], bins: int
 ) -> dict[str, Floats]:
     """Return each metric [R] on resamples `drawn` [R, N] of samples that ascend in confidence."""
-    repetitions, samples = drawn.shape
+    samples, classes = values.shape
+    confidence = values.max(axis=1)
     gap = confidence - (values.argmax(axis=1) == labels)
     found: dict[str, Floats] = {}
     if "ada_ece" in names:
-        found["ada_ece"] = _equal_mass_gaps(gap, _narrow(drawn), bins) / samples
+        found["ada_ece"] = _equal_mass_gaps(gap[None], np.arange(samples)[None], drawn, bins) / samples
+    if "cw_ece" in names or "cw_ada_ece" in names:
+        of_class = np.ascontiguousarray(values.T)
+        gaps = of_class.copy()
+        gaps[labels, np.arange(samples)] -= 1.0
     if "cw_ada_ece" in names:
-        found["cw_ada_ece"] = _repeated_classwise_equal_mass(values, labels, _narrow(drawn), bins)
-    if not set(names) - set(found):
-        return {name: found[name] for name in names}
-    offsets = np.arange(repetitions)[:, None] * samples
-    times = np.bincount((drawn + offsets).ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
+        # samples of equal probability keep their order, as in `classwise_calibration_error` of the resample itself
+        orders = stable_order(of_class)
+        found["cw_ada_ece"] = _equal_mass_gaps(gaps, orders, drawn, bins) / (samples * classes)
+    if set(names) - set(found):
+        times = _times(drawn)
     if "ece" in names or "mce" in names:
         index = equal_width_bin(confidence, bins)
-        sums = times @ _one_column_a_bin(index, gap, bins)
-        counts = times @ _one_column_a_bin(index, np.ones(samples), bins)
+        columns = np.hstack([_one_column_a_bin(index, each, bins) for each in (gap, np.ones(samples))])
+        sums, counts = np.hsplit((columns.T @ times).T, 2)
         found |= {"ece": norm_of_gaps(sums, counts, "mean"), "mce": norm_of_gaps(sums, counts, "maximum")}
     if "cw_ece" in names:
-        found["cw_ece"] = _repeated_classwise(values, labels, times, bins)
+        found["cw_ece"] = _equal_width_gaps(of_class, gaps, times, bins) / (samples * classes)
     return {name: found[name] for name in names}
 
 
-def _repeated_classwise(values: Floats, labels: Integers, times: Floats, bins: int) -> Floats:
-    """Return the class-wise ECE [R] of resamples in which sample i occurs `times` [R, N] times."""
-    samples, classes = values.shape
-    total: Floats = np.zeros(len(times))
-    for k in range(classes):
-        columns = _one_column_a_bin(equal_width_bin(values[:, k], bins), values[:, k] - (labels == k), bins)
-        total += np.abs(times @ columns).sum(axis=1)
-    means: Floats = total / (samples * classes)
-    return means
+def _times(drawn: Integers) -> Floats:
+    """Return how often each sample is in each of the resamples `drawn` [R, N], samples first [N, R]."""
+    repetitions, samples = drawn.shape
+    places = drawn + np.arange(repetitions)[:, None] * samples
+    counts = np.bincount(places.ravel(), minlength=drawn.size).astype(np.float64)
+    return np.ascontiguousarray(counts.reshape(drawn.shape).T)
 
 
-def _repeated_classwise_equal_mass(values: Floats, labels: Integers, drawn: Places, bins: int) -> Floats:
-    """Return the class-wise equal-mass ECE [R] of resamples `drawn` [R, N].
+def _equal_width_gaps(of_class: Floats, gaps: Floats, times: Floats, bins: int) -> Floats:
+    """Return Σ_k Σ_b |Σ gap| [R] over the equal-width bins of each class's probabilities, by resample.
 
-    Samples of equal probability keep their order, as in `classwise_calibration_error` of the resample itself.
+    Most probabilities of many classes are in the first bin. Its sum is what the other bins leave of the class's, so
+    only the samples of those are added up.
+
+    Args:
+        of_class: probabilities [K, N].
+        gaps: probability less outcome [K, N].
+        times: how often each sample is in each resample [N, R].
+        bins: their number.
     """
-    samples, classes = values.shape
-    total: Floats = np.zeros(len(drawn))
-    for k in range(classes):
-        order = np.argsort(values[:, k], kind="stable")
-        rank = np.empty(samples, dtype=drawn.dtype)
-        rank[order] = np.arange(samples, dtype=drawn.dtype)
-        gap = values[:, k] - (labels == k)
-        total += _equal_mass_gaps(gap[order], rank[drawn], bins)
-    means: Floats = total / (samples * classes)
-    return means
+    total: Floats = np.zeros(times.shape[1])
+    first = gaps @ times
+    together = max(1, _TOGETHER // times.size)
+    for start in range(0, len(gaps), together):
+        index = equal_width_bin(of_class[start : start + together], bins)
+        classes, chosen = np.nonzero(index)
+        if not len(chosen):
+            continue
+        bin_of_all = classes * bins + index[classes, chosen]
+        order = np.argsort(bin_of_all, kind="stable")
+        classes, chosen, bin_of_all = start + classes[order], chosen[order], bin_of_all[order]
+        of_each = times.take(chosen, axis=0)
+        of_each *= gaps[classes, chosen][:, None]
+        begins = np.flatnonzero(np.diff(bin_of_all, prepend=-1))
+        sums, classes = np.add.reduceat(of_each, begins, axis=0), classes[begins]
+        begins = np.flatnonzero(np.diff(classes, prepend=-1))
+        first[classes[begins]] -= np.add.reduceat(sums, begins, axis=0)
+        total += np.abs(sums, out=sums).sum(axis=0)
+    total += np.abs(first, out=first).sum(axis=0)
+    return total
 
 
-def _equal_mass_gaps(gap: Floats, drawn: Places, bins: int) -> Floats:
-    """Return Σ_b |Σ gap| [R] over the equal-mass bins of resamples `drawn` [R, N] of sorted samples."""
-    # sorting the drawn places is sorting what the samples were sorted by
-    return np.asarray(np.abs(group_sums(gap[np.sort(drawn, axis=1)], bins, axis=1)).sum(axis=1))
+def _equal_mass_gaps(gaps: Floats, orders: Integers, drawn: Integers, bins: int) -> Floats:
+    """Return Σ_k Σ_b |Σ gap| [R] over the equal-mass bins of each class in each resample.
 
-
-def _narrow(drawn: Integers) -> Places:
-    """Return places in 16 bits where they fit: those are sorted several times as fast."""
-    return drawn.astype(np.uint16) if drawn.shape[1] <= 2**16 else drawn
+    Args:
+        gaps: probability less outcome [K, N].
+        orders: the samples of each class as they are to be sorted [K, N].
+        drawn: samples of each resample [R, N].
+        bins: their number.
+    """
+    repetitions, samples = drawn.shape
+    total: Floats = np.zeros(repetitions)
+    # places in 16 bits are sorted several times as fast
+    ranks = np.empty(samples, dtype=np.uint16 if samples <= 2**16 else np.int64)
+    block = min(repetitions, max(1, _CACHED // samples))
+    sorted_ranks = np.empty((block, samples), dtype=ranks.dtype)
+    index, drawn_gaps = np.empty((block, samples), dtype=np.int64), np.empty((block, samples))
+    for gap, order in zip(gaps, orders, strict=True):
+        ranks[order] = np.arange(samples, dtype=ranks.dtype)
+        ascending = gap[order]
+        for start in range(0, repetitions, block):
+            rows = drawn[start : start + block]
+            own, at, found = (each[: len(rows)] for each in (sorted_ranks, index, drawn_gaps))
+            # Memory that is written again is in the cache; only with a mode numpy writes to it directly.
+            ranks.take(rows, out=own, mode="wrap")
+            own.sort(axis=1)
+            at[:] = own
+            ascending.take(at, out=found, mode="wrap")
+            total[start : start + block] += np.abs(group_sums(found, bins, axis=1)).sum(axis=1)
+    return total
 
 
 def _one_column_a_bin(index: Integers, values: Floats, bins: int) -> Floats:

@@ -7,15 +7,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import (
     bin_edges,
-    calibration_error,
     classwise_calibration_error,
     equal_width_bin,
     group_sums,
+    norm_of_gaps,
+    stable_order,
     sums_by_bin,
 )
 from trainables.metrics.probabilities import Booleans, Floats, Integers, require_probabilities, softmax64
@@ -51,8 +54,10 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
 """A probability that underflowed to 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite."""
 
 
-def evaluate_probabilities(probabilities: ArrayLike, targets: ArrayLike, bins: int = 15) -> dict[str, float]:
-    """Return every metric of METRIC_NAMES, in that order, as plain floats; an undefined one (no wrong samples) is NaN.
+def evaluate_probabilities(
+    probabilities: ArrayLike, targets: ArrayLike, bins: int = 15, names: Sequence[str] = METRIC_NAMES
+) -> dict[str, float]:
+    """Return every metric of `names`, in that order, as plain floats; an undefined one (no wrong samples) is NaN.
 
     `accuracy` and `top5` take the first of tied classes. `nll` and entropies are in nats, `brier` is
     Σ_k (p_k − 1[k=y])² averaged over samples, `ece`/`mce` use right-closed equal-width bins of the top
@@ -66,6 +71,7 @@ def evaluate_probabilities(probabilities: ArrayLike, targets: ArrayLike, bins: i
         probabilities: [N, K], rows on the simplex; float64 is best, float32 ties confidences near 1.
         targets: [N] class indices in [0, K).
         bins: number of bins, at most N; 15 as in mukhoti §5 and properness §5.1.
+        names: of METRIC_NAMES; without `cw_ada_ece`, which sorts every class, it takes a fraction of the time.
 
     Raises:
         UnusablePredictions: non-finite or non-simplex rows, labels outside [0, K), fewer samples than bins.
@@ -80,12 +86,13 @@ def evaluate_probabilities(probabilities: ArrayLike, targets: ArrayLike, bins: i
     found = _likelihood_metrics(values, labels, correct)
     found |= confidence_metrics(confidence, correct, bins)
     found["cw_ece"] = classwise_calibration_error(values, labels, bins)
-    found["cw_ada_ece"] = classwise_calibration_error(values, labels, bins, "equal_mass")
+    if "cw_ada_ece" in names:
+        found["cw_ada_ece"] = classwise_calibration_error(values, labels, bins, "equal_mass")
     sizes = np.bincount(labels, minlength=values.shape[1])
     hits = np.bincount(labels[correct], minlength=values.shape[1])
     found["balanced_accuracy"] = float((hits[sizes > 0] / sizes[sizes > 0]).mean())
     found["majority_share"] = float(sizes.max() / len(labels))
-    return {name: found[name] for name in METRIC_NAMES}
+    return {name: found[name] for name in names}
 
 
 def _likelihood_metrics(values: Floats, labels: Integers, correct: Booleans) -> dict[str, float]:
@@ -110,18 +117,20 @@ def confidence_metrics(confidence: Floats, correct: Booleans, bins: int) -> dict
     """Return the metrics that the top confidence [N] and its correctness [N] decide; one sort serves several."""
     samples = len(confidence)
     right = correct.astype(np.float64)
-    order = np.argsort(confidence, kind="stable")
+    order = stable_order(confidence)
     ascending, wrong = confidence[order], ~correct[order]
     aurc = float(tied_rank_weights(ascending) @ wrong / samples)
     sure = confidence > 0.99
+    index = equal_width_bin(confidence, bins)
+    gaps, counts = sums_by_bin(index, confidence - right, bins), np.bincount(index, minlength=bins)
     return {
         "accuracy": float(correct.mean()),
         "s99": float(sure.mean()),
         "s99_accuracy": _mean(correct[sure]),
         "confidence": float(confidence.mean()),
         "confidence_wrong": _mean(confidence[~correct]),
-        "ece": calibration_error(confidence, right, bins),
-        "mce": calibration_error(confidence, right, bins, norm="maximum"),
+        "ece": float(norm_of_gaps(gaps, counts, "mean")),
+        "mce": float(norm_of_gaps(gaps, counts, "maximum")),
         "ada_ece": float(np.abs(group_sums(ascending - ~wrong, bins)).sum() / samples),
         "aurc": aurc,
         "e_aurc": aurc - optimal_area_under_risk_coverage(int(wrong.sum()), samples),

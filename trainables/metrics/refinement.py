@@ -43,6 +43,18 @@ SAMPLED = 1000
 TRUSTED = 1e-3
 """An expansion is trusted where its last term is at most this share of its first: what it leaves out is far below."""
 
+HOPELESS = 1.2
+"""An expansion about the roots' mean is not tried where it would leave out more than this many times `TRUSTED`."""
+
+SMALL_STEP = 1e-6
+"""A relative step of β after which another would change no digit that counts: Newton's method squares the error."""
+
+SETTLED = 1e-15
+"""A relative step of β below which another changes rounding alone."""
+
+ROUNDING = 1e-10
+"""What β is known to where its bracket was halved."""
+
 SINGLE_PRECISION = 2**16
 """Logits from which sums are taken in float32: each sample's error, below 1e-6, cancels in the mean of so many."""
 
@@ -123,31 +135,41 @@ def _inverse_temperatures(values: Logits, own: Floats, fold: Integers) -> Floats
     """
     step = max(1, len(values) // SAMPLED)
     beta = _search(values[::step], own[::step], tolerance=1e-3)
+    kept = (fold != np.arange(FOLDS)[:, None]).astype(np.float64)
+    rooted = kept @ own < 0  # where all are right, the NLL falls for ever
+    moved = np.full(FOLDS, beta)
     for _ in range(3):
-        moved, trusted = _expanded(values, own, fold, beta)
-        if trusted:
+        moved, left_out = _expanded(values, own, kept, beta)
+        if left_out < TRUSTED and moved.min() > 0:
             return moved
-        if not 0.5 < moved.mean() / beta < 2.0:
+        middle = float(moved.mean())
+        if not 0.5 < middle / beta < 2.0:
             break
-        beta = float(moved.mean())
-    exact = values.astype(np.float64)
-    return np.array([_search(exact[fold != each], own[fold != each], 1e-10, start=beta) for each in range(FOLDS)])
+        expected = left_out * float(np.abs(moved - middle).max() / np.abs(moved - beta).max()) ** 2
+        if rooted.all() and expected > HOPELESS * TRUSTED:
+            break
+        beta = middle
+    near = rooted & (moved > beta / 2) & (moved < beta * 2)
+    exact = np.ascontiguousarray(values.T, dtype=np.float64)
+    return _search_each(exact, own, kept, np.where(near, moved, beta))
 
 
-def _expanded(values: Logits, own: Floats, fold: Integers, beta: float) -> tuple[Floats, bool]:
-    """Return each fold's root by Newton's method on the expansion about `beta`, and whether it can be trusted."""
+def _expanded(values: Logits, own: Floats, kept: Floats, beta: float) -> tuple[Floats, float]:
+    """Return each fold's root by Newton's method on the expansion about `beta`, and its last term over its first."""
     cumulants = _cumulants(values, beta)
     cumulants[0] -= own
-    held_out = np.stack([np.bincount(fold, weights=each, minlength=FOLDS) for each in cumulants])
-    first, second, third, fourth = cumulants.sum(axis=1)[:, None] - held_out
+    first, second, third, fourth = cumulants @ kept.T
     shift = np.zeros(FOLDS)
     with np.errstate(all="ignore"):
         for _ in range(20):
             slope = first + shift * (second + shift * (third / 2 + shift * fourth / 6))
-            shift = shift - slope / (second + shift * (third + shift * fourth / 2))
+            step = slope / (second + shift * (third + shift * fourth / 2))
+            shift = shift - step
+            if np.abs(step).max() < SETTLED * beta:
+                break
         left_out = np.abs(shift).max() ** 2 * np.abs(cumulants[3]).sum() / (6 * cumulants[1].sum())
     found: Floats = beta + shift
-    return found, bool(left_out < TRUSTED and found.min() > 0)
+    return found, float(left_out)
 
 
 def _cumulants(values: Logits, beta: float) -> Floats:
@@ -198,6 +220,57 @@ def _search(values: Logits, own: Floats, tolerance: float, start: float | None =
     return beta
 
 
+def _search_each(values: Floats, own: Floats, kept: Floats, start: Floats) -> Floats:
+    """Return what `_search` finds for each of F sets of samples [F], all at once.
+
+    Args:
+        values: logits, classes first [K, N].
+        own: of them the targets' [N].
+        kept: 1 where a sample is in the set, else 0 [F, N].
+        start: where the search begins [F].
+    """
+    low, high = (np.full(len(kept), math.exp(side)) for side in (-LOG_BOUND, LOG_BOUND))
+    shares = kept / kept.sum(axis=1)[:, None]
+    target = shares @ own
+    found = np.clip(start, low, high)
+    left = np.arange(len(kept))
+    for _ in range(100):
+        beta = found[left]
+        slope, curvature = _slopes(values, shares[left], beta)
+        slope -= target[left]
+        low[left], high[left] = np.where(slope > 0, low[left], beta), np.where(slope > 0, beta, high[left])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            following = beta - slope / curvature
+        inside = (curvature > 0) & (low[left] < following) & (following < high[left])
+        following = np.where(inside, following, np.sqrt(low[left] * high[left]))
+        found[left] = following
+        moved = np.abs(following / beta - 1.0)
+        done = (moved < np.where(inside, SMALL_STEP, ROUNDING)) | (high[left] / low[left] - 1.0 < ROUNDING)
+        left = left[~done]
+        if not len(left):
+            break
+    return found
+
+
+def _slopes(values: Floats, shares: Floats, beta: Floats) -> tuple[Floats, Floats]:
+    """Return Σ_k p_k z_k under softmax(β·logits), and its slope by β, as sums weighted by `shares` [F, N], both [F].
+
+    Args:
+        values: logits, classes first [K, N].
+        shares: of the samples in each sum [F, N].
+        beta: [F].
+    """
+    weights = values * beta[:, None, None]
+    np.exp(weights, out=weights)
+    total = weights.sum(axis=1)
+    weights *= values
+    mean = weights.sum(axis=1) / total
+    weights *= values
+    second = weights.sum(axis=1) / total
+    second -= mean * mean
+    return np.einsum("fn,fn->f", shares, mean), np.einsum("fn,fn->f", shares, second)
+
+
 def _weights(values: Logits, beta: Logits | np.floating[Any]) -> Logits:
     """Return exp(β·values), no less than e^−43: squares of smaller ones are subnormal, and ten times as slow."""
     scaled: Logits = values * beta
@@ -207,5 +280,5 @@ def _weights(values: Logits, beta: Logits | np.floating[Any]) -> Logits:
 
 def _sums(weights: Logits) -> Floats:
     """Return each row's sum [N] in float64."""
-    total: Floats = np.einsum("nk->n", weights).astype(np.float64)
+    total: Floats = np.einsum("nk->n", weights).astype(np.float64, copy=False)
     return total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +22,7 @@ class RegionThresholds:
     under_confident: float
 
 
+@lru_cache(maxsize=64)
 def region_thresholds(gamma: float) -> RegionThresholds:
     """Return τ_oc = argmax φ^γ and τ_uc, the root of φ^γ = 1 above it, of posterior Thm. 8: 0 < τ_oc < τ_uc < 1/2.
 

@@ -161,10 +161,15 @@ def evaluate(
     fetched = on_host(*(each for each, _ in predicted.values()), *(split.targets for split in splits.values()))
     logits = {name: values.numpy() for name, values in zip(splits, fetched, strict=False)}
     targets = {name: values.numpy() for name, values in zip(splits, fetched[len(splits) :], strict=True)}
-    rows = {name: _metrics_row(logits[name], targets[name], settings, seed) for name in splits}
-    for name, row in rows.items():
-        row.update(region_columns(softmax64(logits[name]), _trained_with(loss)))
-        row.update(posterior_columns(_posterior(dataset, name), softmax64(logits[name])))
+    rows: dict[str, Row] = {}
+    reliability: list[Row] = []
+    for name in splits:
+        probabilities = softmax64(logits[name])
+        rows[name] = _metrics_row(logits[name], probabilities, targets[name], settings, seed)
+        rows[name].update(region_columns(probabilities, _trained_with(loss)))
+        rows[name].update(posterior_columns(_posterior(dataset, name), probabilities))
+        diagram = reliability_bins(probabilities, targets[name], settings.bins)
+        reliability += [{"split": name, **row} for row in diagram]
     for name in other_splits(settings.splits):
         rows[name].update(ood_columns(logits["test"], logits[name]))
     known = _fitting_data(model, logits, targets, settings, dataset, predicting)
@@ -182,15 +187,11 @@ def evaluate(
     rows[FITTED_ON].update(_curvature_columns(model, loss, dataset, settings.curvature, seed))
     spectra, fault = _spectra(model, loss, dataset, settings.curvature, seed)
     rows[FITTED_ON].update(fault)
-    reliability: list[Row] = [
-        {"split": name, **row}
-        for name in splits
-        for row in reliability_bins(softmax64(logits[name]), targets[name], settings.bins)
-    ]
     for name, each in shifted.items():
         plain = replace(settings, bootstrap=0)
         rows[name] = {"split": name, "stage": stage, **recalibrated.get(name, {})}
-        rows[name].update(_metrics_row(each.logits, each.targets, plain, seed) if each.same_classes else {})
+        if each.same_classes:
+            rows[name].update(_metrics_row(each.logits, softmax64(each.logits), each.targets, plain, seed))
         rows[name].update(ood_columns(logits["test"], each.logits) if each.detected and "test" in logits else {})
         if each.kept:
             logits[name], targets[name] = each.logits, each.targets
@@ -217,8 +218,9 @@ def curvature_subset(split: Split, samples: int | None) -> tuple[Tensor, Tensor]
     return split.select(chosen)
 
 
-def _metrics_row(logits: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int) -> Row:
-    probabilities = softmax64(logits)
+def _metrics_row(
+    logits: np.ndarray, probabilities: np.ndarray, targets: np.ndarray, settings: EvaluationSettings, seed: int
+) -> Row:
     measured = evaluate_probabilities(probabilities, targets, settings.bins)
     row: Row = {**measured, **refinement_columns(logits, targets, measured)}
     if settings.bootstrap:
@@ -286,8 +288,8 @@ def _posthoc_columns(
             continue
         for name, row in columns.items():
             row.update({prefix + key: value for key, value in calibrator.parameters.items()})
-            measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins)
-            row.update({prefix + metric: measured[metric] for metric in POSTHOC_METRICS})
+            measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins, POSTHOC_METRICS)
+            row.update({prefix + metric: value for metric, value in measured.items()})
             row.update(further_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
             distances = posterior_columns(_posterior(dataset, name), calibrated[name])
             row.update({prefix + metric: value for metric, value in distances.items()})
@@ -302,11 +304,12 @@ def _cross_fitted_columns(logits: np.ndarray, targets: np.ndarray, settings: Eva
         method, options, _ = _as_asked(entry, loss)
         prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
         try:
-            measured = evaluate_probabilities(cross_fitted(method, logits, targets, options), targets, settings.bins)
+            probabilities = cross_fitted(method, logits, targets, options)
+            measured = evaluate_probabilities(probabilities, targets, settings.bins, POSTHOC_METRICS)
         except PosthocUnavailable as error:
             columns[f"{prefix}unavailable"] = str(error)
             continue
-        columns |= {prefix + metric: measured[metric] for metric in POSTHOC_METRICS}
+        columns |= {prefix + metric: value for metric, value in measured.items()}
     return columns
 
 

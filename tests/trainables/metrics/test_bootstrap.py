@@ -26,10 +26,54 @@ def test_fast_errors_agree_with_resampling(seed):
         assert found[f"{name}_se"] == pytest.approx(expected, abs=1e-12)
 
 
-def test_blocks_of_repetitions_change_nothing(monkeypatch):
+def degenerate_case(kind, seed):
+    """Predictions of 60 samples in which something is missing, certain or tied."""
+    probabilities, targets = reference.random_case(seed, samples=60, classes=5)
+    if kind == "absent class":
+        targets = np.where(targets == 2, 1, targets)
+    elif kind == "all right":
+        targets = probabilities.argmax(1)
+    elif kind == "certain":
+        probabilities = np.eye(5)[probabilities.argmax(1)]
+    elif kind == "some certain":
+        probabilities = np.where(probabilities.max(1, keepdims=True) > 0.6, np.eye(5)[targets], probabilities)
+    elif kind == "tied":
+        probabilities = probabilities[np.random.default_rng(seed).integers(0, 6, 60)]
+    elif kind == "uniform":
+        probabilities = np.full((60, 5), 0.2)
+    elif kind == "as many samples as bins":
+        probabilities, targets = probabilities[:15], targets[:15]
+    return probabilities, targets
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "kind",
+    ["absent class", "all right", "certain", "some certain", "tied", "uniform", "as many samples as bins"],
+)
+def test_fast_errors_agree_with_resampling_in_degenerate_cases(kind, seed):
+    probabilities, targets = degenerate_case(kind, seed)
+    found = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, 15, 12, seed)
+    for name in BOOTSTRAPPED:
+        expected = naive(probabilities, targets, name, 15, 12, seed)
+        assert found[f"{name}_se"] == pytest.approx(expected, abs=1e-12), name
+
+
+@pytest.mark.parametrize(("samples", "classes"), [(1500, 12), (2**16 + 3, 2)])
+def test_fast_errors_agree_with_resampling_of_many_samples(samples, classes):
+    """Some of which tie; places of more than 2^16 are sorted as wider numbers."""
+    probabilities, targets = reference.random_case(0, samples=samples, classes=classes)
+    probabilities[: samples // 3] = probabilities[samples // 3 : 2 * (samples // 3)]
+    found = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, 15, 3, 1)
+    for name in BOOTSTRAPPED:
+        assert found[f"{name}_se"] == pytest.approx(naive(probabilities, targets, name, 15, 3, 1), abs=1e-12), name
+
+
+@pytest.mark.parametrize("limit", ["_BLOCK_ELEMENTS", "_CACHED", "_TOGETHER"])
+def test_blocks_of_repetitions_and_classes_change_nothing(monkeypatch, limit):
     probabilities, targets = reference.random_case(1, samples=70, classes=4)
     whole = bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25)
-    monkeypatch.setattr("trainables.metrics.bootstrap._BLOCK_ELEMENTS", 70 * 7)
+    monkeypatch.setattr(f"trainables.metrics.bootstrap.{limit}", 70 * 7)
     assert bootstrap_standard_error(BOOTSTRAPPED, probabilities, targets, repetitions=25) == pytest.approx(whole)
 
 

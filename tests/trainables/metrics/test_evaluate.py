@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import METRIC_NAMES, evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.binning import calibration_error, equal_width_bin
+from trainables.metrics.binning import MANY, calibration_error, equal_width_bin, stable_order
 from trainables.metrics.probabilities import UnusablePredictions, log_softmax64
 from trainables.metrics.selective import area_under_risk_coverage, optimal_area_under_risk_coverage, rank_weights
 
@@ -165,3 +165,19 @@ def test_unusable_input_is_named(probabilities, targets, bins, sentence):
 def test_all_faults_are_named_at_once():
     with pytest.raises(UnusablePredictions, match=r"inf.*target 7.*fewer than 15 bins"):
         evaluate_probabilities(np.full((4, 2), np.inf), np.full(4, 7), 15)
+
+
+@pytest.mark.parametrize("names", [("ece",), ("cw_ada_ece", "nll"), METRIC_NAMES])
+def test_metrics_are_the_same_by_name(names):
+    case = reference.random_case(3, samples=50, classes=4)
+    every, found = evaluate_probabilities(*case), evaluate_probabilities(*case, names=names)
+    assert tuple(found) == names
+    assert found == pytest.approx({name: every[name] for name in names}, rel=0, abs=0, nan_ok=True)
+
+
+@pytest.mark.parametrize("samples", [10, MANY, 5000])
+@pytest.mark.parametrize("different", [1, 2, 50, 10**9])
+def test_order_is_stable(samples, different):
+    values = np.random.default_rng(different).integers(0, different, (3, samples)) / different
+    assert (stable_order(values) == np.argsort(values, axis=1, kind="stable")).all()
+    assert (stable_order(values[0]) == np.argsort(values[0], kind="stable")).all()

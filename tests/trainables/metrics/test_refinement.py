@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.trainables.predictions import drawn_predictions
 from trainables.metrics import evaluate_probabilities, softmax64
+from trainables.metrics import refinement as module
 from trainables.metrics.refinement import FOLDS, REFINEMENT_COLUMNS, folds_of, refinement, refinement_columns
 from trainables.posthoc import fit
 
@@ -44,6 +45,49 @@ def test_equals_a_plain_loop(samples, classes, scale, seed):
     logits, targets = drawn_predictions(seed, samples, classes, scale)
     found, expected = refinement(logits, targets), naive(logits, targets)
     assert (found.nll, found.brier) == pytest.approx(expected, abs=2e-7)
+
+
+def search_one_by_one(values, own, kept, start):
+    """Search the temperature of each set of samples by itself, to ten digits."""
+    rows = values.T
+    return np.array(
+        [
+            module._search(rows[chosen], own[chosen], 1e-10, start=float(begin))
+            for chosen, begin in zip(kept > 0, start, strict=True)
+        ]
+    )
+
+
+def drawn_case(kind: str, seed: int, samples: int, classes: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Draw predictions of a kind that a search may stumble over."""
+    logits, targets = drawn_predictions(seed, samples, classes, scale)
+    if kind == "all right":
+        targets = logits.argmax(1)
+    elif kind == "all but one right":
+        targets = np.where(np.arange(samples) == seed, logits.argmin(1), logits.argmax(1))
+    elif kind == "all wrong":
+        targets = logits.argmin(1)
+    elif kind == "absent class":
+        targets = np.where(targets == 1, 0, targets)
+    elif kind == "tied":
+        logits = np.round(logits / scale) * scale
+    elif kind == "equal logits":
+        logits = np.zeros_like(logits)
+    return logits, targets
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("samples", "classes", "scale"), [(15, 2, 1), (60, 3, 100), (359, 10, 3), (2500, 4, 1)])
+@pytest.mark.parametrize(
+    "kind", ["random", "all right", "all but one right", "all wrong", "absent class", "tied", "equal logits"]
+)
+def test_folds_searched_at_once_are_those_searched_one_by_one(monkeypatch, kind, samples, classes, scale, seed):
+    logits, targets = drawn_case(kind, seed, samples, classes, scale)
+    found = refinement(logits, targets)
+    monkeypatch.setattr(module, "_search_each", search_one_by_one)
+    monkeypatch.setattr(module, "HOPELESS", math.inf)
+    expected = refinement(logits, targets)
+    assert (found.nll, found.brier) == pytest.approx((expected.nll, expected.brier), abs=1e-9)
 
 
 @pytest.mark.parametrize(("samples", "classes", "scale"), PROBMETRICS)
