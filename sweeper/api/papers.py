@@ -15,8 +15,8 @@ from sweeper.analysis.papers.tables import filled_table
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
-from sweeper.space.models import SweepSpec
 from sweeper.space.rehearsal import SUFFIX
+from sweeper.space.spec import SweepSpec
 from sweeper.storage.lookup import sweep_names
 from trainables.registry.nearest import nearest
 
