@@ -18,7 +18,7 @@ commands = typer.Typer()
 def paper(
     name: Annotated[str, typer.Argument(help="Paper: curvature, properness, mukhoti, posterior or selective.")],
     rehearse: Rehearse = False,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing; make the page of what there is.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing; write the page from existing sweeps.")] = False,
     page: Annotated[
         Path | None, typer.Option(help="Path of the page.", show_default="paper-NAME.html in the results")
     ] = None,

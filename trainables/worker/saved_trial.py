@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a trial, after a report or in the midst of an epoch, and what follows for its next try."""
+"""What a checkpoint holds of a trial, after a report or in the middle of an epoch, and what its next try needs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def saved_trial(folder: Path | None, assignment: Assignment) -> SavedTrial | Non
         return None
     replicates = dict(zip(assignment.numbers, state["replicates"], strict=True))
     saved = SavedTrial(replicates, state["wall_seconds"], state["report"])
-    if "trained" in state:  # in the midst of an epoch, of which no report tells
+    if "trained" in state:  # in the middle of an epoch, of which no report tells
         rows, trained, errors = [*state["rows"]], [*state["trained"]], dict(state["errors"])
         return replace(saved, rows=rows, trained=trained, errors=errors, packing=state["packing"])
     if (sent := saved.repeat) is not None:

@@ -248,7 +248,7 @@ class Trial:
         return self._group.train_epoch()
 
     def _after_step(self) -> None:
-        """Write a checkpoint in the midst of an epoch that lasts longer than the time between two."""
+        """Write a checkpoint in the middle of an epoch that lasts longer than the time between two."""
         if not self._writer.due_within:
             return
         assert isinstance(self._group, Sequential)

@@ -76,7 +76,7 @@ def test_every_method_is_the_same_in_onnx(method, options, tmp_path):
         ("timm", {"model": "test_vit"}),
         ("torchvision", {"model": "squeezenet1_1"}),
         ("densenet121", {}),
-        ("wide_resnet16_2", {}),
+        ("wide_resnet", {"depth": 16, "width": 2}),
     ],
 )
 def test_networks_are_the_same_in_onnx(name, options, tmp_path):
