@@ -128,7 +128,6 @@ def test_what_cannot_be_exported_is_said_in_a_sentence_and_nothing_is_written(di
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("which", "replicate"),
     [
