@@ -24,6 +24,7 @@ def test_garbled_bytes_end_in_a_plan_or_a_clear_error(tmp_path: Path) -> None:
     assert counts[spaces.REFUSED] > 20, counts
 
 
+@pytest.mark.integration
 def test_damaged_folders_are_read_or_refused(tmp_path: Path) -> None:
     folder = folders.Folder(Inline(tmp_path).run("fuzzed").paths.root, tmp_path / "damaged")
     counts = fuzzing.fuzz(folders.cases, lambda case: folder.check(*case), 15, SEED)

@@ -70,6 +70,7 @@ def test_the_source_distribution_is_the_repository(sources: Path, tmp_path: Path
     assert {name for name in names - set(source_files()) if "egg-info" not in name} <= {"PKG-INFO", "setup.cfg"}
 
 
+@pytest.mark.integration
 def test_the_command_works_from_anywhere(run: Run) -> None:
     assert run("sweeper", "--version").stdout == f"sweeper {VERSION}\n"
     assert run("python", "-m", "sweeper", "--version").stdout == f"sweeper {VERSION}\n"

@@ -52,6 +52,7 @@ def test_curvature_of_every_loss_names_every_family_of_constant_gamma() -> None:
     assert {c["loss"]["name"] for c in drawn} == set(LOSSES) - {"focal_lambert"}
 
 
+@pytest.mark.integration
 def test_loss_families_names_every_loss_and_all_of_them_train() -> None:
     spec = load_spec("loss_families", ["scheduler.max_epochs=2", "evaluation.curvature.lanczos_steps=2"])
     drawn = configurations(spec)

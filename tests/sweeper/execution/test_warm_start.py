@@ -118,6 +118,7 @@ def _suggestions(sweep: Sweep) -> list[Any]:
     return [fields(r)["choices"] for r in read_journal(sweep.paths.journal) if r.kind == "suggested"]
 
 
+@pytest.mark.integration
 def test_a_longer_search_takes_over_what_a_shorter_one_trained(tmp_path: Path) -> None:
     """One at a time a search repeats itself, so the first trials of a longer one are those of the shorter."""
     inline = Inline(tmp_path)

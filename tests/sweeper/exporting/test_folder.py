@@ -40,7 +40,7 @@ def lanes(tmp_path_factory) -> SweepPaths:
 @pytest.mark.parametrize(
     ("replicate", "posthoc"), [("0", "temperature"), ("1", "focal_map"), ("all", "temperature"), ("1", NONE)]
 )
-@pytest.mark.parametrize("which", ["digits", "own"])
+@pytest.mark.parametrize("which", ["digits", pytest.param("own", marks=pytest.mark.integration)])
 def test_the_program_gives_the_sweeps_probabilities(which, replicate, posthoc, request, tmp_path):
     paths = request.getfixturevalue(which)
     done = sweeper.export(

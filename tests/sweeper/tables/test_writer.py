@@ -149,6 +149,7 @@ print(polls)
 """
 
 
+@pytest.mark.integration
 def test_a_polling_reader_never_sees_an_error_a_doubled_or_a_missing_row(
     random_sweep: Any, expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

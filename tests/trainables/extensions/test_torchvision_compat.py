@@ -7,6 +7,7 @@ import pytest
 from trainables.extensions import torchvision_compat
 
 
+@pytest.mark.integration
 def test_torchvision_and_timm_import_and_build():
     program = (
         "from trainables.extensions.torchvision_compat import register_missing_operators as r; r(); r();"

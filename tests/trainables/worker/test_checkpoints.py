@@ -156,6 +156,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
     assert os.listdir(tmp_path) == ["e00003.pt"]
 
 
+@pytest.mark.integration
 def test_killing_the_writer_leaves_whole_checkpoints(tmp_path):
     seed = drawn_seed()
     print(f"seed {seed}")

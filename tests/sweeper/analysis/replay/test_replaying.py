@@ -54,6 +54,7 @@ def test_one_worker_keeps_what_a_plain_loop_keeps(curves):
     assert found.regret.mean == pytest.approx(np.mean(regrets))
 
 
+@pytest.mark.integration
 def test_a_judge_that_should_be_large_has_its_largest_as_the_winner(curves):
     found = replay(curves, [Candidate(ASHA)], by=BY, orders=40, workers=1, seed=5, judge="test_accuracy")[0]
     rng = np.random.default_rng(5)

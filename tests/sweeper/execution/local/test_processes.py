@@ -78,6 +78,7 @@ def test_a_process_that_is_killed_shows_by_the_end_of_its_connection(server: For
     assert not process.send(ASSIGNMENT)
 
 
+@pytest.mark.integration
 def test_processes_end_with_their_server(tmp_path: Path) -> None:
     with ForkServer() as server:
         process = server.fork(_opening(tmp_path))
@@ -93,6 +94,7 @@ def test_a_server_that_was_killed_is_said_in_a_sentence(tmp_path: Path) -> None:
             server.fork(_opening(tmp_path))
 
 
+@pytest.mark.integration
 def test_a_server_is_started_only_where_it_may_be_needed() -> None:
     with early_server("ray", None) as none, early_server("auto", "127.0.0.1:6379") as neither:
         assert none is None and neither is None
