@@ -12,7 +12,7 @@ from sweeper.core.executors import Executor
 
 
 class Running(TypedDict):
-    """What these options say, as keyword arguments of `sweeper.api`'s `run`, `resume` and `run_paper`."""
+    """The values of these options, as keyword arguments of `sweeper.api`'s `run`, `resume` and `run_paper`."""
 
     output: str
     tracking_uri: str | None
@@ -41,7 +41,7 @@ def _running(
 
 
 def runs_trials(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command these options in the place of its parameter `running`, which holds what they say."""
+    """Give a command these options in the place of its parameter `running`, which holds their values."""
     options = inspect.signature(_running, eval_str=True).parameters
     parameters: list[inspect.Parameter] = []
     for name, own in inspect.signature(command, eval_str=True).parameters.items():

@@ -10,7 +10,6 @@ from sweeper.tables.writer import ParquetSink
 from trainables.datasets.base import DataSet
 from trainables.datasets.shifts import build_shift
 from trainables.metrics.tokens import KEPT
-from trainables.training.acceleration import TrainingSettings
 
 
 def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -> ParquetSink:
@@ -30,7 +29,7 @@ def open_tables(sweep: Sweep, dataset: DataSet, mirror: Mirror | SharedFolder) -
             columns,
             epoch_columns=more,
             rehearsal=spec.is_rehearsal,
-            arithmetic=TrainingSettings(**spec.training.model_dump()).described,
+            arithmetic=spec.training.settings.described,
             kept_logits=None if dataset.translation is None else min(KEPT, dataset.classes),
         ),
         [None] * len(sweep.configurations) if spec.searcher.learns else sweep.configurations,

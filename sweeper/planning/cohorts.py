@@ -12,7 +12,6 @@ from sweeper.space.configurations import configurations
 from sweeper.space.domains.choices import Configuration
 from sweeper.space.spec import SweepSpec
 from sweeper.text.labels import plural
-from trainables.training.acceleration import TrainingSettings
 from trainables.training.cohorts import COHORT, cohort_key
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
     """
     if spec.replicates.packing != COHORT:
         return ()
-    training = TrainingSettings(**spec.training.model_dump())
+    training = spec.training.settings
     examples = configurations(spec)[:LOOKED_AT]
     keys = [cohort_key(values, training) for values in examples]
     names = {key: _name(values) for key, values in zip(keys, examples, strict=True)}
@@ -51,7 +50,7 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
 
     As many as the space says; where it leaves that to a measurement, as many as are measured here.
     """
-    training = TrainingSettings(**spec.training.model_dump())
+    training = spec.training.settings
     if spec.replicates.packing != COHORT or cohort_key(configuration, training) is None:
         return 0
     if spec.replicates.lanes != "auto":

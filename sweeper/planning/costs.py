@@ -105,13 +105,13 @@ def measure_costs(spec: SweepSpec, whole: DataSet | None = None, *, cohorts: boo
     """
     import torch
 
-    from trainables.training.acceleration import TrainingSettings, prepare_arithmetic
+    from trainables.training.acceleration import prepare_arithmetic
 
     device = "cuda" if spec.resources.gpu != 0 and torch.cuda.is_available() else "cpu"
     whole = whole if whole is not None else prepare_dataset(spec)
     share = min(1.0, MEASURED_SAMPLES / len(whole.train))
     dataset = _cut(whole, share).to(device)
-    prepare_arithmetic(TrainingSettings(**spec.training.model_dump()), device)
+    prepare_arithmetic(spec.training.settings, device)
     with _threads(max(1, int(spec.resources.cpu))):
         return {
             name: _measure(configuration, spec, dataset, share, device, cohorts)
@@ -137,11 +137,10 @@ def representatives(spec: SweepSpec) -> dict[str, Configuration]:
 def _measure(
     configuration: Configuration, spec: SweepSpec, dataset: DataSet, share: float, device: str, cohorts: bool
 ) -> Cost:
-    from trainables.training.acceleration import TrainingSettings
     from trainables.training.evaluation import EvaluationSettings
     from trainables.training.loop import Replicate
 
-    training = TrainingSettings(**spec.training.model_dump())
+    training = spec.training.settings
 
     def build(seed: int = 0) -> Replicate:
         epochs = spec.scheduler.max_epochs

@@ -6,7 +6,6 @@ from sweeper.space.configurations import configurations
 from sweeper.space.domains.choices import Configuration
 from sweeper.space.spec import SweepSpec
 from trainables.datasets.base import DataSet
-from trainables.training.acceleration import TrainingSettings
 from trainables.training.cohorts import COHORT, cohort_fault
 from trainables.training.lanes.check import lane_fault
 from trainables.training.lanes.packing import AUTO, FUSED, is_own
@@ -38,7 +37,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet, *, here: bool = True) -> list[
     for configuration in configurations(spec)[:LOOKED_AT]:
         if is_own(configuration):
             pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)
-    training = TrainingSettings(**spec.training.model_dump())
+    training = spec.training.settings
     notes = []
     for (network, loss), configuration in pairs.items():
 
@@ -55,7 +54,7 @@ def lane_notes(spec: SweepSpec, dataset: DataSet, *, here: bool = True) -> list[
 
 def _alone(spec: SweepSpec) -> list[str]:
     """Return a sentence for each pair of network and loss that cannot be a lane of a cohort."""
-    training = TrainingSettings(**spec.training.model_dump())
+    training = spec.training.settings
     notes = dict[str, None]()
     for configuration in configurations(spec)[:LOOKED_AT]:
         fault = cohort_fault(configuration, training)

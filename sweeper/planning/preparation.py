@@ -19,7 +19,7 @@ from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.shifts import build_shift
 from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
-from trainables.training.acceleration import TrainingSettings, acceleration_fault, compiler_fault
+from trainables.training.acceleration import acceleration_fault, compiler_fault
 from trainables.training.graphs import graphs_fault
 from trainables.training.lanes.packing import SEQUENTIAL, TRIALS, packing_fault
 from trainables.training.ranks import ranks_fault
@@ -49,7 +49,7 @@ def prepare_dataset(spec: SweepSpec) -> DataSet:
     lacking = shift_faults(spec, dataset)
     if lacking:
         raise InvalidSearchSpace(lacking)
-    training, workers = TrainingSettings(**spec.training.model_dump()), spec.resources.workers
+    training, workers = spec.training.settings, spec.resources.workers
     names = distinct({part: {"name": c[part]["name"]} for part in ("loss", "architecture")} for c in drawn)
     named = [(str(each["loss"]["name"]), str(each["architecture"]["name"])) for each in names]
     faults = [

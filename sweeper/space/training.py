@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from sweeper.core.errors import Fault
 from sweeper.space.part import Part
+
+if TYPE_CHECKING:
+    from trainables.training.acceleration import TrainingSettings
 
 
 class Replicates(Part):
@@ -96,6 +99,13 @@ class Training(Part):
     deterministic: bool = False
     graphs: bool = False
     sync_batch_norm: bool = True
+
+    @property
+    def settings(self) -> TrainingSettings:
+        """These settings as trials take them."""
+        from trainables.training.acceleration import TrainingSettings  # brings torch along
+
+        return TrainingSettings(**self.model_dump())
 
 
 class Checkpoint(Part):

@@ -8,6 +8,7 @@ makes the NLL infinite: a share of 1/(N + 1) of the uniform distribution is mixe
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,9 +35,9 @@ class OneVsRestCalibrator(Calibrator):
         uniform = self.parameters["uniform"]
         return np.asarray((1 - uniform) * mapped / total + uniform / self.classes)
 
+    @abstractmethod
     def _mapped(self, probabilities: Floats) -> Floats:
         """Return each class's frequency [N, K] at its probability [N, K]."""
-        raise NotImplementedError
 
 
 class IsotonicCalibrator(OneVsRestCalibrator):

@@ -21,7 +21,7 @@ class SavedTrial:
         wall_seconds: that it has trained for.
         report: plain values of the report that was last sent with a checkpoint; `None` before the first.
         rows: of epochs that no report tells of.
-        trained: rows of the replicates that have completed the epoch in whose midst it was saved.
+        trained: rows of the replicates that have completed the epoch in the middle of which it was saved.
         errors: of replicates that have diverged.
         packing: how the replicates shared their process. Another rounds otherwise: a trial continues as it began, so
             that it ends as if never interrupted.

@@ -1,4 +1,4 @@
-"""What a report means: the scheduler's decision on it, and the record that says both."""
+"""The scheduler's decision on a report, and the journal record that holds both."""
 
 from __future__ import annotations
 

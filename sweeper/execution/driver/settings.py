@@ -1,4 +1,4 @@
-"""What a search space says of how its trials are driven."""
+"""The settings of a sweep's driver, from its search space."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class DriverSettings:
             retries=spec.retries,
             max_concurrent=spec.max_concurrent,
             keeping=Keeping(keep.best, lambda index: stratum_name(configurations[index], keep.per)),
-            training=TrainingSettings(**spec.training.model_dump()),
+            training=spec.training.settings,
             space=spec.resolved(),
         )

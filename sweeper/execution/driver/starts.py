@@ -1,15 +1,15 @@
-"""Starts of trials' processes, until a record tells of them."""
+"""Trial processes that have started and are not in the journal yet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 START_SECONDS = 1.0
-"""A process that reports within this time needs no record of its start: the report tells it, for half the writing."""
+"""A process that reports within this time needs no record of its start: the report shows it, for half the writing."""
 
 
 class Starts:
-    """The processes that have begun and have neither a record of that nor a report."""
+    """The configurations whose process has started without a record of that, or a report, so far."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Begin with none; `clock` gives seconds."""
@@ -21,7 +21,7 @@ class Starts:
         self._began.update(dict.fromkeys(configurations, self._clock()))
 
     def take(self, configuration: int) -> bool:
-        """Take a configuration off; return whether it was here: whether its start was recorded by nothing."""
+        """Remove a configuration; return whether its start had no record."""
         return self._began.pop(configuration, None) is not None
 
     def due(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""The values of configurations, as processes are given them, and their digests, as the journal has them."""
+"""The values of configurations, for the processes that train them, and their digests, for the journal."""
 
 from __future__ import annotations
 
