@@ -80,6 +80,7 @@ def test_the_command_works_from_anywhere(run: Run) -> None:
     assert all(name in listed for name in packaged_files())
 
 
+@pytest.mark.integration
 def test_completion_knows_commands_and_shells(run: Run) -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "_SWEEPER_COMPLETE" in run("sweeper", "--show-completion", shell).stdout

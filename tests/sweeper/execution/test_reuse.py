@@ -43,6 +43,7 @@ def rows(sweep: Sweep, table: str) -> str:
     return repr(load(sweep.paths.root).rows(f"SELECT * {left_out} FROM {table} ORDER BY ALL"))
 
 
+@pytest.mark.integration
 def test_an_extended_sweep_trains_only_what_is_new_and_equals_one_that_trained_everything(inline: Inline) -> None:
     first = inline.run("first")
     whole = inline.run("whole", "samples=6")

@@ -28,6 +28,7 @@ def test_every_figure_of_the_report_can_be_drawn(name, results, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["figure.svg"]
 
 
+@pytest.mark.integration
 def test_files_are_vectors_with_embedded_fonts_and_the_same_every_time(results, tmp_path):
     write_figure(results, "importance", tmp_path / "figure.pdf")
     content = (tmp_path / "figure.pdf").read_bytes()

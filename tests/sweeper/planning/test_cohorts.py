@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from sweeper.planning.cohorts import cohort_lines, lanes_here
 from sweeper.planning.costs import measure_costs, measured_plan
 from sweeper.space.configurations import configurations
@@ -32,6 +34,7 @@ def test_trials_of_a_shape_train_together_whatever_their_loss(tmp_path):
     ]
 
 
+@pytest.mark.integration
 def test_an_epoch_is_priced_as_a_lanes_share(tmp_path):
     """In the packing that the space asks for, on this machine; on a cluster trials do not train together."""
     space = write_space(tmp_path, SPACE % "cohort, lanes: 16")

@@ -39,6 +39,7 @@ def _suggested(journaled: Journaled) -> dict[int, tuple[Any, Any]]:
     return {body["configuration"]: (body["values"], body["choices"]) for body in bodies}
 
 
+@pytest.mark.integration
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 5), st.booleans())
 def test_one_that_hears_of_everything_at_once_suggests_what_one_does_that_was_there(seed, at_once, learned):

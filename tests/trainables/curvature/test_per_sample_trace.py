@@ -185,7 +185,7 @@ def focal(logits, targets):
     return (-((1 - log_p.exp()) ** 3) * log_p).mean()
 
 
-@pytest.mark.parametrize("loss", [cross_entropy, focal])
+@pytest.mark.parametrize("loss", [cross_entropy, pytest.param(focal, marks=pytest.mark.integration)])
 def test_sketches_cover_and_state_their_spread(reference, loss):
     classes, repetitions = 36, 500
     model, (inputs, targets) = reference.build("mlp", classes), reference.batch(48, classes)

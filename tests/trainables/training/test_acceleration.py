@@ -154,6 +154,7 @@ def translated(monkeypatch):
     return graphs
 
 
+@pytest.mark.integration
 def test_a_process_that_trains_many_networks_translates_each(data, translated):
     for width in range(4, 4 + torch._dynamo.config.recompile_limit + 2):
         before = len(translated)

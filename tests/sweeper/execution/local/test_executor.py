@@ -46,6 +46,7 @@ def test_a_sweep_says_what_carried_it_out(tmp_path: Path):
     assert load(outcome.sweep.paths.root).rows("SELECT count(*) AS n FROM trials WHERE status = 'failed'")[0]["n"] == 0
 
 
+@pytest.mark.integration
 def test_processes_are_ended_where_memory_runs_out(tmp_path: Path, monkeypatch):
     monkeypatch.setenv(THRESHOLD_VARIABLE, "0.0001")
     outcome = run_sweep(write_space(tmp_path, SPACE), [], "s", RunOptions(tmp_path / "results", cpus=2))
