@@ -130,7 +130,7 @@ check-wheel: dist
 check-pythons: $(DEVELOPMENT)
 	$(BIN)/python -m tests.release.check_pythons $(PYTHONS)
 
-# Every command of the README, from a fresh clone in an empty home: half an hour on two cores.
+# Every command of the README, from a fresh clone in an empty home: eight minutes on two quiet cores.
 check-readme: $(DEVELOPMENT)
 	$(BIN)/python -m pytest tests/release -m slow -k readme -s --timeout 5400
 
