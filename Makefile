@@ -10,12 +10,12 @@ ORACLES := build/oracles
 SPACE ?= search_spaces/quickstart.yaml
 
 BENCHES := overhead cohorts losses posthoc calibration curvature scheduler trials replicates lanes-gpu card lane-memory \
-	lane-evaluation evaluation training report searchers peers timings resume ranks streams
+	lane-evaluation evaluation training report searchers statistics peers timings resume ranks streams
 
 # Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the caller's setting.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: sweep test test-integration test-slow test-faults check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
+.PHONY: sweep test test-integration test-slow test-faults test-kills check check-gpu check-many-gpus check-wheel check-readme check-pythons fuzz rehearse format graph \
 	install dist audit sbom notices $(BENCHES:%=bench-%) bench-oracles bench-mlflow-faults simulate-cluster clean
 
 sweep: $(RUNTIME)
@@ -55,6 +55,11 @@ rehearse: $(DEVELOPMENT)
 # twenty outages of a store: two hours on two cores.
 test-faults: $(DEVELOPMENT)
 	TEST_SEED=random $(BIN)/python -m pytest tests/faults -s -m "slow or not slow" --timeout 3600
+
+# Drivers of eight kinds of sweeps killed KILLS times each; every table equal to an undisturbed sweep's.
+KILLS ?= 100
+test-kills: $(DEVELOPMENT)
+	TEST_SEED=random KILLS=$(KILLS) $(BIN)/python -m pytest tests/faults/test_many_kills.py -s -m slow
 
 check: $(DEVELOPMENT)
 	$(BIN)/ruff check .

@@ -1,5 +1,15 @@
 """`python -m sweeper` is `sweeper`."""
 
-from sweeper.cli.main import main
+import os
+import sys
 
-main()
+if __name__ == "__main__":
+    from sweeper.core.child_processes import search_path
+
+    # `python -m` puts the working directory first, which may be a folder from somebody else, with a `torch.py` in it.
+    sys.path[:] = search_path()
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+    from sweeper.cli.main import main
+
+    main()

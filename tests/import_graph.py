@@ -44,6 +44,8 @@ def imported(path: Path, *, in_functions: bool = True) -> list[tuple[str, str | 
             found += [(node.module or "", alias.name) for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             found += [(part.value, None) for part in node.args[:1] if isinstance(part, ast.Constant)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".discover"):
+            found += [(module_name(other), None) for other in path.parent.glob("*.py") if other != path]
         waiting += ast.iter_child_nodes(node)
     return found
 
@@ -70,8 +72,14 @@ def folder_graph(files: list[Path], root: Path = ROOT) -> dict[str, set[str]]:
     return graph
 
 
+def file_graph(files: list[Path], root: Path = ROOT) -> dict[str, set[str]]:
+    """Return module → the modules of ours that it imports; of a package, those its `__init__` imports."""
+    known = {module_name(path, root) for path in files}
+    return {module_name(path, root): imported_modules(path, known) for path in files}
+
+
 def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
-    """Return the folders of one cycle, the first of them again at the end; nothing where there is none."""
+    """Return the folders or files of one cycle, the first again at the end; nothing where there is none."""
     done: set[str] = set()
 
     def visit(folder: str, path: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.tracking.server import NO_JOBS
+from sweeper.tracking.mlflow.server import NO_JOBS
 from tests.patience import patient
 from tests.sweeper.records import fields
 
@@ -76,7 +76,7 @@ def expected_points(records: list[Any]) -> dict[int, dict[str, set[tuple[int, in
                     continue
                 seen.add(key)
                 for column, value in row.items():
-                    if column in ("replicate", "epoch", "split", "stage") or value is None:
+                    if column in ("replicate", "epoch", "split", "stage", "hessian_training_samples") or value is None:
                         continue
                     name = column if split is None or column.startswith("hessian") else f"{split}_{column}"
                     if split is None or name not in EPOCH_METRICS:
@@ -86,7 +86,7 @@ def expected_points(records: list[Any]) -> dict[int, dict[str, set[tuple[int, in
     for (index, name, epoch, timestamp), values in groups.items():
         metrics = found.setdefault(index, {})
         metrics.setdefault(name, set()).add((epoch, timestamp, rounded(float(np.mean(values)))))
-        if len(values) > 1:
+        if len(values) > 1 and name != "lr":
             spread = rounded(float(np.std(values, ddof=1)))
             metrics.setdefault(f"{name}_std", set()).add((epoch, timestamp, spread))
     return found

@@ -11,8 +11,7 @@ from typing import Any
 
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.settings import DriverSettings
-from sweeper.execution.driver.shares import Shares
+from sweeper.execution.driver.settings import DriverSettings, Shares
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.state import SweepState, fold
 from sweeper.scheduling.audit import audit

@@ -5,14 +5,14 @@ Like `sweeper.api.commands`: same names, options, defaults and messages as on th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweeper.api.arguments import output_folder, overrides
 from sweeper.api.finished import ReportPage
-from sweeper.api.given import output_folder, overrides
-from sweeper.remote.reach import all_here, here, remote_output
+from sweeper.remote.reach import all_here, local_sweep, remote_output
 from sweeper.text.display import Shown
 
 if TYPE_CHECKING:
@@ -20,23 +20,29 @@ if TYPE_CHECKING:
     from sweeper.analysis.comparison.compare import Comparison
     from sweeper.analysis.predictive.conformal import Conformal
     from sweeper.analysis.predictive.ensemble import EnsembleRow
-    from sweeper.analysis.recalibration.recalibrating import Recalibrated
+    from sweeper.analysis.recalibration.recalibrating import Progress, Recalibrated
     from sweeper.analysis.replay.replaying import Kept
 
 
 def report(
-    name: str, more: Sequence[str] = (), *, output: str | Path | None = None, address: str | None = None
+    name: str,
+    more: Sequence[str] = (),
+    *,
+    to: str | Path | None = None,
+    output: str | Path | None = None,
+    address: str | None = None,
 ) -> ReportPage:
     """Rewrite a sweep's `report.html` and return its path; like `sweeper report`.
 
     Args:
         name: of the sweep.
         more: further sweeps: then one page of all is written beside their folders.
+        to: the file to write instead, for those who may only read the sweep's folder.
         output: directory or store of the sweeps.
         address: of a Ray cluster that knows the sweep.
 
     Raises:
-        SweeperError: there is no such sweep, or it was named twice.
+        SweeperError: there is no such sweep, it was named twice, or the page cannot be written.
     """
     from sweeper.reporting import write_report
     from sweeper.storage.lookup import find_sweep
@@ -48,9 +54,13 @@ def report(
 
         names, folder = all_here([name, *more], output_folder(output), address)
         members = [load(each, folder) for each in names]
-        return ReportPage(write_several(members, folder / f"report-{'-'.join(each.name for each in members)}.html"))
+        beside = folder / f"report-{'-'.join(each.name for each in members)}.html"
+        return ReportPage(write_several(members, beside if to is None else Path(to)))
     name, place = remote_output(name, output_folder(output), address)
-    page = write_report(find_sweep(*here(name, place)).root)
+    root = find_sweep(*local_sweep(name, place)).root
+    if to is not None:
+        return ReportPage(write_report(root, Path(to)))
+    page = write_report(root)
     publish(name, place)
     return ReportPage(page)
 
@@ -58,7 +68,7 @@ def report(
 def compare(first: str, second: str, *, output: str | Path | None = None) -> Shown[Comparison]:
     """Compare the settings and results of two sweeps; like `sweeper compare`. Raises SweeperError."""
     from sweeper.analysis.comparison.compare import compare as compare_sweeps
-    from sweeper.analysis.comparison.view import view
+    from sweeper.analysis.comparison.compare import view
     from sweeper.results import load
 
     (first, second), folder = all_here([first, second], output_folder(output))
@@ -98,13 +108,14 @@ def what_if(
     Raises:
         SweeperError: the sweep cannot be replayed so; the message says every fault and its remedy.
     """
+    from sweeper.analysis.replay.view import as_json
     from sweeper.analysis.replay.view import what_if as replayed
     from sweeper.results import load
 
     asked = ([text] if isinstance(text, str) else list(text) for text in (scheduler, within, objective))
-    sweep = load(*here(name, output_folder(output)))
+    sweep = load(*local_sweep(name, output_folder(output)))
     found = replayed(sweep, *asked, orders=orders, trials=trials, workers=workers, by=by, judge=judge, seed=seed)
-    return Shown(found.kept, found.look)
+    return Shown(found.kept, found.look, json=[as_json(each) for each in found.kept])
 
 
 def claims(
@@ -118,9 +129,13 @@ def claims(
 
     if name is None:
         return Shown([], claims_table())
-    found = load(*here(name, output_folder(output)))
-    verdicts = judge_claims(found, list(claim) or None)
-    return Shown(verdicts, Text("\n".join(verdict_lines(verdicts, rehearsal=bool(found.rehearsed)))))
+    found = load(*local_sweep(name, output_folder(output)))
+    verdicts, rehearsal = judge_claims(found, list(claim) or None), bool(found.rehearsed)
+    return Shown(
+        verdicts,
+        Text("\n".join(verdict_lines(verdicts, rehearsal=rehearsal))),
+        json=[{**verdict.to_dict(), "rehearsal": rehearsal} for verdict in verdicts],
+    )
 
 
 def recalibrate(
@@ -132,6 +147,7 @@ def recalibrate(
     metric: str | Sequence[str] = (),
     trust: bool = False,
     output: str | Path | None = None,
+    progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda sweep: nullcontext(None),
 ) -> Shown[Recalibrated]:
     """Fit post-hoc methods, or recompute ECE with other bin counts, on stored predictions; like `sweeper recalibrate`.
 
@@ -143,6 +159,7 @@ def recalibrate(
         metric: one or several metrics to measure besides; they go into the column `metrics` as JSON.
         trust: as of `resume`.
         output: directory or store of the sweep.
+        progress: gives for a sweep's name what is told how far it is.
 
     Raises:
         SweeperError: with every fault of methods, options and bins, or why it cannot be computed.
@@ -157,9 +174,7 @@ def recalibrate(
     counts = [bins] if isinstance(bins, int) else list(bins)
     measured = [metric] if isinstance(metric, str) else list(metric)
     asked = overrides(options)
-    done = recalibrate_sweep(
-        *here(name, place), methods, asked, counts, measured, lambda sweep: nullcontext(None), trust=trust
-    )
+    done = recalibrate_sweep(*local_sweep(name, place), methods, asked, counts, measured, progress, trust=trust)
     publish(name, place)
     return Shown(done, Text("\n".join(done.lines())))
 
@@ -187,18 +202,25 @@ def ensemble(
     from sweeper.analysis.predictive.ensemble import ensembles, view, write_picture
     from sweeper.results import load
 
-    rows = ensembles(load(*here(name, output_folder(output))), size=size, candidates=candidates)
+    rows = ensembles(load(*local_sweep(name, output_folder(output))), size=size, candidates=candidates)
     if picture is not None:
         write_picture(rows, Path(picture))
     return Shown(rows, view(rows))
 
 
 def conformal(
-    name: str, *, alpha: float = 0.1, method: str | None = None, output: str | Path | None = None
+    name: str,
+    *,
+    alpha: float = 0.1,
+    method: str | None = None,
+    crosswise: bool = False,
+    output: str | Path | None = None,
 ) -> Shown[Conformal]:
     """Measure the best configuration's conformal prediction sets; like `sweeper conformal`. Raises SweeperError."""
     from sweeper.analysis.predictive.conformal import conformal_sets, view
     from sweeper.results import load
 
-    found = conformal_sets(load(*here(name, output_folder(output))), alpha=alpha, method=method)
+    found = conformal_sets(
+        load(*local_sweep(name, output_folder(output))), alpha=alpha, method=method, crosswise=crosswise
+    )
     return Shown(found, view(found))

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweeper.api.arguments import Settings, Space, output_folder, overrides, progress_view, tracking_address
 from sweeper.api.finished import FinishedRun, Submitted
-from sweeper.api.given import Settings, Space, output_folder, overrides, progress_view, tracking_address
 from sweeper.core.errors import SweeperError
 from sweeper.core.executors import Executor
 from sweeper.execution.local.processes import early_server
-from sweeper.remote.reach import connect, here
+from sweeper.remote.reach import connect, local_sweep
 from sweeper.text.display import Shown
-from trainables.worker.object_store import is_store_address
+from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
     from sweeper.monitoring.status import SweepStatus
@@ -134,10 +134,10 @@ def resume(
     name, place = split_name(name, output_folder(output))
     uri = tracking_address(tracking_uri, place, name) if mlflow else None
     if not (set or discard_damaged or is_store_address(place)):
-        from sweeper.execution.settled import settled
+        from sweeper.execution.noop_resume import settled
         from sweeper.monitoring.timings import Timings
 
-        found = settled(name, place, failed_too=failed, tracking_uri=uri)
+        found = settled(name, place, failed_too=failed, tracker=uri)
         if found is not None:
             return FinishedRun(found, place, Timings())
     with early_server(executor, address) as server:
@@ -168,7 +168,7 @@ def plan(space: Space, *, set: Settings = None, rehearse: bool = False) -> Shown
     from sweeper.space.loading import load_spec
 
     planned = measured_plan(load_spec(space, overrides(set), rehearse=rehearse))
-    return Shown(planned, planned)
+    return Shown(planned, planned, json=planned.to_dict())
 
 
 def status(
@@ -188,16 +188,30 @@ def status(
         sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]
         return Shown(sweeps, sweeps_table(sweeps, cluster.logs))
     place = output_folder(output)
-    own, folder = here(name, place, tables=False) if name is not None else (None, local_copies(place))
+    own, folder = local_sweep(name, place, tables=False) if name is not None else (None, local_copies(place))
     found = status_of(folder, own)
     return Shown(found, statuses_table(found))
 
 
-def stop(name: str, *, output: str | Path | None = None) -> str:
-    """Ask a running sweep to stop; return what was asked. Raises SweeperError if it is not running."""
+def stop(name: str, *, output: str | Path | None = None, address: str | None = None) -> str:
+    """Ask a running sweep to stop; return what was asked. Raises SweeperError if it is not running.
+
+    With the `address` of a cluster, it is asked through its results, or by a signal where these cannot be reached.
+    """
     from sweeper.execution.stopping import ask_to_stop
 
-    return ask_to_stop(name, output_folder(output))
+    if address is None:
+        return ask_to_stop(name, output_folder(output))
+    cluster = connect(address)
+    sweep = cluster.sweep(name)
+    if sweep.ended:
+        raise SweeperError(f"the sweep {name!r} is not running: it is {sweep.state}", f"see `sweeper logs {name}`")
+    try:
+        return ask_to_stop(sweep.name, sweep.output)
+    except (SweeperError, StoreError):
+        # The results cannot be reached from here, or the driver is still starting: let Ray send it a signal.
+        cluster.stop(sweep.job)
+        return f"asked the job {sweep.job} to stop"
 
 
 def submit(
@@ -218,7 +232,7 @@ def submit(
     Args:
         space: a file, or the name of a shipped one.
         address: of the cluster's dashboard.
-        output: `s3://…`, `gs://…`, or a shared directory.
+        output: `s3://…`, `gs://…`, `az://…`, or a shared directory.
         set: as of `run`.
         name: as of `run`.
         tracking_uri: MLflow server, as seen from the cluster.

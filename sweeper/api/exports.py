@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.api.given import output_folder
-from sweeper.remote.reach import here, local_tracking
+from sweeper.api.arguments import output_folder
+from sweeper.remote.reach import local_sweep, local_tracking
 from sweeper.storage.places import READING, place_of, split_name
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def export(
         SweeperError: why it cannot be exported; nothing was written.
     """
     from sweeper.exporting.folder import export_model
-    from sweeper.tracking.logged_model import log_model
+    from sweeper.tracking.mlflow.logged_model import log_model
 
     place = output_folder(output)
     sweep, parent = split_name(name, place)
     store = place_of(parent, READING).store
-    found = here(name, place)
+    found = local_sweep(name, place)
     done = export_model(
         *found,
         Path(to),
@@ -73,7 +73,7 @@ def export(
     )
     if mlflow or register is not None:
         uri = local_tracking(tracking_uri, Path(found[1]))
-        done = replace(done, logged=log_model(done.folder, uri, register).sentence())
+        done = replace(done, logged=log_model(done.folder, found[0], Path(found[1]), uri, register).sentence())
     return done
 
 
@@ -103,7 +103,7 @@ def figure(name: str, figure: str, to: str | Path, *, output: str | Path | None 
     from sweeper.exporting.picture import write_figure
     from sweeper.results import load
 
-    write_figure(load(*here(name, output_folder(output))), figure, Path(to))
+    write_figure(load(*local_sweep(name, output_folder(output))), figure, Path(to))
     return Path(to)
 
 
@@ -121,4 +121,4 @@ def table(name: str, *, form: str = "markdown", output: str | Path | None = None
     from sweeper.exporting.table import paper_table
     from sweeper.results import load
 
-    return paper_table(load(*here(name, output_folder(output))), form)
+    return paper_table(load(*local_sweep(name, output_folder(output))), form)

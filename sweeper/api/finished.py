@@ -14,8 +14,8 @@ from sweeper.results import Results
 from sweeper.text.display import as_html, as_text
 
 if TYPE_CHECKING:
+    from sweeper.execution.noop_resume import Settled
     from sweeper.execution.outcome import Outcome
-    from sweeper.execution.settled import Settled
     from sweeper.monitoring.timings import Timings
     from sweeper.remote.cluster import Cluster, RemoteSweep
 
@@ -98,29 +98,30 @@ class Submitted:
         name: the sweep's.
         job: Ray's id of its driver.
         address: of the cluster.
+        cluster: what is asked of it.
     """
 
     def __init__(self, cluster: Cluster, name: str, job: str) -> None:
         """Stand for `job`, which drives the sweep `name`."""
         self.name, self.job, self.address = name, job, cluster.address
-        self._cluster = cluster
+        self.cluster = cluster
 
     @property
     def sweep(self) -> RemoteSweep:
         """What the cluster says of it now."""
-        return self._cluster.sweep(self.job)
+        return self.cluster.sweep(self.job)
 
     def logs(self) -> str:
         """Return what its driver has printed so far."""
-        return self._cluster.logs(self.job)
+        return self.cluster.logs(self.job)
 
     def follow(self) -> Iterator[str]:
         """Yield what its driver prints, as it does, until it has ended."""
-        return self._cluster.follow(self.job)
+        return self.cluster.follow(self.job)
 
     def stop(self) -> None:
         """Ask it to end cleanly."""
-        self._cluster.stop(self.job)
+        self.cluster.stop(self.job)
 
     def __repr__(self) -> str:
         found = self.sweep

@@ -1,8 +1,7 @@
-"""The commands that analyse sweeps: `compare`, `claims`, `what-if`, `recalibrate`, `focal-map`."""
+"""The commands that analyse sweeps: comparisons, claims, replays, stored predictions, and what papers show."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from functools import partial
@@ -14,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from sweeper.cli.common import RESULTS, Name, Output, Trust, show
+from sweeper.cli.common import RESULTS, Name, Output, Rehearse, Running, Trust, answer, runs_trials, show
 from sweeper.cli.completion import complete_format, complete_method, complete_sweep
-from sweeper.remote.reach import all_here, here
+from sweeper.text.display import SafeConsole
 
 commands = typer.Typer()
 
@@ -38,12 +37,9 @@ def compare(
     output: Output = RESULTS,
 ) -> None:
     """Compare two sweeps: settings, versions and hardware, and results over paired configurations."""
-    from sweeper.analysis.comparison.compare import compare as compare_sweeps
-    from sweeper.analysis.comparison.view import view
-    from sweeper.results import load
+    from sweeper.api import analyses
 
-    (first, second), folder = all_here([first, second], output)
-    show(view(compare_sweeps(load(first, folder), load(second, folder))))
+    show(analyses.compare(first, second, output=output))
 
 
 @commands.command()
@@ -61,18 +57,10 @@ def claims(
     output: Output = RESULTS,
 ) -> None:
     """Judge claims of papers on a sweep by rules fixed in advance: holds, does not hold or undecided."""
-    from sweeper.analysis.judging import claims_table, judge_claims, verdict_lines
-    from sweeper.results import load
+    from sweeper.api import analyses
 
-    if name is None:
-        show(claims_table())
-        return
-    found = load(*here(name, output))
-    verdicts = judge_claims(found, claim)
-    if as_json:
-        typer.echo(json.dumps([{**v.to_dict(), "rehearsal": bool(found.rehearsed)} for v in verdicts], indent=2))
-    else:
-        typer.echo("\n".join(verdict_lines(verdicts, rehearsal=bool(found.rehearsed))))
+    found = analyses.claims(name, claim=claim or (), output=output)
+    answer(found, as_json=as_json and name is not None, wrap=name is None)
 
 
 @commands.command("what-if")
@@ -106,18 +94,13 @@ def what_if(
     output: Output = RESULTS,
 ) -> None:
     """Replay a fully trained sweep through other schedulers: what they would keep, and what that costs."""
-    from sweeper.analysis.replay.view import plain
-    from sweeper.analysis.replay.view import what_if as replayed
-    from sweeper.results import load
+    from sweeper.api import analyses
 
-    found = replayed(
-        load(*here(name, output)), scheduler or (), within or (), objective or (), orders=orders, trials=trials,
-        workers=workers, by=by, judge=judge, seed=seed,
+    found = analyses.what_if(
+        name, scheduler=scheduler or (), within=within or (), objective=objective or (), orders=orders, trials=trials,
+        workers=workers, by=by, judge=judge, seed=seed, output=output,
     )  # fmt: skip
-    if as_json:
-        typer.echo(json.dumps([plain(each) for each in found.kept], indent=2))
-    else:
-        show(found.look)
+    answer(found, as_json=as_json)
 
 
 @commands.command()
@@ -155,19 +138,64 @@ def recalibrate(
     Results are rows of the table `recalibrations`, next to the uncalibrated probabilities (method `none`). What
     `--metric` asks for is in its column `metrics` as JSON: `metrics->>'smooth_ece'`.
     """
-    from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
-    from sweeper.storage.places import publish
+    from sweeper.api import analyses
+    from sweeper.storage.places import split_name
 
-    console = Console(stderr=True, highlight=False)
-    showing = partial(RecalibrationProgress, console)
-    copy, folder = here(name, output)
-    done = recalibrate_sweep(copy, folder, method or [], option or [], bins or [], metric or [], showing, trust=trust)
-    publish(name, output)
+    done = analyses.recalibrate(
+        name, method=method or (), options=option or (), bins=bins or (), metric=metric or (), trust=trust,
+        output=output, progress=partial(RecalibrationProgress, SafeConsole(stderr=True)),
+    )  # fmt: skip
     for line in done.lines():
         typer.echo(line, err=True)
-    sweep, where = Path(copy).name, "" if output == RESULTS else f" --output {output}"
+    sweep, where = Path(split_name(name, output)[0]).name, "" if output == RESULTS else f" --output {output}"
     typer.echo(f'next\n  sweeper results {sweep}{where} --sql "{AFTERWARDS_SQL}"', err=True)
     typer.echo(f"  sweeper report {sweep}{where}\n  sweeper sync {sweep}{where}", err=True)
+
+
+@commands.command()
+def ensemble(
+    name: Name,
+    size: Annotated[int, typer.Option(min=1, max=1000, help="Members of the largest greedy ensemble.")] = 10,
+    candidates: Annotated[int, typer.Option(min=1, help="Best configurations to choose members from.")] = 50,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Also write a figure, test NLL against members, to this HTML file.", show_default="none"),
+    ] = None,
+    output: Output = RESULTS,
+) -> None:
+    """Average the predictions of finished networks: replicates, and greedy ensembles. Nothing is retrained."""
+    from sweeper.api import analyses
+
+    show(analyses.ensemble(name, size=size, candidates=candidates, picture=picture, output=output))
+
+
+@commands.command()
+def conformal(
+    name: Name,
+    alpha: Annotated[float, typer.Option(help="Miscoverage rate, between 0 and 1.")] = 0.1,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="Post-hoc method to apply first (see `sweeper spaces --posthoc`).",
+            show_default="none",
+        ),
+    ] = None,
+    crosswise: Annotated[
+        bool,
+        typer.Option(
+            "--crosswise",
+            help="Fit the method to all folds but one in turn (CV+), not on one half of validation data: smaller sets, "
+            "a weaker guarantee.",
+        ),
+    ] = False,
+    output: Output = RESULTS,
+) -> None:
+    """Show coverage and size of the best configuration's conformal prediction sets: THR, APS and RAPS."""
+    from sweeper.api import analyses
+
+    show(analyses.conformal(name, alpha=alpha, method=method, crosswise=crosswise, output=output))
 
 
 @commands.command("focal-map")
@@ -210,6 +238,36 @@ def focal_map(
         typer.echo(text)
     for remark in found.remarks:
         typer.echo(remark, err=True)
+
+
+@commands.command()
+@runs_trials
+def paper(
+    name: Annotated[str, typer.Argument(help="Paper: curvature, properness, mukhoti, posterior or selective.")],
+    rehearse: Rehearse = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing; write the page from existing sweeps.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Path of the page.", show_default="paper-NAME.html in the results")
+    ] = None,
+    *,
+    running: Running,
+) -> None:
+    """Reproduce a paper: run what is missing, fill its tables and figures, judge its claims, and write one page.
+
+    Sweeps that follow the paper's recipes are used under whatever name; unfinished ones are resumed.
+    """
+    from sweeper.api.papers import run_paper
+
+    found = run_paper(
+        name,
+        rehearse=rehearse,
+        run=not no_run,
+        page=page,
+        say=lambda sentence: typer.echo(sentence, err=True),
+        **running,
+    )
+    for line in found.lines():
+        typer.echo(line)
 
 
 class RecalibrationProgress:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
+import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from sweeper.cli.completion import complete_setting, complete_space, complete_sweep
+from sweeper.core.errors import SweeperError
 from sweeper.core.executors import Executor
+from sweeper.text.display import SafeConsole, Shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sweeper.api.finished import FinishedRun
 
-DONE, INCOMPLETE = 0, 1
+DONE, INCOMPLETE, BAD_INPUT = 0, 1, 2
 
 Output = Annotated[
-    str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Directory of results, s3://… or gs://….")
+    str, typer.Option("--output", "-o", envvar="SWEEPER_OUTPUT", help="Directory of results, s3://…, gs://… or az://….")
 ]
 Space = Annotated[
     str, typer.Argument(help="Search space file, or the name of a shipped one.", autocompletion=complete_space)
@@ -40,7 +48,7 @@ Tracking = Annotated[
     typer.Option(
         "--tracking-uri",
         envvar="MLFLOW_TRACKING_URI",
-        help="MLflow tracking store.",
+        help="MLflow tracking store, or tensorboard: for event files in the sweep's folder.",
         show_default="a local SQLite file",
     ),
 ]
@@ -81,20 +89,95 @@ Timed = Annotated[bool, typer.Option("--timings", help="Print how long each phas
 RESULTS = "results"
 
 
+class Running(TypedDict):
+    """The values of these options, as keyword arguments of `sweeper.api`'s `run`, `resume` and `run_paper`."""
+
+    output: str
+    tracking_uri: str | None
+    mlflow: bool
+    address: str | None
+    cpus: int | None
+    executor: Executor
+
+
+def _running(
+    output: Output = RESULTS,
+    tracking_uri: Tracking = None,
+    no_mlflow: NoMlflow = False,
+    address: Address = None,
+    cpus: Cpus = None,
+    executor: RunsOn = "auto",
+) -> Running:
+    return {
+        "output": output,
+        "tracking_uri": tracking_uri,
+        "mlflow": not no_mlflow,
+        "address": address,
+        "cpus": cpus,
+        "executor": executor,
+    }
+
+
+def runs_trials(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command these options in the place of its parameter `running`, which holds their values."""
+    options = inspect.signature(_running, eval_str=True).parameters
+    parameters: list[inspect.Parameter] = []
+    for name, own in inspect.signature(command, eval_str=True).parameters.items():
+        parameters += [*options.values()] if name == "running" else [own]
+
+    @functools.wraps(command)
+    def with_options(**given: object) -> None:
+        asked = {name: given.pop(name) for name in options}
+        command(**given, running=_running(**asked))  # type: ignore[arg-type]  # typer has checked them
+
+    taken = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    with_options.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]  # what typer reads
+    return with_options
+
+
 PLAIN_WIDTH = 100
 """Columns of listings outside a terminal."""
 
 
-def show(content: RenderableType, width: int = 140) -> None:
-    """Print a table or text in the width of the terminal, or in `width` columns elsewhere."""
-    console = Console(highlight=False)
+def show(content: RenderableType, width: int = 140, *, wrap: bool = True) -> None:
+    """Print a table or text in the width of the terminal, or in `width` columns elsewhere; or lines as they are."""
+    console = SafeConsole()
     if not console.is_terminal:
         console.width = width
-    console.print(content)
+    console.print(content, soft_wrap=not wrap)
+
+
+def answer(found: Shown[Any], *, as_json: bool, wrap: bool = True) -> None:
+    """Print what a function of `sweeper.api` returns, or its values as JSON."""
+    if as_json:
+        typer.echo(json.dumps(found.json, indent=2))
+    else:
+        show(found, wrap=wrap)
+
+
+def discard_output() -> None:
+    """Send what is still to be printed to the null device: nobody reads it, and flushing it would fail again."""
+    with contextlib.suppress(OSError, ValueError):  # no descriptor: a test's or a notebook's stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def finish(done: FinishedRun, timings: bool = False) -> None:
-    """Print a run's summary, the paths of its results, and the next commands, ready to paste; timings on request."""
+    """Print a run's summary, the paths of its results, and the next commands, ready to paste; timings on request.
+
+    The sweep's success does not depend on it: where it cannot be read or printed, a sentence on stderr says so.
+    """
+    try:
+        _print_finished(done, timings)
+        sys.stdout.flush()
+    except (SweeperError, OSError, MemoryError, ImportError) as error:  # ImportError: too little memory for a library
+        discard_output()
+        with contextlib.suppress(OSError):
+            why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "too little memory"
+            typer.echo(f"the summary could not be printed: {why}; see `sweeper results {done.name}`", err=True)
+    raise typer.Exit(DONE if done.complete else INCOMPLETE)
+
+
+def _print_finished(done: FinishedRun, timings: bool) -> None:
     from sweeper.reporting.summary import summary
     from sweeper.storage.places import DRIVING, place_of
     from sweeper.text.labels import plural
@@ -129,7 +212,6 @@ def finish(done: FinishedRun, timings: bool = False) -> None:
         say(f"  {command}")
     if timings:
         show(_phases(done))
-    raise typer.Exit(DONE if done.complete else INCOMPLETE)
 
 
 def _phases(done: FinishedRun) -> Table:

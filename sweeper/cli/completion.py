@@ -8,7 +8,7 @@ import typer
 
 from search_spaces import packaged_files
 from sweeper.storage.lookup import sweep_names
-from trainables.worker.object_store import is_store_address
+from trainables.files.stores.base import is_store_address
 
 
 def complete_space(incomplete: str) -> list[str]:
@@ -50,7 +50,7 @@ def complete_method(incomplete: str) -> list[str]:
 
 def complete_setting(context: typer.Context, incomplete: str) -> list[str]:
     """Return `key=` for each key of the search space that begins with `incomplete`; names of components as values."""
-    from sweeper.space.keys import keys_of, values_of
+    from sweeper.space.catalogue import keys_of, values_of
 
     key, equals, begun = incomplete.partition("=")
     space = context.params.get("space")

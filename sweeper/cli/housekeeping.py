@@ -1,4 +1,4 @@
-"""The commands for files and folders: `init`, `validate`, `list`, `delete`, `rename`, `archive`."""
+"""The commands for search spaces, folders and the machine: `init`, `validate`, `spaces`, `doctor`, `list` …"""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.common import PLAIN_WIDTH, RESULTS, Name, Output, Rehearse, Settings, Space, show
-from sweeper.core.errors import SweeperError
+from sweeper.cli.common import DONE, INCOMPLETE, PLAIN_WIDTH, RESULTS, Name, Output, Rehearse, Settings, Space, show
+from sweeper.core.errors import SweeperError, writing_to
 
 commands = typer.Typer()
 
@@ -51,7 +51,8 @@ def init(
     wishes = Wishes(
         dataset, loss or usual.losses, network or usual.architectures, values, objective, epochs, replicates
     )
-    write_text(file, template(wishes))
+    with writing_to(file, "name another file"):
+        write_text(file, template(wishes))
     try:
         load_spec(file)
     except SweeperError:
@@ -133,3 +134,47 @@ def archive(
 
     file = housekeeping.archive(name, output, to)
     typer.echo(f"wrote {file}, {file.stat().st_size / 2**20:,.1f} MiB", err=True)
+
+
+@commands.command()
+def spaces(
+    losses: Annotated[bool, typer.Option("--losses", help="List loss families.")] = False,
+    architectures: Annotated[bool, typer.Option("--architectures", help="List architectures.")] = False,
+    datasets: Annotated[bool, typer.Option("--datasets", help="List data sets.")] = False,
+    optimizers: Annotated[bool, typer.Option("--optimizers", help="List optimisers and their recipes.")] = False,
+    posthoc: Annotated[bool, typer.Option("--posthoc", help="List post-hoc methods.")] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="List optional metrics and their settings.")] = False,
+    schedulers: Annotated[bool, typer.Option("--schedulers", help="List schedulers and their settings.")] = False,
+    searchers: Annotated[bool, typer.Option("--searchers", help="List searchers and their settings.")] = False,
+) -> None:
+    """List the shipped search spaces, or the components that a search space may name."""
+    from sweeper.space import catalogue
+
+    asked: dict[str, bool] = {
+        "losses": losses,
+        "architectures": architectures,
+        "datasets": datasets,
+        "optimizers": optimizers,
+        "posthoc": posthoc,
+        "metrics": metrics,
+        "schedulers": schedulers,
+        "searchers": searchers,
+    }
+    chosen = [kind for kind, wanted in asked.items() if wanted]
+    for kind in chosen:
+        show(catalogue.components_table(kind))
+    if not chosen:
+        show(catalogue.spaces_table())
+
+
+@commands.command()
+def doctor() -> None:
+    """Check that this machine can run sweeps, and suggest a fix for every problem."""
+    from sweeper.planning.doctor import checks
+
+    found = checks()
+    for check in found:
+        typer.echo(f"{'ok  ' if check.ok else 'FAIL'} {check.subject}: {check.finding}")
+        if not check.ok:
+            typer.echo(f"     {check.remedy}")
+    raise typer.Exit(DONE if all(check.ok for check in found) else INCOMPLETE)

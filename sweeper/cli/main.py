@@ -5,28 +5,29 @@ Exit status: 0 done; 1 the sweep has failed trials or was stopped; 2 bad input.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
+import resource
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from sweeper.cli import (
-    analysis,
-    export,
-    housekeeping,
-    papers,
-    predictive,
-    reading,
-    remote,
-    status,
-    surroundings,
-    sweeps,
-)
-from sweeper.cli.common import DONE
+from sweeper.cli import analysis, housekeeping, reading, remote, sweeps
+from sweeper.cli.common import BAD_INPUT, DONE, discard_output
 from sweeper.core.errors import SweeperError
-from trainables.worker.object_store import StoreError
+from sweeper.text.display import SafeConsole
+from trainables.files.stores.base import StoreError
+
+REFUSED = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "ask its owner for access, or choose another place"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"),
+    errno.ENOMEM: "raise the limit of memory (ulimit -v), or free memory",
+}
+"""What to do about errors of the operating system that are no fault of this program."""
 
 
 def first_sentence(text: str) -> str:
@@ -42,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 100},
 )
-for group in (sweeps, status, reading, analysis, papers, predictive, export, housekeeping, surroundings, remote):
+for group in (sweeps, reading, analysis, housekeeping, remote):
     for command in group.commands.registered_commands:
         # In full: a list of commands would cut it at 45 characters.
         command.short_help = first_sentence(command.callback.__doc__ or "")
@@ -50,17 +51,74 @@ for group in (sweeps, status, reading, analysis, papers, predictive, export, hou
 
 
 def main() -> None:
-    """Run the command line; a `SweeperError` becomes a message and an exit status, never a traceback."""
+    """Run the command line; a `SweeperError` becomes a message and an exit status, never a traceback.
+
+    So does what the machine refuses: a folder that cannot be written, too few file descriptors, too little memory.
+    """
+    open_missing_streams()
+    print_what_can_be_printed()
+    spare_address_space()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk behind it shows here, and not when the interpreter ends
     except (SweeperError, StoreError) as error:
-        sys.stdout.flush()
-        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
+        _refuse(str(error))
         raise SystemExit(error.exit_code) from None
     except BrokenPipeError:
-        # The reader of the pipe (head, less) has closed it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()  # the reader of the pipe (head, less) has closed it
         raise SystemExit(DONE) from None
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        discard_output()
+        place = error.filename or "standard output"
+        _refuse(f"{place}: {error.strerror}\n  {REFUSED[error.errno]}")
+        raise SystemExit(BAD_INPUT) from None
+    except MemoryError:
+        _refuse("there is too little memory for this command\n  raise its limit (ulimit -v), or free memory")
+        raise SystemExit(BAD_INPUT) from None
+
+
+def open_missing_streams() -> None:
+    """Open the null device in the place of standard streams that were closed, before a file of ours gets their number.
+
+    Without it, what a library prints would go into a journal record or a table.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", errors="replace", closefd=False))
+
+
+def print_what_can_be_printed() -> None:
+    """Replace characters that a terminal's encoding lacks (γ in Latin-1, ± in ASCII), here and in processes of ours."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    os.environ["PYTHONIOENCODING"] = os.environ.get("PYTHONIOENCODING", "").partition(":")[0] + ":replace"
+
+
+def spare_address_space() -> None:
+    """Where address space is limited (`ulimit -v`), let Arrow take memory from the C library.
+
+    Its own pool (mimalloc, pyarrow 25) reserves a gibibyte at a time, and a refusal ends the process.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        import pyarrow
+
+        pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+
+
+def _refuse(message: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        SafeConsole(stderr=True).print(f"error: {message}", soft_wrap=True)
 
 
 def _version(asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""The commands that show results: `results`, `show`, `report`, and MLflow's `sync` and `ui`."""
+"""The commands that show results or take them home: `results`, `show`, `report`, `export`, `figure` … and MLflow."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.common import PLAIN_WIDTH, RESULTS, Name, Output, Tracking, show
+from sweeper.cli.common import PLAIN_WIDTH, RESULTS, Name, Output, Tracking, Trust, show
 from sweeper.cli.completion import complete_format, complete_sweep
 from sweeper.cli.remote import ClusterAddress
 from sweeper.core.errors import SweeperError
-from sweeper.remote.reach import all_here, here, local_tracking
+from sweeper.remote.reach import all_here, local_sweep, local_tracking
+from sweeper.text.display import printable
 
 SHOWN_SWEEPS = 5
 """Sweeps whose links `sweeper ui` prints, the newest."""
@@ -79,7 +80,7 @@ def results(
     if isinstance(text, bytes):
         sys.stdout.buffer.write(text)
     else:
-        typer.echo(text)
+        typer.echo(printable(text) if sys.stdout.isatty() else text)
 
 
 @commands.command("show")
@@ -105,7 +106,7 @@ def show_trial(
 
         typer.echo(write_trial_page(found, trial, page))
         return
-    from sweeper.results.trial_view import trial_view
+    from sweeper.results.trial_facts import trial_view
 
     show(trial_view(found, trial), PLAIN_WIDTH)
 
@@ -129,6 +130,9 @@ def report(
         str | None,
         typer.Option("--format", "-f", help="Format of --table: markdown, latex or csv.", show_default="markdown"),
     ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="HTML file to write instead.", show_default="report.html of the sweep")
+    ] = None,
     output: Output = RESULTS,
     address: ClusterAddress = None,
 ) -> None:
@@ -141,14 +145,17 @@ def report(
         from sweeper.analysis.papers.tables import paper_table
 
         named = [name, *(more or ())] if name is not None else []
-        places = [here(each, output) for each in named] or [(found, Path(output)) for found in sweep_names(output)]
-        typer.echo(format_paper_table(paper_table(table, [load(*place) for place in places]), form or "markdown"))
+        places = [local_sweep(each, output) for each in named] or [
+            (found, Path(output)) for found in sweep_names(output)
+        ]
+        filled = paper_table(table, [load(*place) for place in places])
+        typer.echo(printable(format_paper_table(filled, form or "markdown")))
         return
     if form is not None:
         raise SweeperError(f"--format {form} only applies to --table", "add --table mukhoti-1, or omit --format")
     if name is None:
         raise SweeperError("no sweep was named", "give a name, or --table to fill in a paper's table")
-    typer.echo(analyses.report(name, more or (), output=output, address=address))
+    typer.echo(analyses.report(name, more or (), to=to, output=output, address=address))
 
 
 @commands.command()
@@ -157,7 +164,7 @@ def sync(name: Name, output: Output = RESULTS, tracking_uri: Tracking = None) ->
     from sweeper.storage.lookup import find_sweep
     from sweeper.tracking.sync import sync as synchronise
 
-    paths = find_sweep(*here(name, output))
+    paths = find_sweep(*local_sweep(name, output))
     typer.echo(synchronise(paths.root, local_tracking(tracking_uri, paths.root.parent)), err=True)
 
 
@@ -172,10 +179,8 @@ def ui(
 ) -> None:
     """Browse sweeps in MLflow, each in a view with all its trials. It listens on this machine only (127.0.0.1)."""
     from sweeper.storage.places import READING, place_of
-    from sweeper.tracking.experiments import experiments
-    from sweeper.tracking.questions import as_lines, questions
-    from sweeper.tracking.server import serve
-    from sweeper.tracking.shared_view import address
+    from sweeper.tracking.mlflow.pages import address, as_lines, experiments, questions
+    from sweeper.tracking.mlflow.server import serve
 
     typer.echo("search filters for an MLflow experiment:", err=True)
     for line in as_lines(questions()):
@@ -189,3 +194,66 @@ def ui(
         typer.echo(f"and {len(found) - SHOWN_SWEEPS} more: sweeper ui NAME, or {server}", err=True)
     typer.echo(f"MLflow runs at {server} (Ctrl-C to stop)", err=True)
     raise typer.Exit(serve(uri, port))
+
+
+@commands.command()
+def export(
+    name: Name,
+    to: Annotated[Path, typer.Option(help="Folder to create.")],
+    trial: Annotated[str, typer.Option(help="Trial, e.g. c00039.")] = "best",
+    replicate: Annotated[str, typer.Option(help="Number of a replicate, or all for their ensemble.")] = "0",
+    posthoc: Annotated[str, typer.Option(help="Post-hoc method that the sweep measured, or none.")] = "temperature",
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write an ONNX file (needs the extra onnx).")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Retrain the trial if its weights are gone.")] = False,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the model in MLflow with its trial's run.")] = False,
+    register: Annotated[
+        str | None, typer.Option(help="Register it in MLflow under this name, alias best.", show_default="none")
+    ] = None,
+    tracking_uri: Tracking = None,
+    trust: Trust = False,
+    output: Output = RESULTS,
+) -> None:
+    """Export a trained network as a calibrated program: weights, torch.export program, model card."""
+    from sweeper.api.exports import export as export_network
+
+    done = export_network(
+        name,
+        to,
+        trial=trial,
+        replicate=replicate,
+        posthoc=posthoc,
+        trust=trust,
+        retrain=retrain,
+        onnx=onnx,
+        mlflow=mlflow,
+        register=register,
+        tracking_uri=tracking_uri,
+        say=lambda line: typer.echo(line, err=True),
+        output=output,
+    )
+    typer.echo(done.sentence())
+
+
+@commands.command()
+def figure(
+    name: Name,
+    figure: Annotated[str, typer.Argument(help="Figure of the report, e.g. learning_curves.")],
+    to: Annotated[Path, typer.Option(help="File to write: .pdf, .svg or .png.")],
+    output: Output = RESULTS,
+) -> None:
+    """Draw a figure of the report for a paper: PDF, SVG or PNG."""
+    from sweeper.api.exports import figure as draw_figure
+
+    typer.echo(draw_figure(name, figure, to, output=output))
+
+
+@commands.command()
+def table(
+    name: Name,
+    form: Annotated[str, typer.Option("--format", help="latex, markdown or csv.")] = "markdown",
+    output: Output = RESULTS,
+) -> None:
+    """Print the best of each loss on each network for a paper: LaTeX, Markdown or CSV."""
+    from sweeper.api.exports import table as written_table
+
+    typer.echo(printable(written_table(name, form=form, output=output)))

@@ -14,10 +14,8 @@ from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import connect
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from sweeper.monitoring.watch import Look
-    from sweeper.remote.cluster import Cluster, RemoteSweep
+    from sweeper.remote.cluster import Cluster
 
 ClusterAddress = Annotated[
     str | None,
@@ -39,7 +37,10 @@ def submit(
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", envvar="SWEEPER_OUTPUT", help="Where results go: s3://…, gs://…, or a shared directory."
+            "--output",
+            "-o",
+            envvar="SWEEPER_OUTPUT",
+            help="Where results go: s3://…, gs://…, az://…, a shared directory.",
         ),
     ],
     settings: Settings = None,
@@ -66,14 +67,14 @@ def submit(
     allow_notify: AllowNotify = False,
 ) -> None:
     """Run a sweep on a remote cluster. Results go to an object store or a shared directory."""
-    from sweeper.remote.submission import Request
-    from sweeper.remote.submission import submit as submit_sweep
+    from sweeper.api import commands
 
-    cluster = connect(address)
-    known = {sweep.name for sweep in cluster.sweeps()}
-    request = Request(output, tracking_uri, no_mlflow, ship_code, settings or [], wait_for_nodes, allow_notify)
-    sweep, job = submit_sweep(cluster, space, name, known.__contains__, request)
-    _say_submitted(cluster, sweep, job)
+    submitted = commands.submit(
+        space, address, output=output, set=settings, name=name, tracking_uri=tracking_uri, mlflow=not no_mlflow,
+        ship_code=ship_code, wait_for_nodes=wait_for_nodes, allow_notify=allow_notify,
+    )  # fmt: skip
+    cluster, job = submitted.cluster, submitted.job
+    _say_submitted(cluster, submitted.name, job)
     if wait:
         raise typer.Exit(_follow(cluster, job))
 
@@ -89,7 +90,7 @@ def logs(
 ) -> None:
     """Print a sweep's log: the driver's log on a cluster (--address), the log of Ray and torch on this machine."""
     if address is None:
-        from sweeper.monitoring.logs import local_log
+        from sweeper.monitoring.watch import local_log
 
         for text in local_log(name, output, follow=follow):
             sys.stdout.write(text)
@@ -135,32 +136,6 @@ def resume_remotely(
         trust=trust or own, allow_notify=allow_notify or own,
     )  # fmt: skip
     _say_submitted(cluster, sweep.name, submit_resume(cluster, sweep.name, request, failed=failed))
-
-
-def stop_remotely(name: str, address: str) -> str:
-    """Ask a sweep on a cluster to stop, through its results where they are reachable; return what was asked."""
-    from sweeper.execution.stopping import ask_to_stop
-    from trainables.worker.object_store import StoreError
-
-    cluster = connect(address)
-    sweep = cluster.sweep(name)
-    if sweep.ended:
-        raise SweeperError(f"the sweep {name!r} is not running: it is {sweep.state}", f"see `sweeper logs {name}`")
-    try:
-        return ask_to_stop(sweep.name, sweep.output)
-    except (SweeperError, StoreError):
-        # The results cannot be reached from here, or the driver is still starting: let Ray send it a signal.
-        cluster.stop(sweep.job)
-        return f"asked the job {sweep.job} to stop"
-
-
-def status_remotely(address: str, name: str | None) -> Table:
-    """Return a table of a cluster's sweeps, or of one."""
-    from sweeper.remote.status import sweeps_table
-
-    cluster = connect(address)
-    sweeps: list[RemoteSweep] = cluster.sweeps() if name is None else [cluster.sweep(name)]
-    return sweeps_table(sweeps, cluster.logs)
 
 
 def remote_look(address: str, name: str | None) -> Callable[[], Look]:

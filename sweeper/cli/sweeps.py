@@ -1,35 +1,40 @@
-"""The commands of a sweep's life: `run`, `resume`, `plan`, `stop`."""
+"""The commands of a sweep's life: `run`, `resume`, `plan`, `stop`, `status`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sweeper.cli import remote as cli_remote
 from sweeper.cli.common import (
+    DONE,
+    INCOMPLETE,
     RESULTS,
     AllowNotify,
     Name,
     Notify,
     Output,
     Rehearse,
+    Running,
     Settings,
     Space,
     Timed,
     Trust,
     WaitForNodes,
+    answer,
     finish,
+    runs_trials,
     show,
 )
-from sweeper.cli.remote import ClusterAddress
-from sweeper.cli.run_options import Running, runs_trials
+from sweeper.cli.completion import complete_sweep
+from sweeper.cli.remote import ClusterAddress, remote_look
 from sweeper.core.errors import SweeperError
-
-if TYPE_CHECKING:
-    from sweeper.space.spec import SweepSpec
+from sweeper.remote.reach import local_sweep, remote_output
+from sweeper.text.display import SafeConsole, printable
+from trainables.files.stores.base import StoreError
 
 commands = typer.Typer()
 
@@ -138,26 +143,24 @@ def plan(
     ] = None,
 ) -> None:
     """Estimate trials, time and cost of a search space before any training."""
-    from sweeper.planning.costs import measured_plan
-    from sweeper.space.loading import load_spec
+    from sweeper.api import commands
 
-    spec = load_spec(space, settings or [], rehearse=rehearse)
     if cluster is not None:
-        _plan_on_cluster(spec, cluster, prices, as_json)
+        _plan_on_cluster(space, settings, rehearse, cluster, prices, as_json)
         return
-    planned = measured_plan(spec)
-    if as_json:
-        typer.echo(json.dumps(planned.to_dict(), indent=2))
-    else:
-        show(planned)
+    planned = commands.plan(space, set=settings, rehearse=rehearse)
+    answer(planned, as_json=as_json)
     if planned.obstacle:
         raise SweeperError(f"the sweep cannot start here: {planned.obstacle}")
 
 
-def _plan_on_cluster(spec: SweepSpec, cluster: Path, prices: Path | None, as_json: bool) -> None:
+def _plan_on_cluster(
+    space: str, settings: list[str] | None, rehearse: bool, cluster: Path, prices: Path | None, as_json: bool
+) -> None:
     from sweeper.planning.on_cluster import cluster_plan
+    from sweeper.space.loading import load_spec
 
-    planned, there = cluster_plan(spec, cluster, prices)
+    planned, there = cluster_plan(load_spec(space, settings or [], rehearse=rehearse), cluster, prices)
     if as_json:
         typer.echo(json.dumps({**planned.to_dict(), "cluster": there.to_dict()}, indent=2))
     else:
@@ -168,6 +171,73 @@ def _plan_on_cluster(spec: SweepSpec, cluster: Path, prices: Path | None, as_jso
 @commands.command()
 def stop(name: Name, output: Output = RESULTS, address: ClusterAddress = None) -> None:
     """Ask a running sweep to stop. Results are kept; `sweeper resume` continues it."""
-    from sweeper.execution.stopping import ask_to_stop
+    from sweeper.api import commands
 
-    typer.echo(cli_remote.stop_remotely(name, address) if address else ask_to_stop(name, output), err=True)
+    typer.echo(commands.stop(name, output=output, address=address), err=True)
+
+
+@commands.command()
+def status(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the sweep.", show_default="all", autocompletion=complete_sweep)
+    ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Recompute every decision from the journal and report differences.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Watch until the sweep ends; Ctrl-C only stops watching.")
+    ] = False,
+    output: Output = RESULTS,
+    address: ClusterAddress = None,
+) -> None:
+    """Show the progress of sweeps."""
+    if watch and audit:
+        raise SweeperError(
+            "--watch and --audit exclude each other", "run --audit without --watch, or after the sweep has ended"
+        )
+    if watch:
+        raise typer.Exit(_watch(name, output, address))
+    if name is None or not audit:
+        from sweeper.api import commands
+
+        show(commands.status(name, output=output, address=address if not audit else None))
+        return
+    from sweeper.monitoring.status import audit_sweep
+
+    name, folder = local_sweep(name, output, tables=False)
+    said, differences = audit_sweep(name, folder)
+    for sentence in (*said, *(f"  {difference}" for difference in differences)):
+        typer.echo(printable(sentence))
+    raise typer.Exit(INCOMPLETE if differences else DONE)
+
+
+def _watch(name: str | None, output: str, address: str | None) -> int:
+    """Show one sweep, or all, until they end; return the exit status: 1 if trials failed or are unfinished."""
+    from sweeper.monitoring.watch import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, look_at_all, watch
+
+    console = SafeConsole()
+    if name is None and address is None:
+        seconds, look = LOOK_SECONDS, look_at_all(output)
+    elif name is None or (watched := _results_of(name, output, address)) is None:
+        assert address is not None
+        seconds, look = FAR_LOOK_SECONDS, remote_look(address, name)
+    else:
+        assert isinstance(watched, SweepWatch)
+        seconds, look = watched.seconds, watched.look
+    seen = watch(look, seconds, console)
+    if seen is None:
+        typer.echo("stopped watching; sweeps keep running", err=True)
+        return DONE
+    return DONE if seen.complete else INCOMPLETE
+
+
+def _results_of(name: str, output: str, address: str | None) -> object | None:
+    """Return a watch of a sweep through its journal; `None` if only the cluster knows the sweep."""
+    from sweeper.monitoring.watch import SweepWatch
+
+    try:
+        return SweepWatch(*remote_output(name, output, address))
+    except (SweeperError, StoreError):
+        if address is None:
+            raise
+        return None

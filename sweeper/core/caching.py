@@ -1,4 +1,4 @@
-"""Where this program keeps what can be made again: copies of remote sweeps, MLflow's empty tables."""
+"""Where this program keeps what can be made again: copies of remote sweeps."""
 
 from __future__ import annotations
 

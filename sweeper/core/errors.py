@@ -7,8 +7,10 @@ to bad input.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """The numbers of errors caused by a lack of space: the disk is full, or the user's quota is."""
@@ -53,6 +55,19 @@ def unwritable(message: str, remedy: str, error: OSError) -> SweeperError:
     """
     kind = DiskFullError if error.errno in NO_SPACE else SweeperError
     return kind(f"{message}: {error.strerror or error}", remedy)
+
+
+@contextmanager
+def writing_to(place: Path | str, remedy: str) -> Iterator[None]:
+    """Raise `unwritable` with this remedy where what is done within the context cannot write to `place`.
+
+    Somebody else's folder, a read-only or a full disk is no fault of this program: every command that writes says so in
+    a sentence.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(f"{place} cannot be written", remedy, error) from error
 
 
 @dataclass(frozen=True)

@@ -181,12 +181,12 @@ class SweepPaths:
 
     @property
     def log(self) -> Path:
-        """What Ray, MLflow and torch have to say."""
+        """What Ray and torch have to say."""
         return self.root / "sweeper.log"
 
     @property
-    def mlflow_log(self) -> Path:
-        """What the process that fills MLflow has to say."""
+    def tracking_log(self) -> Path:
+        """What the process that fills the tracker has to say."""
         return self.root / "mlflow.log"
 
     @property

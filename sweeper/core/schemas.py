@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from trainables.curvature.statistics import CURVATURE_FIELDS, statistic_of
+from trainables.curvature.statistics.base import LOSS_WORDS
 from trainables.registry import entry_label
 from trainables.registry.measured import CROSS_FITTED
 from trainables.worker.trial_tables import (
@@ -30,7 +32,7 @@ ARITHMETIC = "arithmetic"
 Constant but for TF32 and graphs, which a trial on a CPU does not have: its row says neither.
 """
 
-HESSIAN_LOSSES = ("cross_entropy", "training")
+HESSIAN_LOSSES = tuple(LOSS_WORDS)
 """The losses whose Hessian an evaluation measures: one comparable between trials, one that was trained on."""
 
 TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
@@ -150,15 +152,13 @@ def evaluation_columns(
     A column ending in `_unavailable` holds the reason why a group of columns is empty.
     """
     # These bring torch along, which a process that only reads tables does not need.
-    from trainables.curvature import CURVATURE_FIELDS
-    from trainables.metrics import METRIC_NAMES
-    from trainables.metrics.bootstrap import BOOTSTRAPPED
-    from trainables.metrics.further import further_metric_names
+    from trainables.metrics import BOOTSTRAPPED, METRIC_NAMES, RECALIBRATED
+    from trainables.metrics.base import further_metric_names
+    from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
     from trainables.metrics.out_of_distribution import OOD_COLUMNS, other_splits
     from trainables.metrics.refinement import REFINEMENT_COLUMNS
     from trainables.posthoc import parameter_names
-    from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS, REGION_COLUMNS
-    from trainables.training.evaluation import POSTHOC_METRICS
+    from trainables.posthoc.confidence_regions import REGION_COLUMNS
 
     own = further_metric_names(metrics)
     entries = [{"name": each} if isinstance(each, str) else each for each in posthoc_methods]
@@ -166,10 +166,10 @@ def evaluation_columns(
         f"posthoc_{entry_label(entry)}_{name}"
         for entry in entries
         for name in dict.fromkeys(
-            (*parameter_names(entry["name"]), *POSTHOC_METRICS, *POSTERIOR_COLUMNS, "unavailable", *own)
+            (*parameter_names(entry["name"]), *RECALIBRATED, *POSTERIOR_COLUMNS, "unavailable", *own)
         )
     ]
-    held_out = [f"{CROSS_FITTED}{label}_{name}" for label in cross_fitted for name in (*POSTHOC_METRICS, "unavailable")]
+    held_out = [f"{CROSS_FITTED}{label}_{name}" for label in cross_fitted for name in (*RECALIBRATED, "unavailable")]
     hessian = [f"hessian_{loss}_{field}" for loss in HESSIAN_LOSSES for field in CURVATURE_FIELDS]
     errors = [f"{metric}_se" for metric in BOOTSTRAPPED]
     measured = (*METRIC_NAMES, *REFINEMENT_COLUMNS, *errors, *NETWORK_NORMS, *REGION_COLUMNS, *POSTERIOR_COLUMNS, *own)
@@ -237,5 +237,5 @@ def _evaluations_schema(columns: Sequence[str]) -> pa.Schema:
 def _measured_type(column: str) -> pa.DataType:
     if column.endswith("_unavailable"):
         return pa.string()
-    counted = column.startswith("hessian_") and column.endswith(("_matvecs", "_samples"))
-    return pa.int64() if counted else pa.float64()
+    statistic = statistic_of(column)
+    return pa.int64() if statistic is not None and statistic[1].counted else pa.float64()

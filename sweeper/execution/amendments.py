@@ -10,11 +10,11 @@ import yaml
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.state import SweepState
+from sweeper.space.configurations import configurations_of
 from sweeper.space.file import Document
 from sweeper.space.loading import reopened_spec
 from sweeper.space.overrides import apply_overrides
-from sweeper.space.suggested import JournaledSuggestions, configurations_of
-from sweeper.space.workers import worker_faults
+from sweeper.space.training import worker_faults
 from sweeper.storage.changes import AMENDABLE, GROWING, changed_trials, edited
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import write_text
@@ -80,4 +80,4 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
         raise SweeperError(
             f"{sweep.paths.sweep_file} cannot be written: {error.strerror}", "make the results folder writable"
         ) from error
-    return replace(sweep, spec=spec, configurations=configurations_of(spec, JournaledSuggestions(sweep.paths.journal)))
+    return replace(sweep, spec=spec, configurations=configurations_of(spec, sweep.paths.journal))

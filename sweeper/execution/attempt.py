@@ -5,37 +5,44 @@ A first run and a resumed one differ here only in what the journal holds.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 
+from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
+from sweeper.core.ray_environment import prepare
 from sweeper.execution.amendments import check_trials
-from sweeper.execution.assembly import Parts
+from sweeper.execution.assembly import DriverContext, open_tables
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.controllers.interrupts import Interrupts
-from sweeper.execution.damage import discard_damaged, remove_checkpoints_ahead
+from sweeper.execution.driver.executor import Executor
 from sweeper.execution.driver.recorder import Fold
-from sweeper.execution.ending import Ending
-from sweeper.execution.exit_notice import full_disk_told, interruption_told, last_words
+from sweeper.execution.journal_repair import discard_damaged, remove_checkpoints_ahead
+from sweeper.execution.local.executor import LocalExecutor
 from sweeper.execution.local.processes import ForkServer
+from sweeper.execution.noop_resume import mark_settled
 from sweeper.execution.options import RunOptions
-from sweeper.execution.outcome import Outcome
-from sweeper.execution.redirect_output import chatter_to
+from sweeper.execution.outcome import Outcome, retriable
+from sweeper.execution.redirect_output import redirect_output
 from sweeper.execution.repeatability import begun_trials, repeatability_notes
-from sweeper.execution.sweep_tables import open_tables
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
+from sweeper.monitoring.live import Progress
 from sweeper.notifications.notifier import Notifier
 from sweeper.space.notify import Target
-from sweeper.space.suggested import configurations_of
 from sweeper.storage.lease import Lease
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep
-from sweeper.tracking.follower import MlflowFollower
+from sweeper.tables.writer import ParquetSink
+from sweeper.tracking.base import kind_of
+from sweeper.tracking.follower import Follower, patience
 from trainables.datasets.base import DataSet
 
 
@@ -60,10 +67,10 @@ def drive(
     )
     with (
         interruption_told(named),
-        full_disk_told(named),
+        translate_disk_full(named),
         Lease(paths.lease) as lease,
-        last_words(goodbye),
-        chatter_to(paths.log) as terminal,
+        exit_message(goodbye),
+        redirect_output(paths.log) as terminal,
     ):
         paths.stop_marker.unlink(missing_ok=True)
         notes = discard_damaged(paths, mirror) if options.discard_damaged else []
@@ -73,7 +80,6 @@ def drive(
             WorkingTime(),
             Spending(),
         )
-        sweep = replace(sweep, configurations=configurations_of(sweep.spec, state.suggested))
         tables = open_tables(sweep, dataset, mirror)
         if last_sequence(paths.journal) >= 0 or notes or mirror.store is not None:
             folds: list[Fold] = [state, rungs, worked, spending]
@@ -82,15 +88,15 @@ def drive(
                 terminal.print(sentence, markup=False)
         if notes:
             remove_checkpoints_ahead(paths, state)
-        follower = MlflowFollower(paths, options.tracking_uri)
+        follower = Follower(paths, options.tracker)
         progress = options.progress(terminal, state, schedule, sweep.describe)
         notifier = Notifier(targets, sweep, state, mirror.address)
         interrupts = Interrupts(progress.say)
         with interrupts.listening(), progress, follower, notifier:
-            parts = Parts(
+            context = DriverContext(
                 sweep, state, rungs, tables, progress, lease, mirror, dataset, worked, spending, notifier, interrupts
             )
-            ended = _run_unfinished(parts, options, server, notes)
+            ended = _run_unfinished(context, options, server, notes)
             ending = Ending(sweep, options, mirror, tables, follower, notifier, progress, started)
             try:
                 with interrupts.skippable():
@@ -102,23 +108,34 @@ def drive(
 
 
 def _run_unfinished(
-    parts: Parts, options: RunOptions, server: ForkServer | None, notes: list[str]
+    context: DriverContext, options: RunOptions, server: ForkServer | None, notes: list[str]
 ) -> tuple[str, str | None] | None:
     """Run what is unfinished; return how that ended and why it stopped, `None` where a driver had ended it before.
 
     Things to know are added to `notes`.
     """
-    state = parts.state
+    state = context.state
     # Nothing may be left to do but to say so: the last driver died between the last report and the end.
     unfinished = bool(state.unfinished(failed_too=options.failed_too)) or not state.attempt
     if not unfinished and state.outcome is not None:
         return None
     begun = begun_trials(state)
-    driver = parts.run(options, server) if unfinished else parts.take_up(options)
+    driver = context.run(options, executor_for(options, server)) if unfinished else context.take_up(options)
     outcome, reason = driver.finish(), driver.closing
     notes += [f"stopped: {reason}"] if reason else []
-    notes += repeatability_notes(state, begun, deterministic=parts.sweep.spec.training.deterministic)
+    notes += repeatability_notes(state, begun, deterministic=context.sweep.spec.training.deterministic)
     return outcome, reason
+
+
+def executor_for(options: RunOptions, server: ForkServer | None) -> Executor:
+    """Return where trials run: in processes that `server` forks, or on Ray where there is none."""
+    if server is not None:
+        return LocalExecutor(server, options.cpus)
+    prepare(options.address)
+    # Ray reads its environment when it is imported, and importing it takes a second that other commands save.
+    from sweeper.execution.ray.session import RayExecutor
+
+    return RayExecutor(options.address, options.cpus, options.wait_for_nodes)
 
 
 def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) -> Iterator[Record]:
@@ -128,3 +145,96 @@ def folded(paths: SweepPaths, folds: Sequence[Fold], check: Callable[[], None]) 
             fold.apply(record)
         yield record
     check()
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What follows when the last trial has ended."""
+
+    sweep: Sweep
+    options: RunOptions
+    mirror: Mirror | SharedFolder
+    tables: ParquetSink
+    follower: Follower
+    notifier: Notifier
+    progress: Progress
+    started: float
+
+    def _report(self) -> list[str]:
+        """Write the report; return a note where it cannot be made, for the sweep is complete without it.
+
+        Raises DiskFullError.
+        """
+        from sweeper.reporting import write_report  # at the start it would delay the first trial
+
+        named = self.sweep.paths.in_commands
+        try:
+            write_report(self.sweep.paths.root)
+        except DiskFullError as error:
+            remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
+            raise DiskFullError(error.message, remedy) from error
+        except (SweeperError, OSError, MemoryError, ImportError) as error:  # ImportError: too little memory for scipy
+            why = str(error).partition("\n")[0] or "there is too little memory"
+            return [f"the report could not be written: {why}; `sweeper report {named}` writes it"]
+        return []
+
+    def write(self, state: SweepState, ended: tuple[str, str | None] | None) -> list[str]:
+        """Write tables and report, notify of the end, and give its tracker a bounded time; return things to know."""
+        options = self.options
+        self.progress.stage("writing tables and report")
+        self.mirror.collect()
+        self.tables.close()
+        report_lacking = self._report()
+        options.timings.note("tables and report written")
+        self.mirror.complete(ended=not state.unfinished())
+        if ended is not None:
+            self.notifier.ended(*ended)
+        if options.tracker is not None:
+            self.progress.stage(f"finishing {kind_of(options.tracker).name} logging")
+        lacking = report_lacking + self.tables.notes + self.follower.wait(patience(time.monotonic() - self.started))
+        notes = lacking + self.notifier.wait()
+        options.timings.note("tracking complete")
+        if self.mirror.store is None and not lacking and not state.unfinished() and not self.sweep.spec.confirm:
+            mark_settled(self.sweep.paths, state.count(), options.tracker, retriable(state))
+        return notes
+
+
+_SCRIPT = 'read -r word || printf "%s\\n" "$1" >&2'
+
+
+@contextmanager
+def exit_message(message: str) -> Iterator[None]:
+    """Print `message` on this process's standard error if the process ends before the context does."""
+    waiting = subprocess.Popen(
+        ["sh", "-c", _SCRIPT, "sweeper", message],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the driver
+    )
+    try:
+        yield
+    finally:
+        # Whatever ends the context, an exception included, speaks for itself.
+        waiting.communicate(b"alive\n")
+
+
+@contextmanager
+def interruption_told(named: str) -> Iterator[None]:
+    """Say how to continue when a second Ctrl-C ends the driver wherever it is; the first one lets it say so itself."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted: all results so far are kept; continue with `sweeper resume {named}`\n")
+        raise
+
+
+@contextmanager
+def translate_disk_full(named: str) -> Iterator[None]:
+    """Raise DiskFullError in place of the operating system's error when no space is left, wherever that shows."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        remedy = f"free space, then run `sweeper resume {named}`; all results so far are kept"
+        raise unwritable(f"{error.filename or 'the results folder'} cannot be written to", remedy, error) from error

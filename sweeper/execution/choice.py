@@ -8,8 +8,7 @@ import sys
 import torch
 
 from sweeper.core.errors import SweeperError
-from sweeper.execution.assembly import share_out
-from sweeper.execution.controllers.capacity import ClusterView
+from sweeper.execution.controllers.capacity import ClusterView, fit_resources
 from sweeper.execution.local.executor import this_machine
 from sweeper.execution.options import RunOptions
 from sweeper.execution.ray.address import check_answers
@@ -49,12 +48,12 @@ def check_can_start(options: RunOptions, resources: Resources, *, here: bool) ->
         here: whether trials run in forked processes of this machine.
     """
     if here:
-        share_out(resources, this_machine(options.cpus))
+        fit_resources(resources, this_machine(options.cpus))
     elif options.address is not None:
         check_answers(options.address)
     elif not _joined():
         cores, cards = options.cpus or os.cpu_count() or 1, torch.cuda.device_count()
-        share_out(resources, ClusterView(({"CPU": float(cores), "GPU": float(cards)},)))
+        fit_resources(resources, ClusterView(({"CPU": float(cores), "GPU": float(cards)},)))
 
 
 def _joined() -> bool:

@@ -21,7 +21,7 @@ class RunOptions:
         address: of a Ray cluster; `None` starts one on this machine.
         cpus: cores to use on this machine; `None` for all.
         executor: `local` for forked processes of this machine, `ray`, or `auto`: see `executor_of`.
-        tracking_uri: of MLflow's store; `None` for none at all.
+        tracker: the address of what the sweep is shown by, see `sweeper.tracking.base`; `None` for nothing.
         failed_too: on resume, run failed trials again.
         rehearse: scale the sweep down to minutes, see `sweeper.space.rehearsal`.
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
@@ -39,7 +39,7 @@ class RunOptions:
     output: str | Path
     address: str | None = None
     cpus: int | None = None
-    tracking_uri: str | None = None
+    tracker: str | None = None
     rehearse: bool = False
     failed_too: bool = False
     discard_damaged: bool = False

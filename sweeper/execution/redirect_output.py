@@ -1,6 +1,6 @@
 """Redirection of output: results to stdout, progress to stderr, output of libraries to the sweep's log file.
 
-Ray, MLflow and torch write from many threads and from compiled code to file descriptors 1 and 2, so it is the
+Ray and torch write from many threads and from compiled code to file descriptors 1 and 2, so it is the
 descriptors that are turned to the log, and the console keeps a copy of the real stderr.
 """
 
@@ -15,9 +15,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sweeper.text.display import SafeConsole
+
 
 @contextmanager
-def chatter_to(log: Path) -> Iterator[Console]:
+def redirect_output(log: Path) -> Iterator[Console]:
     """Send everything written to stdout and stderr to `log`, and yield a console on the real stderr."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -27,11 +29,13 @@ def chatter_to(log: Path) -> Iterator[Console]:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    with os.fdopen(os.dup(kept[1]), "w", buffering=1) as real_error, _streams_to(1, 2):
+    encoding = getattr(sys.stderr, "encoding", None)
+    opened = os.fdopen(os.dup(kept[1]), "w", buffering=1, encoding=encoding, errors="replace")
+    with opened as real_error, _streams_to(1, 2):
         handler = logging.StreamHandler(sys.stderr)
         logging.getLogger().addHandler(handler)
         try:
-            yield Console(file=real_error, force_terminal=was_terminal, highlight=False, soft_wrap=not was_terminal)
+            yield SafeConsole(file=real_error, force_terminal=was_terminal, soft_wrap=not was_terminal)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -48,6 +52,6 @@ def _streams_to(out: int, error: int) -> Iterator[None]:
     with ExitStack() as stack:
         for stream, descriptor, redirect in ((sys.stdout, out, redirect_stdout), (sys.stderr, error, redirect_stderr)):
             if hasattr(stream, "pub_thread"):
-                opened = stack.enter_context(os.fdopen(os.dup(descriptor), "w", buffering=1))
+                opened = stack.enter_context(os.fdopen(os.dup(descriptor), "w", buffering=1, errors="replace"))
                 stack.enter_context(redirect(opened))
         yield

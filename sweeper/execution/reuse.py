@@ -14,34 +14,97 @@ and on a GPU where training is deterministic. Elsewhere up to rounding, which `s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from sweeper.core.code_version import code_version
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import config_hash, trial_name
+from sweeper.core.ids import SweepPaths, config_hash, trial_name
 from sweeper.execution.driver.driver import TakenOver
-from sweeper.execution.reused_tables import TablesOfTrials
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Attempt, Reported, Reused
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, SweepState
+from sweeper.space.configurations import Configurations
 from sweeper.space.spec import SweepSpec
-from sweeper.space.suggested import SuggestedConfigurations
 from sweeper.space.user_code import MANIFEST_KEY as OWN_CODE
+from sweeper.storage.copies import bring_predictions
 from sweeper.storage.lookup import sweep_names
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import local_copies, local_copy
 from sweeper.storage.sweeps import Sweep, open_sweep
+from sweeper.tables.large_tables import ALWAYS_WRITTEN, LARGE_TABLES, MERGED_KEY
+from trainables.files.stores.base import is_store_address
 from trainables.training.lanes.packing import TRIALS
-from trainables.worker.object_store import is_store_address
+from trainables.worker.trial_reports import Row
+from trainables.worker.trial_tables import part_name, write_parquet
+
+
+class TablesOfTrials:
+    """Finds one sweep's files by evaluation; each is read, and so checked, before it counts as there."""
+
+    def __init__(self, paths: SweepPaths) -> None:
+        """List the files of the sweep in `paths`; its predictions are fetched where they are in a store."""
+        bring_predictions(paths)
+        self._files: dict[str, dict[str, Path]] = {}
+        for table in LARGE_TABLES:
+            parts = sorted((paths.tables / table).glob("c*.parquet"))
+            if parts or table in ALWAYS_WRITTEN:
+                # Another table without any file is one that the sweep does not have.
+                self._files[table] = {name: part for part in parts for name in _evaluations_in(part)}
+
+    def has(self, trial: str, evaluations: Iterable[Row]) -> bool:
+        """Return whether every table of some evaluations, rows of `evaluations`, is there and sound."""
+        return all(self._read(table, *key) is not None for key in _keys(trial, evaluations) for table in self._files)
+
+    def bring(self, trial: str, evaluations: Iterable[Row], incoming: Path) -> None:
+        """Write the tables of some evaluations below `incoming`, as the trial's own process would have.
+
+        Raises OSError when the folder cannot be written to.
+        """
+        for key in _keys(trial, evaluations):
+            for table in self._files:
+                rows = self._read(table, *key)
+                if rows is not None:
+                    write_parquet(incoming / table / part_name(*key), rows.schema, rows.to_batches(), durable=True)
+
+    def _read(self, table: str, trial: str, replicate: int, epoch: int) -> pa.Table | None:
+        part = self._files[table].get(part_name(trial, replicate, epoch))
+        if part is None:
+            return None
+        try:
+            with pq.ParquetFile(part, page_checksum_verification=True) as file:
+                rows = file.read()
+        except (OSError, ValueError):
+            # Whoever opens that sweep next is told; here the trial is trained instead.
+            return None
+        mine = (pc.field("trial") == trial) & (pc.field("replicate") == replicate) & (pc.field("epoch") == epoch)
+        return rows.filter(mine).replace_schema_metadata(None)
+
+
+def _evaluations_in(part: Path) -> list[str]:
+    """Return the names of the evaluations a file holds: several for a merged one, none for one that is damaged."""
+    try:
+        listed = (pq.read_metadata(part).metadata or {}).get(MERGED_KEY)
+    except (OSError, ValueError):
+        return []
+    return listed.decode().split() if listed is not None else [part.name]
+
+
+def _keys(trial: str, evaluations: Iterable[Row]) -> list[tuple[str, int, int]]:
+    return list(dict.fromkeys((trial, row["replicate"], row["epoch"]) for row in evaluations))
+
 
 MANIFEST_KEY = "reuse"
 """The manifest's list of sweeps that this one takes trials over from."""
 
 _HARMLESS = {"header", "samples", "space", "retries", "trial_timeout", "hang_timeout", "checkpoint", "keep", "notify"}
-_HARMLESS |= {"searcher", "rehearsal", "rehearsed"}
+_HARMLESS |= {"confirm", "searcher", "rehearsal", "rehearsed"}
 """Parts of a search space that change no number of a trial. Configurations are compared one by one."""
 
 
@@ -209,7 +272,7 @@ def _attempts_of_this_code(source: Sweep) -> set[int]:
 
 def _digest(configurations: Sequence[Mapping[str, object]], index: int) -> str | None:
     """Return a configuration's hash; `None` where a searcher has not chosen it yet."""
-    if isinstance(configurations, SuggestedConfigurations) and not configurations.known(index):
+    if isinstance(configurations, Configurations) and not configurations.known(index):
         return None
     return config_hash(configurations[index])
 

@@ -1,7 +1,7 @@
 """Run a sweep from its first trial to its report, and resume it.
 
 `run_sweep` claims a name and drives; `resume_sweep` folds the journal and drives what is left. Both end the
-same way: journal closed, tables compacted, report written, MLflow given a bounded time to catch up.
+same way: journal closed, tables compacted, report written, the tracker given a bounded time to catch up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import locate
+from sweeper.analysis.selection import confirmed_name
 from sweeper.core.errors import SweeperError
 from sweeper.execution.amendments import amend, check_unchanged
 from sweeper.execution.attempt import drive
 from sweeper.execution.choice import check_can_start, runs_here
-from sweeper.execution.damage import refuse_lost_journal
+from sweeper.execution.confirming import to_confirm
+from sweeper.execution.journal_repair import refuse_lost_journal
 from sweeper.execution.local.processes import ForkServer, early_server
 from sweeper.execution.options import RunOptions
 from sweeper.execution.outcome import Outcome
@@ -27,7 +29,7 @@ from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
 from sweeper.journal.segments import last_sequence
-from sweeper.planning.lane_notes import lane_notes
+from sweeper.planning.cohorts import lane_notes
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
 from sweeper.space.loading import load_spec
 from sweeper.space.notify import (
@@ -44,15 +46,17 @@ from sweeper.space.spec import SweepSpec
 from sweeper.space.strata import pool_notes
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import holder
+from sweeper.storage.lookup import refuse_links
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.mirror import mirror_of
 from sweeper.storage.places import DRIVING, Place, place_of, split_name
 from sweeper.storage.store_lease import stored_holder
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
+from sweeper.text.labels import plural
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
-from trainables.worker.object_store import StoreError
+from trainables.files.stores.base import StoreError
 
 
 def run_sweep(
@@ -80,8 +84,38 @@ def _run_with(
     options: RunOptions,
 ) -> Outcome:
     spec = load_spec(space, overrides, rehearse=options.rehearse)
+    stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
     asked = [] if isinstance(space, Mapping) else asked_by_file(spec.notify, overrides)
     require_allowed(asked, folder_of(locate(str(space))) if asked else "", allowed=options.allow_notify)
+    if spec.is_rehearsal:
+        stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
+    outcome = _run_spec(server, spec, stem, name, options)
+    return _confirmed(outcome, options)
+
+
+def _confirmed(outcome: Outcome, options: RunOptions) -> Outcome:
+    """Train what may be the best again on fresh seeds, where the sweep asks for that, and report it."""
+    spec = to_confirm(outcome)
+    if spec is None:
+        return outcome
+    from sweeper.reporting import write_report
+
+    name = confirmed_name(outcome.sweep.name)
+    assert spec.confirms is not None
+    count, seeds = len(spec.confirms.configurations), spec.replicates.count
+    again = replace(options, settings=(), notify=(), reuse=False, reuse_from=(), rehearse=False)
+    if (outcome.paths.root.parent / name).exists():
+        done = resume_sweep(name, again)
+    else:
+        with early_server(options.executor, options.address, None) as running:
+            done = _run_spec(running, spec, name, name, again)
+    write_report(outcome.paths.root)
+    said = f"{plural(count, 'configuration')} trained again on {plural(seeds, 'fresh seed')} each: {name}"
+    return replace(outcome, outcome=done.outcome, notes=[*outcome.notes, *done.notes, said])
+
+
+def _run_spec(server: ForkServer | None, spec: SweepSpec, stem: str, name: str | None, options: RunOptions) -> Outcome:
+    """Claim a name for a checked search space and run it to its end."""
     server = server if runs_here(options, spec.resources) else None
     check_can_start(options, spec.resources, here=server is not None)
     targets = notification_targets(spec, options)
@@ -89,9 +123,6 @@ def _run_with(
     if place.store is not None:
         place.store.check()
     dataset = prepare_dataset(spec)
-    stem = "sweep" if isinstance(space, Mapping) else Path(space).stem
-    if spec.is_rehearsal:
-        stem, name = rehearsal_name(stem), name if name is None else rehearsal_name(name)
     own, own_notes = code_of(spec), [*pool_notes(spec), *lane_notes(spec, dataset, here=server is not None)]
     dataset, facts = node_copy(dataset), dataset_facts(dataset)
     digest = own.digest if own is not None else None
@@ -163,6 +194,7 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         mirror_of(place.find(name), place) as mirror,
     ):
         sweep = open_sweep(name, place.folder)
+        refuse_links(sweep.paths)
         read_manifest(sweep.paths.manifest)  # the report needs it at the end
         refuse_lost_journal(sweep.paths)
         check_unchanged(sweep, unreadable=options.discard_damaged)
@@ -172,7 +204,8 @@ def resume_sweep(name: str, options: RunOptions, server: ForkServer | None = Non
         asked = asked_by_file(sweep.spec.notify, options.settings)
         require_allowed(asked, mirror.location, allowed=options.allow_notify)
         targets = notification_targets(sweep.spec, options)
-        return drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets, server)
+        outcome = drive(sweep, node_copy(prepare_dataset(sweep.spec)), options, mirror, targets, server)
+    return _confirmed(outcome, options)
 
 
 def notification_targets(spec: SweepSpec, options: RunOptions) -> list[Target]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sweeper.core.errors import SweeperError
 from sweeper.storage.lease import holder
+from sweeper.storage.lookup import refuse_links
 from sweeper.storage.mirror import STOP
 from sweeper.storage.places import READING, place_of, split_name
 from sweeper.storage.store_lease import stored_holder
@@ -24,6 +25,7 @@ def ask_to_stop(name: str, output: str | Path) -> str:
         where = f"--output {place.address}"
         raise SweeperError(f"the sweep {name!r} is not running", f"see `sweeper status {name} {where}`")
     if store is None:
+        refuse_links(paths)
         paths.stop_marker.touch()
     else:
         store.put(STOP, b"")

@@ -8,17 +8,14 @@ from typing import Any
 from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen
 from sweeper.results import Results
 from sweeper.text.labels import label
-from trainables.metrics import evaluate_probabilities, reliability_bins
+from trainables.curvature.statistics import headline_columns
+from trainables.metrics import HEADLINES, METRIC_NAMES, METRICS, Metric, evaluate_probabilities, reliability_bins
 from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.metrics.probabilities import Floats, Integers
 
-SHOWN = ("accuracy", "nll", "brier", "ece", "ada_ece", "aurc")
-CURVATURE = {
-    "hessian_cross_entropy_lambda_max": "λ_max of cross-entropy's Hessian",
-    "hessian_cross_entropy_trace": "trace of cross-entropy's Hessian",
-    "hessian_training_lambda_max": "λ_max of the training loss's Hessian",
-    "hessian_training_trace": "trace of the training loss's Hessian",
-}
+SHOWN = tuple(name for name in HEADLINES if name in METRIC_NAMES)
+"""Those headlines that probabilities and targets alone give."""
+
 NORMAL_95 = 1.96
 """The standard normal distribution's quantile at .975."""
 
@@ -95,7 +92,8 @@ def _measured(values: Mapping[str, float], probabilities: Floats, targets: Integ
     texts = {}
     for name in SHOWN:
         value, half = values[name], NORMAL_95 * errors[f"{name}_se"]
-        high = min(value + half, 1.0) if name == "accuracy" else value + half
+        known = METRICS[name]
+        high = min(value + half, known.range[1]) if isinstance(known, Metric) else value + half
         texts[name] = f"{value:.4f} ({max(value - half, 0.0):.4f} … {high:.4f})"
     return texts
 
@@ -109,7 +107,7 @@ def _curvature(chosen: Chosen) -> list[str]:
     """Return rows of the training weights' curvature on validation data, where it was measured."""
     results = Results(chosen.sweep.paths.root)
     columns = set(results.columns("evaluations"))
-    present = [name for name in CURVATURE if name in columns]
+    present = [name for name in headline_columns() if name in columns]
     if not present:
         return []
     numbers = ", ".join(str(each.replicate) for each in chosen.networks)
@@ -118,7 +116,7 @@ def _curvature(chosen: Chosen) -> list[str]:
         f"SELECT {means} FROM evaluations WHERE trial = '{chosen.trial}' AND epoch = {chosen.epoch} "
         f"AND split = '{FITTED_ON}' AND replicate IN ({numbers})"
     )
-    return [f"| {CURVATURE[name]} | {rows[0][name]:.4g} | |" for name in present if rows and rows[0][name] is not None]
+    return [f"| {label(name)} | {rows[0][name]:.4g} | |" for name in present if rows and rows[0][name] is not None]
 
 
 def _limits(chosen: Chosen, description: Mapping[str, Any]) -> list[str]:

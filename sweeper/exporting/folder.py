@@ -19,19 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from sweeper.core.errors import SweeperError, unwritable
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.exporting.card import measured_values, model_card
 from sweeper.exporting.chosen import FITTED_ON, MEASURED_ON, Chosen, chosen_networks
 from sweeper.exporting.mlflow_files import write_mlflow_files
-from sweeper.exporting.onnx_file import require_onnx, write_onnx
-from sweeper.exporting.program import CalibratedNetworks, exported_program, joint_logits
+from sweeper.exporting.program import CalibratedNetworks, exported_program, joint_logits, require_onnx, write_onnx
 from sweeper.storage.metadata import read_manifest
 from trainables.datasets.base import Split, evaluation_batches
 from trainables.files.atomic import temporary_folder
 from trainables.metrics import softmax64
 from trainables.metrics.probabilities import Floats
 from trainables.posthoc import Calibrator, PosthocUnavailable, fit
-from trainables.posthoc.training_gamma import with_training_gamma
+from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label
 
@@ -277,7 +276,7 @@ def _write(
     """
     from safetensors.torch import save
 
-    try:
+    with writing_to(to, "give --to another folder"):
         to.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(to.parent) as made:
             torch.export.save(program, made / PROGRAM)
@@ -291,5 +290,3 @@ def _write(
             write_mlflow_files(made, description, example[:1].numpy())
             made.rename(to)
             return whole
-    except OSError as error:
-        raise unwritable(f"{to} cannot be written", "give --to another folder", error) from error

@@ -6,13 +6,16 @@ bars, bars, bands, heat maps) is drawn here again; what cannot be is refused.
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.core.errors import SweeperError, unwritable
-from sweeper.exporting.panels import SERIES_COLOURS, draw_panel, plain
-from sweeper.reporting.figure_parts.figure import SERIES, Figure
+import numpy as np
+
+from sweeper.core.errors import SweeperError, writing_to
+from sweeper.reporting.figure_parts.figure import SERIES, Figure, Panel
 from sweeper.reporting.figures import FIGURES
 from sweeper.results import Results
 from sweeper.text.labels import STATUS_WORDS
@@ -20,7 +23,11 @@ from trainables.files.atomic import replacing
 from trainables.registry.nearest import nearest
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.lines import Line2D
+
 
 SUFFIXES = (".pdf", ".svg", ".png")
 COLUMN_INCHES = 3.5
@@ -76,20 +83,18 @@ def write_figure(results: Results, name: str, to: Path) -> None:
         figure = known[asked].draw(snapshot)
     if figure is None:
         raise SweeperError(f"the sweep {results.name!r} has nothing for this figure: {known[asked].ABSENT}")
-    try:
+    with writing_to(to, "give --to another path"):
         _draw(figure, _caption(figure, results), asked, to)
-    except OSError as error:
-        raise unwritable(f"{to} cannot be written", "give --to another path", error) from error
 
 
 def _caption(figure: Figure, results: Results) -> str:
     """Return the figure's caption with the remarks that the report prints below each plot."""
     parts = ["Rehearsal, no results."] if results.rehearsed else []
-    parts.append(plain(figure.caption))
+    parts.append(without_tags(figure.caption))
     for panel in figure.panels:
         if 0 < len(panel.remarks) <= MOST_REMARKS:
-            heading = f"{plain(panel.heading)}: " if panel.heading and len(figure.panels) > 1 else ""
-            parts.append(f"{heading}{'; '.join(plain(remark).rstrip('.') for remark in panel.remarks)}.")
+            heading = f"{without_tags(panel.heading)}: " if panel.heading and len(figure.panels) > 1 else ""
+            parts.append(f"{heading}{'; '.join(without_tags(remark).rstrip('.') for remark in panel.remarks)}.")
     return " ".join(parts)
 
 
@@ -134,7 +139,7 @@ def _handles(figure: Figure) -> list[Line2D]:
     """Return the legend's entries: the categories in their colours, and the statuses by their markers."""
     from matplotlib.lines import Line2D
 
-    entries = [(SERIES_COLOURS[at % SERIES], False, plain(words)) for at, words in enumerate(figure.legend)]
+    entries = [(SERIES_COLOURS[at % SERIES], False, without_tags(words)) for at, words in enumerate(figure.legend)]
     if len(figure.statuses) > 1:
         entries += [("#555555", each != "completed", STATUS_WORDS.get(each, each)) for each in figure.statuses]
     return [
@@ -148,3 +153,181 @@ def _handles(figure: Figure) -> list[Line2D]:
 
 def _length(handle: Line2D) -> int:
     return len(str(handle.get_label()))
+
+
+TITLE_CHARACTERS = 40
+
+SERIES_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#777777")
+"""Told apart by the colour-blind (Okabe & Ito 2008, Color universal design), the yellow darkened for white paper."""
+NAMED = {"axis": "#444444", "grid": "#dddddd", "card": "#ffffff", "soft": "#333333", "shade": "#dddddd"}
+MARKERS = {"circle": "o", "square": "s", "diamond": "D", "x-thin": "x", "triangle-up": "^", "cross": "P", "star": "*"}
+DASHES = {"dot": ":", "dash": "--", "dashdot": "-."}
+
+
+def draw_panel(panel: Panel, axes: Axes, name: str) -> None:
+    """Draw one plot of the figure `name`. Raises SweeperError for what has no form on paper."""
+    for trace in panel.plot.data:
+        if trace.visible in (False, "legendonly"):
+            continue
+        if trace.type in ("scatter", "scattergl"):
+            _scatter(trace, axes)
+        elif trace.type == "bar":
+            _bar(trace, axes)
+        elif trace.type == "heatmap":
+            _heatmap(trace, axes)
+        else:
+            raise SweeperError(
+                f"{name} is drawn with {trace.type}, which cannot be drawn on paper", "print it from the report"
+            )
+    valued = next(filter(_is_valued, panel.plot.data), None)
+    if valued is not None:
+        axes.figure.colorbar(_scale(valued.marker), ax=axes)
+    layout = panel.plot.layout
+    for shape in layout.shapes:
+        if shape.type == "line" and shape.x0 == shape.x1:
+            axes.axvline(shape.x0, **_line(shape.line), zorder=0)
+        elif shape.type == "line":
+            axes.axhline(shape.y0, **_line(shape.line), zorder=0)
+    _set_axis(axes, "x", layout.xaxis)
+    _set_axis(axes, "y", layout.yaxis)
+    axes.set_title("\n".join(textwrap.wrap(without_tags(panel.heading), TITLE_CHARACTERS)), loc="left")
+
+
+def _scatter(trace: go.Scatter, axes: Axes) -> None:
+    x, y = _gaps(trace.x), _gaps(trace.y)
+    opacity = 1.0 if trace.opacity is None else trace.opacity
+    if trace.fill == "toself":
+        axes.fill(x, y, color=_colour(trace.fillcolor), alpha=opacity, linewidth=0, zorder=1)
+        return
+    mode = trace.mode or "lines"
+    for bars, across in ((trace.error_y, False), (trace.error_x, True)):
+        if bars.array is not None:
+            spans = [bars.arrayminus if bars.arrayminus is not None else bars.array, bars.array]
+            look: dict[str, Any] = {"fmt": "none", "elinewidth": 0.6, "capsize": 1.5, "zorder": 2}
+            axes.errorbar(x, y, ecolor=_colour(bars.color), **{**look, "xerr" if across else "yerr": spans})
+    if "lines" in mode:
+        width = {**_line(trace.line), "drawstyle": "steps-post" if trace.line.shape == "hv" else "default"}
+        axes.plot(x, y, **width, alpha=opacity, zorder=2)
+    if "markers" in mode:
+        _markers(trace, axes, x, y, opacity)
+    if "text" in mode and trace.text is not None:
+        texts = [trace.text] * len(x) if isinstance(trace.text, str) else trace.text
+        for at, words in enumerate(texts):
+            axes.annotate(
+                without_tags(str(words)), (x[at], y[at]), fontsize=6, xytext=(3, 3), textcoords="offset points"
+            )
+
+
+def _markers(trace: go.Scatter, axes: Axes, x: list[Any], y: list[Any], opacity: float) -> None:
+    shape = trace.marker.symbol if isinstance(trace.marker.symbol, str) else "circle"
+    empty = shape.endswith("-open")
+    marker = MARKERS.get(shape.removesuffix("-open"), "o")
+    size = trace.marker.size if isinstance(trace.marker.size, (int, float)) else 6
+    if _is_valued(trace):
+        colours = _scale(trace.marker).to_rgba(np.asarray(trace.marker.color))
+        face = "none" if empty else colours
+        axes.scatter(x, y, s=(0.5 * size) ** 2, marker=marker, facecolors=face, edgecolors=colours, zorder=3)
+        return
+    colour = _colour(trace.marker.color)
+    edge = _colour(trace.marker.line.color) if trace.marker.line.color else colour
+    face = "none" if empty else colour
+    look: dict[str, Any] = {"color": colour} if marker == "x" else {"markerfacecolor": face, "markeredgecolor": edge}
+    axes.plot(
+        x,
+        y,
+        linestyle="",
+        marker=marker,
+        markersize=0.5 * size,
+        markeredgewidth=0.8,
+        alpha=opacity,
+        zorder=3,
+        **look,
+    )
+
+
+def _is_valued(trace: Any) -> bool:
+    """Return whether a trace's points are coloured by a value each."""
+    return trace.type in ("scatter", "scattergl") and not isinstance(trace.marker.color, (str, type(None)))
+
+
+def _scale(marker: Any) -> ScalarMappable:
+    """Return the colours of values; dark is better."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(marker.cmin, marker.cmax), "viridis_r" if marker.reversescale else "viridis")
+
+
+def _bar(trace: go.Bar, axes: Axes) -> None:
+    colour = _colour(trace.marker.color if isinstance(trace.marker.color, str) else None)
+    if trace.orientation == "h":
+        axes.barh(_gaps(trace.y), _gaps(trace.x), color=colour, height=0.7, zorder=1)
+    else:
+        width = trace.width if trace.width is not None else 0.8
+        axes.bar(_gaps(trace.x), _gaps(trace.y), width=width, color=colour, edgecolor="white", linewidth=0.4, zorder=1)
+
+
+def _heatmap(trace: go.Heatmap, axes: Axes) -> None:
+    values = [[float("nan") if value is None else value for value in row] for row in trace.z]
+    scale = "viridis_r" if trace.reversescale else "viridis"
+    drawn = axes.imshow(values, origin="lower", aspect="auto", cmap=scale, vmin=trace.zmin, vmax=trace.zmax)
+    axes.set_xticks(range(len(trace.x)), [str(each) for each in trace.x])
+    axes.set_yticks(range(len(trace.y)), [str(each) for each in trace.y])
+    axes.figure.colorbar(drawn, ax=axes)
+
+
+def _set_axis(axes: Axes, which: str, style: go.layout.XAxis) -> None:
+    log = style.type == "log"
+    if log:
+        getattr(axes, f"set_{which}scale")("log")
+    limits = getattr(axes, f"get_{which}lim")()
+    if style.range is not None:
+        limits = tuple(10.0**value for value in style.range) if log else tuple(style.range)
+    elif style.rangemode == "tozero" and not log:
+        limits = (min(0.0, limits[0]), limits[1])
+    if style.tickvals is not None:
+        inside = [at for at, value in enumerate(style.tickvals) if min(limits) <= value <= max(limits)]
+        texts = style.ticktext if style.ticktext is not None else style.tickvals
+        ticks = [style.tickvals[at] for at in inside]
+        getattr(axes, f"set_{which}ticks")(ticks, [without_tags(str(texts[at])) for at in inside])
+        getattr(axes, f"{which}axis").set_minor_locator(_no_ticks())
+    getattr(axes, f"set_{which}lim")(limits)
+    getattr(axes, f"set_{which}label")(without_tags(style.title.text or ""))
+    axes.grid(axis="both", color=NAMED["grid"], linewidth=0.4, zorder=0)
+    axes.set_axisbelow(True)
+
+
+def _no_ticks() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()
+
+
+def _line(line: Any) -> dict[str, Any]:
+    width = 0.7 * (line.width if line.width is not None else 2)
+    return {"color": _colour(line.color), "linewidth": width, "linestyle": DASHES.get(line.dash or "", "-")}
+
+
+def _colour(written: str | None) -> str:
+    """Return a colour of the report's page as one for paper."""
+    match = re.fullmatch(r"var\(--([a-z]+)(?:-(\d+))?\)", written or "")
+    if match is None:
+        return "none" if (written or "").startswith("rgba(0,0,0,0") else written or SERIES_COLOURS[0]
+    if match[1] == "series":
+        return SERIES_COLOURS[(int(match[2]) - 1) % SERIES]
+    return NAMED.get(match[1], "#555555")
+
+
+def _gaps(values: Iterable[Any] | None) -> list[Any]:
+    """Return values as matplotlib expects them, with not-a-number for the gaps in a line."""
+    return [float("nan") if value is None else value for value in values] if values is not None else []
+
+
+_SUBSCRIPT: Mapping[str, str] = {"sub": "_", "sup": "^"}
+
+
+def without_tags(text: str) -> str:
+    """Return a label of the report without HTML, its subscripts in mathematical type."""
+    escaped = text.replace("$", r"\$")
+    marked = re.sub(r"<(sub|sup)>(.*?)</\1>", lambda found: f"${_SUBSCRIPT[found[1]]}{{{found[2]}}}$", escaped)
+    return re.sub(r"<[^>]+>", "", marked.replace("<br>", " ")).replace("&lt;", "<").replace("&gt;", ">")

@@ -21,11 +21,11 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.execution.local.processes import ForkServer, TrialProcess
 from sweeper.journal.state import TrialState
-from sweeper.space.user_code import kept_archive
+from sweeper.space.user_code import code_settings
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep
 from trainables.training.lanes.packing import AUTO, FUSED
-from trainables.worker.local_process import Died, Opening, Reports
+from trainables.worker.local_process import Reports, WorkerFailed, WorkerInit
 from trainables.worker.trial_tables import part_name
 
 LOG = "log"
@@ -79,7 +79,7 @@ def trained_again(
         again = Again(folder / "checkpoints", folder / "tables")
         settings = _settings(sweep, trial, epoch, again, device)
         with ForkServer() as server:
-            process = server.fork(Opening(settings, str(folder / LOG)))
+            process = server.fork(WorkerInit(settings, str(folder / LOG)))
             try:
                 for assignment in _assignments(sweep, trial, replicates):
                     _train(process, assignment, epoch, say)
@@ -109,7 +109,7 @@ def _settings(sweep: Sweep, trial: TrialState, epoch: int, again: Again, device:
         "own_lanes": lanes,
         "training": spec.training.model_dump(mode="json"),
         "hang_seconds": spec.hang_timeout,
-        "extensions": kept_archive(sweep.paths, spec, read_manifest(sweep.paths.manifest)),
+        **code_settings(sweep.paths, spec, read_manifest(sweep.paths.manifest)),
     }
 
 
@@ -129,10 +129,10 @@ def _train(process: TrialProcess, assignment: list[object], epoch: int, say: Cal
     name, which = assignment[1], f", replicate {assignment[4]}" if len(assignment) > 4 else ""
     while True:
         try:
-            said: Reports | Died = process.connection.recv()
+            said: Reports | WorkerFailed = process.connection.recv()
         except (EOFError, ConnectionResetError) as error:
             raise SweeperError(f"retraining {name} failed: its process ended without an error message") from error
-        if isinstance(said, Died):
+        if isinstance(said, WorkerFailed):
             raise SweeperError(f"retraining {name} failed: {said.text.splitlines()[-1]}")
         last = said.reports[-1]
         if last.failure:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.analysis.statistics.basics import spread_text
+from sweeper.analysis.statistics.best_set import SURE
 from sweeper.core.errors import SweeperError
 from sweeper.reporting.matrix import Measured, evaluated, matrix, measure
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, leaderboard
 from sweeper.text.cells import Row, text_of
 from sweeper.text.labels import label, plural
-from trainables.registry.measured import larger_is_better
+from trainables.metrics.base import larger_is_better
 
 FORMATS = ("latex", "markdown", "csv")
 COLUMNS = ("accuracy", "nll", "brier", "ece", "posthoc_temperature_ece")
@@ -33,7 +34,7 @@ class Entry:
     Attributes:
         text: mean ± standard deviation over replicates.
         best: whether it is the best of its column.
-        worse: whether it differs from the best beyond the variation between seeds (95 %); None where that is unknown.
+        worse: whether it differs from the best beyond the variation between seeds (90 %); None where that is unknown.
     """
 
     text: str
@@ -45,7 +46,7 @@ def paper_table(results: Results, form: str = "latex") -> str:
     """Return the table as text.
 
     One row for the best configuration, by the sweep's objective, of each loss on each network. The best mean of a
-    column is bold; a dagger marks means that differ significantly from it, at 95 % by multiple comparisons with the
+    column is bold; a dagger marks means that differ significantly from it, at 90 % by multiple comparisons with the
     best over the sweep's configurations.
 
     Raises:
@@ -118,7 +119,7 @@ def _caption(results: Results, rows: Sequence[Row]) -> str:
     return (
         f"{rehearsed}{results.name}: the best configuration of each loss on each network by validation data, measured "
         f"on test data; mean ± standard deviation of {size}. Bold: best mean of the column. {DAGGER}: differs "
-        "significantly from it (95 %, multiple comparisons with the best, at the last epoch that both have)."
+        f"significantly from it ({SURE}, multiple comparisons with the best; only what was measured at the same epoch)."
     )
 
 

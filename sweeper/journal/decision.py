@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
+
+from sweeper.journal.fields import boolean, number, numbers, said, text, whole
 
 DecisionKind = Literal["continue", "stop", "complete", "fail", "pause"]
 
@@ -50,15 +52,15 @@ class Decision:
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Decision:
-        """Read what `to_dict` wrote."""
+        """Read what `to_dict` wrote. Raises ValueError for a field that is missing or odd."""
         return Decision(
-            fields["rung"],
-            fields["kind"],
-            fields["reason"],
-            fields["metric"],
-            fields["cutoff"],
-            fields["competitors"],
-            fields.get("stratum"),
-            fields.get("feasible", True),
-            fields.get("constrained"),
+            whole(fields, "rung") if said(fields, "rung") else None,
+            cast(DecisionKind, text(fields, "kind", get_args(DecisionKind))),
+            text(fields, "reason"),
+            number(fields, "metric") if said(fields, "metric") else None,
+            number(fields, "cutoff") if said(fields, "cutoff") else None,
+            whole(fields, "competitors"),
+            text(fields, "stratum") if said(fields, "stratum") else None,
+            boolean(fields, "feasible", True),
+            numbers(fields, "constrained") if said(fields, "constrained") else None,
         )

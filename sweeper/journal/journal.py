@@ -4,7 +4,7 @@ A record is written to a temporary name, flushed to the disk and renamed, so a f
 whole or the disk damaged it; its checksum tells which. Records are numbered without gaps by their one writer,
 the driver. The renames become durable together, when `settle` flushes the folder: a power cut before that can
 take the newest records, never one from between others. Old records are joined in segments, see
-`sweeper.journal.segments`. Everything else (rungs, tables, MLflow) is a fold of the journal and can be rebuilt from it.
+`sweeper.journal.segments`. Everything else (rungs, tables, trackers) is a fold of the journal and is rebuilt from it.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _sound(folder: Path, content: Content) -> Record:
         own = content.sealed or content.file == record.file_name
         if record.sequence != content.sequence or not own:
             raise ValueError(f"it holds {record.file_name}")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
         inside = f", number {content.sequence:010d}," if content.sealed else ""
         raise SweeperError(
             f"the journal record {folder / content.file}{inside} is damaged: {error}",
@@ -234,6 +234,30 @@ def _sound(folder: Path, content: Content) -> Record:
             "records and continue from the last valid one",
         ) from error
     return record
+
+
+class JournalTail:
+    """The records of a journal as they arrive; waits for a missing one."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin at the first record of the journal in `folder`, which need not exist yet."""
+        self._folder, self._next = folder, 0
+
+    def read(self) -> Iterator[Record]:
+        """Yield the records that have come in since the last call. Raises SweeperError on a damaged one."""
+        try:
+            for content in contents(self._folder, self._next - 1):
+                try:
+                    record = Record.from_bytes(content.data)
+                except (ValueError, RecursionError) as error:
+                    raise SweeperError(
+                        f"the journal record {self._folder / content.file} is damaged: {error}"
+                    ) from error
+                self._next += 1
+                yield record
+        except GapError:
+            # A folder that is being written to may list a later file without an earlier one.
+            return
 
 
 def set_aside_damaged(folder: Path) -> list[str]:

@@ -10,18 +10,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass
-from dataclasses import fields as dataclass_fields
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 from sweeper.core.ids import trial_name
 from sweeper.journal.decision import Decision
+from sweeper.journal.fields import (
+    LATEST,
+    MOST,
+    Json,
+    boolean,
+    check_report,
+    mapping,
+    number,
+    numbers,
+    objects,
+    said,
+    text,
+    trial,
+    whole,
+)
 from trainables.worker.trial_reports import TrialReport, named_share, numbered_texts
 
-Json: TypeAlias = Mapping[str, Any]
-"""A JSON object as it comes from a file."""
+STATUSES = ("waiting", "running", "completed", "early_stopped", "failed", "interrupted")
+"""What a trial can be; `sweeper.journal.state` says when it is which."""
 
-_Body = TypeVar("_Body")
+LARGEST_PROCESS = 2**32
+"""No process has a larger number (Linux's limit is 2²²)."""
 
 
 class _PlainBody:
@@ -30,11 +45,6 @@ class _PlainBody:
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
         return dict(vars(self))
-
-    @classmethod
-    def from_json(cls, fields: Json) -> Self:
-        """Read what any release wrote: a field that older ones lack has its default."""
-        return _read(cls, fields)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,17 @@ class Attempt(_PlainBody):
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
         return {key: value for key, value in vars(self).items() if key != "space" or value is not None}
+
+    @staticmethod
+    def from_json(fields: Json) -> Attempt:
+        """Read what any release wrote."""
+        return Attempt(
+            whole(fields, "attempt"),
+            text(fields, "host"),
+            whole(fields, "pid", most=LARGEST_PROCESS),
+            text(fields, "code") if said(fields, "code") else None,
+            mapping(fields, "space") if said(fields, "space") else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -96,8 +117,11 @@ class Learned:
     @staticmethod
     def from_json(fields: Json) -> Learned:
         """Read what any release wrote."""
-        observations = [Observation(each["trial"], each["choices"], each["value"]) for each in fields["observations"]]
-        return Learned(fields["attempt"], fields["sweep"], observations, fields["outside"])
+        observations = [
+            Observation(trial(each, "trial"), numbers(each, "choices"), number(each, "value"))
+            for each in objects(fields, "observations")
+        ]
+        return Learned(whole(fields, "attempt"), text(fields, "sweep"), observations, whole(fields, "outside"))
 
 
 @dataclass(frozen=True)
@@ -120,6 +144,41 @@ class Suggested(_PlainBody):
     config_hash: str
     searcher: str
 
+    @staticmethod
+    def from_json(fields: Json) -> Suggested:
+        """Read what any release wrote."""
+        return Suggested(
+            whole(fields, "configuration", most=MOST - 1),
+            dict(mapping(fields, "values")),
+            numbers(fields, "choices"),
+            text(fields, "config_hash"),
+            text(fields, "searcher"),
+        )
+
+
+@dataclass(frozen=True)
+class Drawn(_PlainBody):
+    """Configurations of the space, drawn before the first of them begins: from now on they are these.
+
+    They follow from space and seed, but a later release may draw others from the same space; so every reader takes them
+    from here. The journals of older releases have none.
+
+    Attributes:
+        first: the index of the first.
+        values: the nested values of the first and of those that follow it.
+    """
+
+    kind: ClassVar[str] = "drawn"
+
+    first: int
+    values: Sequence[Mapping[str, Any]]
+
+    @staticmethod
+    def from_json(fields: Json) -> Drawn:
+        """Read what any release wrote."""
+        values = [mapping({"values": each}, "values") for each in objects(fields, "values")]
+        return Drawn(whole(fields, "first", most=MOST - 1), values)
+
 
 @dataclass(frozen=True)
 class Started(_PlainBody):
@@ -134,6 +193,12 @@ class Started(_PlainBody):
     def to_json(self) -> dict[str, object]:
         """Return the values written to disk."""
         return {"configuration": self.configuration, **_replicate(self.replicate), "attempt": self.attempt}
+
+    @staticmethod
+    def from_json(fields: Json) -> Started:
+        """Read what any release wrote."""
+        index = whole(fields, "configuration", most=MOST - 1)
+        return Started(index, whole(fields, "attempt"), _number_of(fields))
 
 
 class _ReportBody:
@@ -192,8 +257,10 @@ class ReplicateReported(_ReportBody):
     @staticmethod
     def from_json(fields: Json) -> ReplicateReported:
         """Read what any release wrote."""
+        check_report(fields)
+        report = TrialReport.from_dict(fields)
         return ReplicateReported(
-            TrialReport.from_dict(fields), fields["replicate"], fields["attempt"], fields["pauses"]
+            report, whole(fields, "replicate"), whole(fields, "attempt"), boolean(fields, "pauses")
         )
 
 
@@ -253,14 +320,15 @@ class Reported(_ReportBody):
     @staticmethod
     def from_json(fields: Json) -> Reported:
         """Read what any release wrote."""
-        decision, reused = fields["decision"], fields.get("reused")
+        check_report(fields)
+        reused = mapping(fields, "reused") if said(fields, "reused") else None
         return Reported(
             TrialReport.from_dict(fields),
-            fields["attempt"],
-            fields["status"],
-            Decision.from_dict(decision) if decision is not None else None,
-            Reused(reused["sweep"], reused["record"]) if reused is not None else None,
-            fields.get("config_hash"),
+            whole(fields, "attempt"),
+            text(fields, "status", STATUSES),
+            Decision.from_dict(mapping(fields, "decision")) if said(fields, "decision") else None,
+            Reused(text(reused, "sweep"), whole(reused, "record", most=LATEST)) if reused is not None else None,
+            text(fields, "config_hash") if said(fields, "config_hash") else None,
         )
 
 
@@ -291,8 +359,13 @@ class Judged:
     @staticmethod
     def from_json(fields: Json) -> Judged:
         """Read what any release wrote."""
-        decision = Decision.from_dict(fields["decision"])
-        return Judged(fields["configuration"], fields["attempt"], fields["epoch"], fields["status"], decision)
+        return Judged(
+            whole(fields, "configuration", most=MOST - 1),
+            whole(fields, "attempt"),
+            whole(fields, "epoch"),
+            text(fields, "status", STATUSES),
+            Decision.from_dict(mapping(fields, "decision")),
+        )
 
 
 @dataclass(frozen=True)
@@ -343,8 +416,18 @@ class Failed:
     @staticmethod
     def from_json(fields: Json) -> Failed:
         """Read what any release wrote: before kinds of failures were distinguished, each counted and was final."""
-        counts, final = bool(fields.get("counts", True)), fields.get("final", True)
-        return _read(Failed, {**fields, "failure": fields["kind"], "counts": counts, "final": final})
+        return Failed(
+            whole(fields, "configuration", most=MOST - 1),
+            whole(fields, "attempt"),
+            whole(fields, "epoch"),
+            text(fields, "kind"),
+            text(fields, "reason"),
+            boolean(fields, "counts", True),
+            boolean(fields, "final", True),
+            _number_of(fields),
+            boolean(fields, "given_up", False),
+            number(fields, "share", 0, MOST) if said(fields, "share") else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -357,18 +440,25 @@ class Ended(_PlainBody):
     outcome: str
     reason: str
 
+    @staticmethod
+    def from_json(fields: Json) -> Ended:
+        """Read what any release wrote."""
+        return Ended(whole(fields, "attempt"), text(fields, "outcome"), text(fields, "reason"))
 
-Body: TypeAlias = Attempt | Learned | Suggested | Started | ReplicateReported | Reported | Judged | Failed | Ended
+
+Body: TypeAlias = (
+    Attempt | Learned | Suggested | Drawn | Started | ReplicateReported | Reported | Judged | Failed | Ended
+)
 """What a record says happened."""
 
 _KINDS: dict[str, type[Body]] = {
     each.kind: each
-    for each in (Attempt, Learned, Suggested, Started, ReplicateReported, Reported, Judged, Failed, Ended)
+    for each in (Attempt, Learned, Suggested, Drawn, Started, ReplicateReported, Reported, Judged, Failed, Ended)
 }
 
 
 def body_from_json(kind: str, fields: Json) -> Body:
-    """Read the body of a record of any release. Raises ValueError for a kind, KeyError for a missing field."""
+    """Read the body of a record of any release. Raises ValueError for a kind, or a field that is missing or odd."""
     if kind not in _KINDS:
         raise ValueError(f"{kind!r} is no kind of record that this release knows")
     return _KINDS[kind].from_json(fields)
@@ -376,7 +466,7 @@ def body_from_json(kind: str, fields: Json) -> Body:
 
 def configuration_of(body: Body) -> int | None:
     """Return the configuration that a record is about; `None` where it is about the whole sweep."""
-    return None if isinstance(body, Attempt | Learned | Ended) else body.configuration
+    return None if isinstance(body, Attempt | Learned | Drawn | Ended) else body.configuration
 
 
 @dataclass(frozen=True)
@@ -420,20 +510,21 @@ class Record:
         """Read a record back.
 
         Raises:
-            ValueError: the checksum does not fit the content, or the kind is unknown.
-            KeyError: a field is missing.
+            ValueError: the checksum does not fit the content, the kind is unknown, or a field is missing or odd.
+            RecursionError: it is nested too deep to be read.
         """
         checksum, _, content = data.partition(b"\n")
         if hashlib.sha256(content).hexdigest().encode() != checksum:
             raise ValueError("its checksum does not match its content")
         fields = json.loads(content)
-        return Record(fields["sequence"], fields["time"], body_from_json(fields["kind"], fields["body"]))
+        if not (isinstance(fields, dict) and isinstance(fields.get("body"), dict)):
+            raise ValueError("it is not an object with a body")
+        sequence, time = whole(fields, "sequence", most=LATEST), number(fields, "time", 0, LATEST)
+        return Record(sequence, time, body_from_json(text(fields, "kind"), fields["body"]))
 
 
-def _read(cls: type[_Body], values: Json) -> _Body:
-    """Build a dataclass from those of `values` that are its fields. Raises KeyError for a missing field."""
-    wanted = {field.name: field.default is MISSING for field in dataclass_fields(cls)}  # type: ignore[arg-type]
-    return cls(**{name: values[name] for name, required in wanted.items() if required or name in values})
+def _number_of(fields: Json) -> int | None:
+    return whole(fields, "replicate") if said(fields, "replicate") else None
 
 
 def _replicate(number: int | None) -> dict[str, int]:

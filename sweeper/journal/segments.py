@@ -82,7 +82,8 @@ def piece_of(name: str) -> Piece | None:
 
 def pieces(folder: Path) -> list[Piece]:
     """Return the files that together are the journal in `folder`, in order; without those that a segment covers."""
-    found = [piece for piece in map(piece_of, os.listdir(folder)) if piece] if folder.is_dir() else []
+    names = [entry.name for entry in os.scandir(folder) if entry.is_file()] if folder.is_dir() else []  # no pipe
+    found = [piece for piece in map(piece_of, names) if piece]
     kept: list[Piece] = []
     for piece in sorted(found, key=lambda each: (each.first, -each.last, each.name)):
         if not (kept and kept[-1].sealed and piece.last <= kept[-1].last):

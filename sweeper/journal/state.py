@@ -9,6 +9,7 @@ from typing import Any
 from sweeper.core.errors import SweeperError
 from sweeper.journal.records import (
     Attempt,
+    Drawn,
     Ended,
     Failed,
     Judged,
@@ -185,9 +186,10 @@ class SweepState:
         sequence: of the newest record.
         started_at, updated_at: when the first and the newest record were written, Unix time in seconds.
         outcome: how the last driver ended; `None` while one is at work, or died.
-        suggested: configuration → its values, where a searcher chooses them: those that it has chosen so far.
+        configurations: configuration → its values: those that were drawn, or chosen by a searcher, so far.
         learned: earlier sweep → how many of its trials the searcher knows of.
         touched: configurations whose trials have changed, in that order and as often: who counts them looks at these.
+        last_reported: the configuration of the latest report; `None` before the first.
     """
 
     def __init__(self, configurations: int) -> None:
@@ -198,9 +200,10 @@ class SweepState:
         self.started_at: float | None = None
         self.updated_at: float | None = None
         self.outcome: str | None = None
-        self.suggested: dict[int, dict[str, Any]] = {}
+        self.configurations: dict[int, Mapping[str, Any]] = {}
         self.learned: dict[str, int] = {}
         self.touched: list[int] = []
+        self.last_reported: int | None = None
 
     def apply(self, record: Record) -> None:
         """Fold one record in. Records must come in order.
@@ -215,7 +218,9 @@ class SweepState:
             case Learned() as body:
                 self.learned[body.sweep] = len(body.observations)
             case Suggested() as body:
-                self.suggested[body.configuration] = body.values
+                self.configurations[body.configuration] = body.values
+            case Drawn() as body:
+                self.configurations.update(enumerate(body.values, body.first))
             case Started() as body:
                 self._started(self._trial(body), body)
             case ReplicateReported() as body:
@@ -287,6 +292,7 @@ class SweepState:
 
     def _reported(self, trial: TrialState, body: Reported) -> None:
         report, decision = body.report, body.decision
+        self.last_reported = trial.configuration
         trial.status = body.status
         trial.config_hash = trial.config_hash or body.config_hash
         trial.fruitless = 0

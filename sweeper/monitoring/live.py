@@ -14,10 +14,9 @@ from rich.text import Text
 
 from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
-from sweeper.monitoring.snapshot import Snapshot, Tally
-from sweeper.monitoring.view import BAR, failure_line, progress_line, progress_panel
+from sweeper.monitoring.snapshot import BAR, Snapshot, Tally, failure_line, progress_line, progress_panel
 from sweeper.scheduling.base import Scheduler
-from sweeper.text.durations import duration
+from sweeper.text.labels import duration
 
 PLAIN_LINE_SECONDS = 10.0
 

@@ -14,10 +14,9 @@ from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Record
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
-from sweeper.monitoring.snapshot import Snapshot
-from sweeper.monitoring.view import best_text, counts_text, failure_line, left_text, speed_text
+from sweeper.monitoring.snapshot import Snapshot, best_text, counts_text, failure_line, left_text, speed_text
 from sweeper.scheduling.base import Scheduler
-from sweeper.text.durations import duration
+from sweeper.text.labels import duration
 
 UPDATE_SECONDS = 0.5
 """Faster updates cannot be read; a browser redraws a small table in milliseconds."""

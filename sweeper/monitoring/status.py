@@ -72,13 +72,8 @@ def status_of(output: Path, name: str | None = None) -> list[SweepStatus]:
     return [_status(each, output) for each in ([name] if name is not None else sweep_names(output))]
 
 
-def status_table(output: Path, name: str | None = None) -> Table:
-    """Return one row per sweep (all below `output`, or `name` alone): trials by status, best value, driver."""
-    return statuses_table(status_of(output, name))
-
-
 def statuses_table(statuses: Iterable[SweepStatus]) -> Table:
-    """Return the same of statuses that are known."""
+    """Return one row per sweep: trials by status, best value, driver."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("sweep", "state", "trials", "finished", "stopped early", "failed", "left", "best", "driver"):
         table.add_column(heading, no_wrap=True)

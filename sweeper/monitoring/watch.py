@@ -7,24 +7,25 @@ fetched at each look. Nothing is written, so any number of people may watch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from sweeper.journal.journal import JournalTail
 from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import FAILED, SweepState
-from sweeper.journal.tail import JournalTail
 from sweeper.monitoring.live import PLAIN_LINE_SECONDS
-from sweeper.monitoring.snapshot import Snapshot, Tally
-from sweeper.monitoring.status import running, status_table
-from sweeper.monitoring.view import progress_line, progress_panel
+from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress_panel
+from sweeper.monitoring.status import running, status_of, statuses_table
+from sweeper.storage.lease import holder
 from sweeper.storage.lookup import find_sweep, sweep_names
-from sweeper.storage.places import local_copies, local_copy
+from sweeper.storage.places import READING, local_copies, local_copy, place_of, split_name
+from sweeper.storage.store_lease import stored_holder
 from sweeper.storage.sweeps import Sweep, open_sweep
-from trainables.worker.object_store import is_store_address
+from trainables.files.stores.base import is_store_address
 
 LOOK_SECONDS = 1.0
 """Seconds between two checks of a local folder."""
@@ -152,6 +153,27 @@ def look_at_all(output: str) -> Callable[[], Look]:
         folder = local_copies(output)
         driven = [name for name in sweep_names(folder) if running(find_sweep(name, folder))]
         line = f"{len(driven)} sweeps running: {', '.join(driven)}" if driven else "no sweep is running"
-        return Look(status_table(folder), line, over=not driven)
+        return Look(statuses_table(status_of(folder)), line, over=not driven)
 
     return look
+
+
+def local_log(name: str, output: str, *, follow: bool, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
+    """Yield what a sweep's log holds, and with `follow` what is added to it until its driver has ended.
+
+    Raises SweeperError when there is no such sweep.
+    """
+    last, where = split_name(name, output)
+    place = place_of(where, READING)
+    store = place.store.child(last) if place.store is not None else None
+    seen = 0
+    while True:
+        paths = find_sweep(*local_copy(name, output, tables=False))
+        driven = (holder(paths.lease) if store is None else stored_holder(store)) is not None
+        text = paths.log.read_text(errors="replace") if paths.log.exists() else ""
+        if len(text) > seen:
+            yield text[seen:]
+            seen = len(text)
+        if not follow or not driven:
+            return
+        sleep(LOOK_SECONDS)

@@ -21,14 +21,13 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.records import Failed, Record, Reported
 from sweeper.journal.state import FAILED, SweepState
-from sweeper.monitoring.snapshot import snapshot
-from sweeper.monitoring.view import best_text, counts_text
+from sweeper.monitoring.snapshot import best_text, counts_text, snapshot
 from sweeper.notifications.delivery import deliver
 from sweeper.space.notify import Target
 from sweeper.storage.sweeps import Sweep
-from sweeper.text.durations import duration
+from sweeper.text.labels import duration
 from sweeper.text.redaction import redact
-from trainables.worker.object_store import is_store_address
+from trainables.files.stores.base import is_store_address
 
 END, FAILURE, BUDGET = "end", "failure", "budget"
 

@@ -1,8 +1,7 @@
-"""How the trials of a sweep fall into cohorts, and what an epoch takes in one."""
+"""How the trials of a sweep fall into cohorts, what an epoch takes in one, and which cannot be lanes, and why."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,10 +11,18 @@ from sweeper.space.configurations import configurations
 from sweeper.space.domains.choices import Configuration
 from sweeper.space.spec import SweepSpec
 from sweeper.text.labels import plural
-from trainables.training.cohorts import COHORT, cohort_key
+from trainables.files.container import usable_cores
+from trainables.training.lanes import COHORT, cohort_key
 
 if TYPE_CHECKING:
     from trainables.training.loop import Replicate
+
+
+from trainables.datasets.base import DataSet
+from trainables.training.lanes import cohort_fault
+from trainables.training.lanes.membership import is_own, lane_fault
+from trainables.training.lanes.packing import AUTO, FUSED
+from trainables.training.loop import Replicate
 
 LOOKED_AT = 2000
 """Configurations that are sorted; of more, shares are those of the first."""
@@ -55,16 +62,16 @@ def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[i
         return 0
     if spec.replicates.lanes != "auto":
         return spec.replicates.lanes
-    from trainables.training.cohorts.width import measured_width
+    from trainables.training.lanes.packing import measured_width
 
-    processes = max(1, int(len(os.sched_getaffinity(0)) / max(1.0, spec.resources.cpu)))
+    processes = max(1, int(usable_cores() / max(1.0, spec.resources.cpu)))
     most = -(-len(configurations(spec)) * spec.replicates.count // processes)
     return measured_width(build, device, most, processes)
 
 
 def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
     """Return a lane's share of the seconds that an epoch of a full cohort takes, the first epoch left out."""
-    from trainables.training.cohorts import Cohort
+    from trainables.training.lanes import Cohort
 
     cohort = Cohort(first := build(0), lanes)
     for seed in range(lanes):
@@ -80,3 +87,53 @@ def _name(values: Configuration) -> str:
     options = ", ".join(f"{key} {value}" for key, value in network.items() if key != "name")
     shape = f"{network['name']} ({options})" if options else str(network["name"])
     return f"{shape}, {recipe['name']}, batch size {recipe.get('batch_size', 128)}"
+
+
+ON_RAY = (
+    "packing: cohort trains several configurations together with the local executor alone; on Ray each trial's "
+    "replicates are a cohort of their own"
+)
+
+
+def lane_notes(spec: SweepSpec, dataset: DataSet, *, here: bool = True) -> list[str]:
+    """Return a sentence for each pair of network and loss that trains one replicate after the other, though lanes were
+    asked for. The process that trains it finds the same.
+
+    Args:
+        spec: the search space.
+        dataset: its data.
+        here: whether trials run in forked processes of this machine, not on Ray.
+    """
+    if spec.replicates.packing == COHORT:
+        return _alone(spec) if here else [*_alone(spec), ON_RAY]
+    if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
+        return []
+    pairs: dict[tuple[object, object], Configuration] = {}
+    for configuration in configurations(spec)[:LOOKED_AT]:
+        if is_own(configuration):
+            pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)
+    training = spec.training.settings
+    notes = []
+    for (network, loss), configuration in pairs.items():
+
+        def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
+            return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
+
+        size = configuration["optimizer"]["batch_size"]
+        assert isinstance(size, int)
+        fault = lane_fault(build, (0, 1), dataset, size)
+        if fault is not None:
+            notes.append(f"{loss} on {network} trains replicates one after another, not as lanes: {fault}")
+    return notes
+
+
+def _alone(spec: SweepSpec) -> list[str]:
+    """Return a sentence for each pair of network and loss that cannot be a lane of a cohort."""
+    training = spec.training.settings
+    notes = dict[str, None]()
+    for configuration in configurations(spec)[:LOOKED_AT]:
+        fault = cohort_fault(configuration, training)
+        if fault is not None:
+            loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
+            notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
+    return [*notes]

@@ -89,7 +89,7 @@ def _disk() -> Check:
 def _own_components() -> Check:
     """Import components that installed packages add, as a sweep that names them would."""
     from sweeper.space.registries import installed_registries
-    from trainables.extensions.installed import NAME, entry_points
+    from trainables.extensions.targets import NAME, entry_points
 
     registries = installed_registries()
     kinds = (*registries.space.values(), registries.datasets, registries.posthoc, registries.further_metrics)

@@ -154,9 +154,9 @@ def shifted_samples(spec: SweepSpec, test: int) -> int:
 
     Other data sets are counted as large as the test split.
     """
-    from trainables.datasets.shifts import build_shift
+    from trainables.datasets.splits import build_split
 
-    shifts = [build_shift(entry) for entry in spec.evaluation.shifts]
+    shifts = [build_split(entry) for entry in spec.evaluation.shifts]
     return sum(len(shift.names) * min(shift.samples or test, test) for shift in shifts)
 
 

@@ -22,7 +22,7 @@ from sweeper.planning.view import PlanView
 from sweeper.space.configurations import configurations
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.space.training import Resources
-from sweeper.text.durations import duration
+from sweeper.text.labels import duration
 
 NODE_START_HOURS = (2 / 60, 10 / 60)
 """From a trial's waiting to its first step on a new node: 2 to 10 minutes for a machine, its packages or its image."""

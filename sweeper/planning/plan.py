@@ -7,7 +7,6 @@ keep their order from rung to rung; where they change places, fewer go on, so th
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,10 +21,11 @@ from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.rehearsal import notice
-from sweeper.space.spec import SweepSpec
+from sweeper.space.spec import MOST_CONFIRMED, SweepSpec
 from sweeper.space.strata import stratum_sizes
 from sweeper.space.training import Resources
-from sweeper.text.durations import duration
+from sweeper.text.labels import duration
+from trainables.files.container import usable_cores
 
 SIMULATED_TRIALS = 2000
 """Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens."""
@@ -127,6 +127,8 @@ class Plan(PlanView):
         curvature_share: of the work, what measuring the Hessian takes; 0 where it is not measured or not known.
         cohorts: how trials fall into cohorts, a few words each; empty where none are asked for.
         shifted_share: the same of corrupted and other data; making them, once a node, is not counted.
+        confirm: epochs that training the best again on fresh seeds takes at most; 0 where that is not asked for.
+        confirm_seconds: how long that takes; `None` when costs were not measured.
     """
 
     trials: int
@@ -149,6 +151,8 @@ class Plan(PlanView):
     curvature_share: float = 0.0
     cohorts: tuple[str, ...] = ()
     shifted_share: float = 0.0
+    confirm: int = 0
+    confirm_seconds: float | None = None
 
     def warnings(self) -> Iterator[str]:
         """Yield that it is a rehearsal, if it is."""
@@ -178,6 +182,10 @@ class Plan(PlanView):
         if len(self.strata) > SHOWN_STRATA:
             yield "within strata", f"{len(self.strata) - SHOWN_STRATA} more strata, none of them smaller"
         yield "total epochs", self.epochs.text()
+        if self.confirm:
+            time = "" if self.confirm_seconds is None else f", {duration(self.confirm_seconds)}"
+            most = f"at most {MOST_CONFIRMED} configurations on fresh seeds"
+            yield "confirmation", f"{most}: {self.confirm:,} epochs more{time}"
         yield "evaluations", self.evaluations.text()
         if self.seconds is not None:
             times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
@@ -257,11 +265,15 @@ def plan(
     if spec.resources.workers > 1:
         note = " ".join(filter(None, [note, shared_out(spec.resources.workers)]))
     planned = Plan(*counts, dict(costs or {}), note, rehearsed=tuple(spec.rehearsed), packing=packing, takes=taken)
+    again = min(MOST_CONFIRMED, trials) * spec.confirm
+    planned = replace(planned, confirm=again * spec.scheduler.max_epochs)
     planned = replace(planned, searcher=searched(spec), cohorts=cohort_lines(spec))
     if costs and seconds is not None:
         hessian = sum(share * costs[name].curvature_seconds for name, share in architecture_shares(spec).items())
+        one = spec.scheduler.max_epochs * epoch + evaluation - hessian + REPORT_SECONDS + measured_once
         planned = replace(
             planned,
+            confirm_seconds=START_SECONDS + again * one / workers,
             curvature_share=float((evaluations * hessian).mean() / work.mean()),
             shifted_share=float(shifted.mean() / work.mean()),
         )
@@ -362,4 +374,4 @@ def architecture_shares(spec: SweepSpec) -> dict[str, float]:
 
 def local_workers(spec: SweepSpec) -> int:
     """Return how many trials this machine's cores carry at once."""
-    return max(1, int(len(os.sched_getaffinity(0)) / (spec.resources.cpu * spec.resources.workers)))
+    return max(1, int(usable_cores() / (spec.resources.cpu * spec.resources.workers)))

@@ -14,9 +14,10 @@ from sweeper.space.dataset_axes import variants
 from sweeper.space.evaluation import split_faults
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
-from trainables.datasets.base import DataSet, DataSetUnavailableError, batch_fault
+from trainables.datasets.base import DataSet, batch_fault
+from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, node_copy
-from trainables.datasets.shifts import build_shift
+from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import acceleration_fault, compiler_fault
@@ -112,7 +113,7 @@ def shift_faults(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
     """Return why splits beyond the data set's own cannot be had: other data are loaded for it."""
     found = []
     for index, entry in enumerate(spec.evaluation.splits):
-        rule = build_shift(entry).fault(dataset) if isinstance(entry, dict) else None
+        rule = build_split(entry).fault(dataset) if isinstance(entry, dict) else None
         if rule is not None:
             found.append(Fault(join_path("evaluation.splits", index), rule))
     return found

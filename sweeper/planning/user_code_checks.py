@@ -23,12 +23,12 @@ from sweeper.space.spec import SweepSpec
 from trainables.datasets.base import DataSet, Split
 from trainables.extensions.targets import describe_error
 from trainables.losses import LOSSES, Loss
-from trainables.metrics.further import METRICS
+from trainables.metrics import RECALIBRATED
+from trainables.metrics.base import METRICS
 from trainables.metrics.probabilities import softmax64
 from trainables.models import ARCHITECTURES, build_for
 from trainables.posthoc import POSTHOC, PosthocUnavailable
 from trainables.registry import FITTED_ON, LABEL
-from trainables.training.evaluation import POSTHOC_METRICS
 
 LOOKED_AT = 8
 """Configurations of each own name that are tried; their hyperparameters' ranges are the search space's business."""
@@ -200,7 +200,7 @@ def _check_posthoc(values: Values, classes: int) -> None:
     name, options = _split(values)
     columns = POSTHOC[name].columns
     for column in columns:
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", column) or column in (*POSTHOC_METRICS, "unavailable"):
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", column) or column in (*RECALIBRATED, "unavailable"):
             raise _Fault(f"its PARAMETERS name {column!r}, which cannot be a column: choose another name")
     logits, targets = _predictions(classes)
     try:

@@ -28,7 +28,7 @@ from sweeper.text.redaction import redact
 CONNECT_SECONDS = 10.0
 
 STOP_SECONDS = 300
-"""After a request to stop, a driver has this long to end cleanly: trials, tables, report, MLflow."""
+"""After a request to stop, a driver has this long to end cleanly: trials, tables, report, tracker."""
 
 FOLLOW_SECONDS = 1.0
 

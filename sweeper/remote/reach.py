@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.core.errors import SweeperError
-from trainables.worker.object_store import is_store_address
+from trainables.files.stores.base import is_store_address
 
 if TYPE_CHECKING:
     from sweeper.remote.cluster import Cluster
-
-TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc")
-"""The kinds of stores that MLflow 3 has built in; others register themselves."""
-
-TRACKING_PLUGINS = "mlflow.tracking_store"
 
 
 def connect(address: str) -> Cluster:
@@ -34,7 +28,7 @@ def remote_output(name: str, output: str, address: str | None) -> tuple[str, str
     return sweep.name, sweep.output
 
 
-def here(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
+def local_sweep(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
     """Return the name and the folder under which a sweep can be read on this machine; from a store it is fetched."""
     from sweeper.storage.places import local_copy
 
@@ -43,36 +37,36 @@ def here(name: str, output: str, *, tables: bool = True) -> tuple[str, Path]:
 
 def all_here(names: list[str], output: str, address: str | None = None) -> tuple[list[str], Path]:
     """Return the names, or paths, of several sweeps that can be read on this machine, and a folder of theirs."""
-    copies = [here(*remote_output(name, output, address)) for name in names]
+    copies = [local_sweep(*remote_output(name, output, address)) for name in names]
     folder = copies[0][1]
     return [name if own == folder else str(own / name) for name, own in copies], folder
 
 
-def checked(uri: str | None) -> str | None:
-    """Return the address of MLflow's store, if it can be one. Raises SweeperError for a scheme that nobody serves."""
-    scheme, found, _ = (uri or "").partition("://")
-    kind = scheme.partition("+")[0]  # `mysql+pymysql`: the database, and who talks to it
-    if not found or kind in TRACKING_SCHEMES or scheme in {each.name for each in entry_points(group=TRACKING_PLUGINS)}:
-        return uri
-    raise SweeperError(
-        f"{scheme}:// is not an MLflow tracking store",
-        f"use one of {', '.join(f'{each}://' for each in TRACKING_SCHEMES)}, or --no-mlflow",
-    )
+def checked(address: str | None) -> str | None:
+    """Return the address of a tracker, if it can be one. Raises SweeperError where it cannot."""
+    from sweeper.tracking.base import kind_of
+
+    fault = kind_of(address).fault(address) if address is not None else None
+    if fault is not None:
+        raise SweeperError(*fault)
+    return address
 
 
-def local_tracking(uri: str | None, folder: Path) -> str:
-    """Return MLflow's store: the one that was named, or a file in `folder`."""
-    from sweeper.tracking.follower import default_tracking_uri
+def local_tracking(address: str | None, folder: Path) -> str:
+    """Return the tracker that was named, or the default one of the sweeps in `folder`."""
+    from sweeper.tracking.base import default_address
 
-    return checked(uri) or default_tracking_uri(folder)
+    return checked(address) or default_address(folder)
 
 
-def tracking(uri: str | None, output: str, name: str | None = None) -> str | None:
-    """Return MLflow's store: the one that was named, or a file next to the sweeps; none beside those in a store."""
+def tracking(address: str | None, output: str, name: str | None = None) -> str | None:
+    """Return the tracker that was named, or the default one of sweeps on this machine; none for those in a store."""
     from sweeper.storage.places import DRIVING, place_of
-    from sweeper.tracking.follower import default_tracking_uri
+    from sweeper.tracking.base import default_address
 
     place = place_of(output, DRIVING)
-    if uri is not None or place.store is not None:
-        return checked(uri)
-    return default_tracking_uri(place.find(name).root.parent if name is not None else place.folder)
+    if place.store is not None and address is not None and address.endswith(":"):
+        raise SweeperError(f"{address} means a folder beside the sweep, which is in a store", f"write {address}/folder")
+    if address is not None or place.store is not None:
+        return checked(address)
+    return default_address(place.find(name).root.parent if name is not None else place.folder)

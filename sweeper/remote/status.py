@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED, RUNNING, WAITING
 from sweeper.remote.cluster import RemoteSweep
-from sweeper.text.durations import duration
+from sweeper.text.labels import duration
 
 _STATUSES = "|".join(
     status.replace("_", " ") for status in (WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED)

@@ -26,7 +26,7 @@ from sweeper.storage.manifest import user_name
 from sweeper.storage.places import READING, place_of
 from sweeper.text.redaction import redact
 from trainables.extensions.code import unpack_into
-from trainables.worker.object_store import StoreError, is_store_address
+from trainables.files.stores.base import StoreError, is_store_address
 
 PACKAGES = tuple(Path(str(f)).parent for f in (Path(__file__).parent, trainables.__file__, search_spaces.__file__))
 """The folders of `sweeper`, `trainables` and `search_spaces`."""
@@ -71,7 +71,7 @@ class Request:
         if not is_store_address(self.output) and not Path(self.output).is_absolute():
             raise SweeperError(
                 f"--output {self.output!r} is a folder on this machine that the cluster cannot reach",
-                "give --output s3://bucket/prefix, gs://…, or the path of a folder shared by all its machines",
+                "give --output s3://bucket/prefix, gs://…, az://…, or the path of a folder shared by all its machines",
             )
         if self.tracking_uri is not None and redact(self.tracking_uri) != self.tracking_uri:
             raise SweeperError(

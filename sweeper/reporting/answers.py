@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sweeper.analysis.recalibration.effect import Effect
-from sweeper.reporting.matrix import Key, Matrix, Measured, best_after
+from sweeper.reporting.matrix import Matrix, Measured, best_after
+from sweeper.reporting.settings import QUESTION, Setting, setting_sentence, settings_of
 from sweeper.results.leaderboard import FINISHED, Leaderboard
 from sweeper.results.overview import Overview
 from sweeper.text.cells import Row, float_or_none
-from sweeper.text.labels import describe, number, short
+from sweeper.text.labels import describe, number
 
 MOST_NAMED = 6
 """Losses or networks that one sentence names on each side; the matrix has all."""
@@ -19,24 +20,12 @@ MOST_NAMED = 6
 LEAST_ABOVE_MAJORITY = 0.02
 """A best configuration whose accuracy exceeds the largest class by less is warned of."""
 
-CAUTION = "95 % intervals cover variation between seeds, not the selection of the best."
-
 
 class Answer(NamedTuple):
     """A question in a few words, and its answer in a sentence."""
 
     question: str
     sentence: str
-
-
-class Setting(NamedTuple):
-    """The best value of one hyperparameter of a loss on a network, and the values that do as well."""
-
-    key: Key
-    name: str
-    before: str
-    after: str
-    compared: int
 
 
 @dataclass(frozen=True)
@@ -61,7 +50,8 @@ def answers(found: Matrix | None, effects: Sequence[Effect], counts: Overview, b
     if found is not None:
         for place in found.slices:
             said += loss_and_network(found, place)
-        said += gamma_answers(settings)
+        if settings:
+            said.append(Answer(QUESTION.format(settings[0].name), setting_sentence(settings)))
     if effects:
         said.append(Answer("Post-hoc", " ".join(effect.sentence() for effect in effects)))
     if counts.saved:
@@ -83,10 +73,10 @@ def loss_and_network(found: Matrix, place: str) -> list[Answer]:
     said = []
     if len(losses) > 1:
         where = f" on {network}" if len(networks) > 1 else ""
-        said.append(Answer(f"Loss{tag}", comparison(losses, best, found.decides, where)))
+        said.append(Answer(f"Loss{tag}", comparison(found, place, losses, 1, best, where)))
     if len(networks) > 1:
         where = f" with {loss}" if len(losses) > 1 else ""
-        said.append(Answer(f"Network{tag}", comparison(networks, best, found.decides, where)))
+        said.append(Answer(f"Network{tag}", comparison(found, place, networks, 2, best, where)))
     if (after := after_temperature(found, place, best)) is not None:
         said.append(Answer(f"After temperature{tag}", after))
     return said
@@ -99,14 +89,21 @@ def rank(measured: Measured, row: Row, best: Row) -> tuple[bool, bool, float]:
     return row is not best, row["status"] != FINISHED, -value.mean if measured.larger else value.mean
 
 
-def comparison(each: Mapping[str, Row], best: Row, measured: Measured, where: str) -> str:
-    """Return the best by name with its value, and the others by whether they are significantly worse."""
+def comparison(found: Matrix, place: str, each: Mapping[str, Row], axis: int, best: Row, where: str) -> str:
+    """Return the best loss (axis 1) or network (2) with its value, and of the others which may be as good.
+
+    Another one is worse where all its configurations that were trained as long are out of the best set.
+    """
+    measured = found.decides
     (name, _), *others = sorted(each.items(), key=lambda item: rank(measured, item[1], best))
-    verdicts = [(other, row, measured.worse(best, row)) for other, row in others]
-    parts = [f"{name}{where}, {measured.text(best)}"]
-    for words, wanted in (("not significantly worse", False), ("worse", True), ("next", None)):
-        named = [f"{other} {value_of(measured, row)}" for other, row, verdict in verdicts if verdict is wanted]
-        if named:
+    said: dict[str, list[str]] = {}
+    for other, row in others:
+        rows = [row for key, rows in found.cells.items() if (key[0], key[axis]) == (place, other) for row in rows]
+        words = {False: "may be as good", True: "worse", None: "not compared"}[measured.none_may_be_best(best, rows)]
+        said.setdefault(words, []).append(f"{other} {value_of(measured, row)}")
+    parts = [f"{name}{where}, {value_of(measured, best)}"]
+    for words in ("may be as good", "worse", "not compared"):
+        if named := said.get(words):
             more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
             parts.append(f"{words}: {', '.join(named[:MOST_NAMED])}{more}")
     return f"{'; '.join(parts)}."
@@ -128,54 +125,12 @@ def after_temperature(found: Matrix, place: str, best: Row) -> str | None:
     if chosen is None:
         return None
     which = "the same configuration is best" if chosen is best else f"best is {describe(chosen, found.varying)}"
-    text = f"{which}, {found.after.label} {found.after.text(chosen)}"
+    text = f"{which}, {found.after.label} {value_of(found.after, chosen)}"
     if chosen is best:
         return f"{text}."
     worse = found.after.worse(chosen, best)
-    verdict = {True: "worse", False: "not significantly worse", None: "unknown"}[worse]
+    verdict = {True: "worse", False: "it may be as good", None: "not compared"}[worse]
     return f"{text}; the best before scaling has {value_of(found.after, best)}: {verdict}."
-
-
-def settings_of(found: Matrix) -> list[Setting]:
-    """Return the numeric hyperparameters of every loss on every network, γ first."""
-    own = [name for name in found.varying if name.startswith("config_loss_") and not name.endswith("_name")]
-    own.sort(key=lambda name: name != "config_loss_gamma")
-    said = []
-    for column in own:
-        for key, rows in found.cells.items():
-            having = [row for row in rows if row.get(column) is not None and not isinstance(row[column], (str, bool))]
-            if len({row[column] for row in having}) < 2:
-                continue
-            after = found.after if found.after is not found.decides else None
-            best = best_after(having, after) if after is not None else None
-            decided = as_good(having, having[0], column, found.decides)
-            afterwards = as_good(having, best, column, after) if after is not None and best is not None else ""
-            said.append(Setting(key, short(column), decided, afterwards, len(having)))
-    return said
-
-
-def as_good(rows: Sequence[Row], best: Row, column: str, measured: Measured) -> str:
-    """Return the best value of a hyperparameter and the range of those that are not worse, e.g. `1.9 (0.8 … 3)`."""
-    verdicts = [(row, measured.worse(best, row)) for row in rows if row is not best]
-    text = number(best[column])
-    if not verdicts or all(verdict is None for _, verdict in verdicts):
-        return text
-    kept = [best, *(row for row, verdict in verdicts if verdict is False)]
-    values = [value for row in kept if (value := float_or_none(row, column)) is not None]
-    low, high = min(values), max(values)
-    return f"{text} (only this one)" if low == high else f"{text} ({number(low)} … {number(high)})"
-
-
-def gamma_answers(settings: Sequence[Setting]) -> list[Answer]:
-    """Return which γ is best for each loss and network; which of the losses' other hyperparameters if there is no γ."""
-    if not settings:
-        return []
-    name, parts = settings[0].name, []
-    for setting in (each for each in settings if each.name == name):
-        where = f"{setting.key[1]} on {setting.key[2]}" + (f" at {setting.key[0]}" if setting.key[0] else "")
-        after = f", after temperature {setting.after}" if setting.after else ""
-        parts.append(f"{where}: {setting.before}{after}, n = {setting.compared}")
-    return [Answer(f"Which {name}", f"{'; '.join(parts)}. In parentheses: values not significantly worse.")]
 
 
 def majority_warning(board: Leaderboard) -> list[Answer]:

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.recalibration.effect import Effect, effects
-from sweeper.reporting.answers import CAUTION, Answers, answers
+from sweeper.analysis.statistics.best_set import SURE
+from sweeper.reporting.answers import Answers, answers
 from sweeper.reporting.figure_parts.posthoc import posthoc_sql
-from sweeper.reporting.matrix import Cell, Matrix, grid, matrix
+from sweeper.reporting.matrix import Cell, Matrix, Measured, grid, matrix
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard
 from sweeper.results.overview import Overview
@@ -87,7 +88,7 @@ class MatrixTable:
 
 
 def shown(cell: Cell | None, intervals: bool) -> Text:
-    """Return a cell for the terminal: the best one bold, those that are no worse marked with ≈."""
+    """Return a cell for the terminal: the best one bold, those that may be as good marked with ≈."""
     if cell is None:
         return Text("–", style="dim")
     text = cell.values if intervals else cell.means
@@ -126,7 +127,18 @@ def legend(found: Matrix, *, starred: bool = True) -> str:
         for cell in line
         if cell
     )
-    judged = f"≈ not significantly worse than the best (multiple comparisons, 95 %). {CAUTION}"
-    parts = [judged if found.decides.judged else "One replicate each: differences cannot be judged."]
-    parts += ["* not trained to the end."] if stopped and starred else []
+    parts = [judgement(found.decides)]
+    parts += ["* not trained to the end, so not compared."] if stopped and starred else []
     return " ".join(parts)
+
+
+def judgement(decides: Measured) -> str:
+    """Return what the marks and intervals of the matrix say, and what they do not."""
+    if decides.judged:
+        return (
+            f"≈ may be the best ({SURE}). "
+            "Intervals: for other seeds, 95 % on average over cells, each the best of its cell's configurations."
+        )
+    if decides.repeated:
+        return "All replicates of each configuration have the same value: differences cannot be judged."
+    return "One replicate each: differences cannot be judged."

@@ -1,20 +1,23 @@
 """The best configuration of each loss on each network, before and after temperature scaling, with intervals.
 
-All values are of the split that the objective is measured on. Intervals cover variation between seeds (the replicates'
-spread, pooled over configurations at the same epoch), not that of having chosen the best of several; comparisons, which
-are those of `best_set` over all configurations at the same epoch, count both.
+All values are of the split that the objective is measured on. Intervals cover variation between seeds, each
+configuration by its own spread (`spreads`), and allow for its having been picked from all configurations of its cell.
+Comparisons, which are those of `best_set`, are over all configurations at the same epoch. What was stopped at an
+earlier epoch than the best is compared with nothing: at its rung it was behind, and what it would have come to is not
+known.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sweeper.analysis.statistics.basics import Spread, spread
-from sweeper.analysis.statistics.best_set import is_behind, may_be_best
-from sweeper.analysis.statistics.pooled import Pooled, pooled
+from sweeper.analysis.statistics.best_set import Comparisons
+from sweeper.analysis.statistics.spreads import spreads
 from sweeper.journal.state import FAILED
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Goal, Leaderboard
@@ -49,37 +52,67 @@ class Measured:
         label: in words, e.g. `validation NLL after temperature scaling`.
         values: trial → epoch → its replicates' values; finite ones only.
         larger: whether it should be large.
+        networks: trial → its network: replicates of one network spread alike.
+        places: trial → its setting of the data set; only those of one setting are compared.
+        cells: trial → how many configurations of its loss and network there are, stopped ones included.
         left_out: trials that are compared with none: they break a constraint.
     """
 
     label: str
     values: Mapping[str, Mapping[int, Replicated]]
     larger: bool
+    networks: Mapping[str, str]
+    places: Mapping[str, str]
+    cells: Mapping[str, int]
     left_out: Set[str] = frozenset()
-    _noise: dict[int, tuple[list[str], Pooled | None]] = field(default_factory=dict, repr=False, compare=False)
+    _compared: dict[tuple[str, int], tuple[list[str], Comparisons | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def last(self, row: Row) -> Spread | None:
         """Return a trial's value at its last evaluation, None where it has none."""
         found = self.values.get(text_of(row, "trial"), {})
         return spread([*found[max(found)].values()]) if found else None
 
-    def noise(self, epoch: int) -> tuple[list[str], Pooled | None]:
-        """Return the trials that are compared at an epoch, and their replicates' pooled spread."""
-        if epoch not in self._noise:
-            trials = [name for name, found in self.values.items() if epoch in found and name not in self.left_out]
-            mode = "max" if self.larger else "min"
-            self._noise[epoch] = trials, pooled([self.values[name][epoch] for name in trials], mode)
-        return self._noise[epoch]
+    def compared(self, trial: str) -> tuple[list[str], Comparisons | None]:
+        """Return the trials that a trial is compared with at its last evaluation, it among them, and how.
+
+        No comparison where no spread can be estimated: one replicate each, or all values the same.
+        """
+        key = self.places[trial], max(self.values[trial])
+        if key not in self._compared:
+            trials = [
+                name
+                for name, found in self.values.items()
+                if key[1] in found and self.places[name] == key[0] and name not in self.left_out
+            ]
+            found = spreads(
+                [self.values[name][key[1]] for name in trials],
+                "max" if self.larger else "min",
+                groups=[self.networks[name] for name in trials],
+            )
+            self._compared[key] = trials, None if found is None else Comparisons(found)
+        return self._compared[key]
 
     @property
     def judged(self) -> bool:
-        """Whether differences can be judged at any epoch: some configuration has a second replicate."""
-        return any(len(replicates) > 1 for found in self.values.values() for replicates in found.values())
+        """Whether differences can be judged at any epoch: some configuration has replicates that differ."""
+        return any(len({*found.values()}) > 1 for epochs in self.values.values() for found in epochs.values())
+
+    @property
+    def repeated(self) -> bool:
+        """Whether some configuration has a second replicate."""
+        return any(len(found) > 1 for epochs in self.values.values() for found in epochs.values())
 
     def interval(self, trial: str) -> tuple[float, float] | None:
-        """Return the 95 % interval of a trial's mean at its last evaluation; None where nothing is known."""
-        trials, noise = self.noise(max(self.values[trial]))
-        return noise.interval(trials.index(trial)) if noise is not None and trial in trials else None
+        """Return the 95 % interval of a trial's mean at its last evaluation; None where nothing is known.
+
+        It allows for the trial's having been picked from all of its cell: by its value, by rungs, or by both.
+        """
+        trials, found = self.compared(trial)
+        if found is None or trial not in trials:
+            return None
+        return found.spreads.interval(trials.index(trial), chosen_from=self.cells[trial])
 
     def text(self, row: Row) -> str:
         """Return e.g. `0.0412 (0.0380 … 0.0447)`, the mean alone without a second replicate, or `–`."""
@@ -91,23 +124,28 @@ class Measured:
         return (a.mean > b.mean) if self.larger else (a.mean < b.mean)
 
     def worse(self, best: Row, other: Row) -> bool | None:
-        """Return whether `other` is significantly worse than `best`, at the last epoch that both have.
+        """Return whether `other` is significantly worse than `best`, both at their last evaluation.
 
         By multiple comparisons with the best, as `best_set`: where `best` is the best of all that are compared there,
-        whether `other` is out of their best set. None where that is unknown: no epoch in common, no second replicate.
+        whether `other` is out of their best set. None where that is unknown: they were last evaluated at different
+        epochs, one of them nowhere, or without a second replicate.
         """
-        names = [text_of(row, "trial") for row in (best, other)]
-        mine, others = (self.values.get(name, {}) for name in names)
-        epoch = max(mine.keys() & others.keys(), default=None)
-        if epoch is None:
+        first, second = (text_of(row, "trial") for row in (best, other))
+        epochs = [max(self.values.get(name, {}), default=None) for name in (first, second)]
+        if None in epochs or epochs[0] != epochs[1]:
             return None
-        trials, noise = self.noise(epoch)
-        if noise is None or not set(names) <= set(trials):
+        trials, found = self.compared(first)
+        if found is None or not {first, second} <= set(trials):
             return None
-        first, second = map(trials.index, names)
-        if first == int(noise.scores.argmax()):
-            return not may_be_best(noise, second)
-        return is_behind(noise, second, first)
+        mine, others = trials.index(first), trials.index(second)
+        if mine == int(found.spreads.scores.argmax()):
+            return not found.may_be_best[others]
+        return found.is_behind(others, mine)
+
+    def none_may_be_best(self, best: Row, rows: Sequence[Row]) -> bool | None:
+        """Return whether all of `rows` that can be compared with `best` are worse; None where none can."""
+        verdicts = {self.worse(best, row) for row in rows}
+        return False if False in verdicts else True if True in verdicts else None
 
 
 @dataclass(frozen=True)
@@ -188,14 +226,12 @@ def columns_of(goal: Goal, present: Sequence[str]) -> tuple[str | None, tuple[st
 
 def cells_of(board: Leaderboard, decides: Measured) -> dict[Key, list[Row]]:
     """Return the configurations of each loss and network, in the order of the leaderboard."""
-    axes = [name for name in board.varying if name.startswith("config_dataset_")]
     found: dict[Key, list[Row]] = {}
     for row in board.rows:
         if row["status"] != FAILED and decides.last(row) is not None:
-            place = ", ".join(f"{short(axis)} {number(row[axis])}" for axis in axes)
-            found.setdefault((place, named(row["loss"]), named(row["architecture"])), []).append(row)
+            found.setdefault(key_of(board, row), []).append(row)
     order = {key: at for at, key in enumerate(found)}
-    return {key: found[key] for key in sorted(found, key=lambda key: (key[0], order[key]))} if axes else found
+    return {key: found[key] for key in sorted(found, key=lambda key: (key[0], order[key]))}
 
 
 def named(value: Value) -> str:
@@ -257,11 +293,31 @@ def measure(
 ) -> Measured:
     """Return a column of the trials that did not fail."""
     larger = goal.mode == "max" if column in (goal.metric, goal.column) else False
-    kept = {text_of(row, "trial") for row in board.rows if row["status"] != FAILED}
+    kept = {text_of(row, "trial"): row for row in board.rows if row["status"] != FAILED}
     base = next((name for name, after in AFTER.items() if column in after), None)
     words = f"{label(base)} after temperature scaling" if base else label(column)
     words = goal.label if column == goal.metric and base is None else words
-    return Measured(words, {trial: found for trial, found in values.items() if trial in kept}, larger, left_out)
+    sizes = Counter(key_of(board, row) for row in kept.values())
+    return Measured(
+        words,
+        {trial: found for trial, found in values.items() if trial in kept},
+        larger,
+        {trial: named(row["architecture"]) for trial, row in kept.items()},
+        {trial: place_of(board, row) for trial, row in kept.items()},
+        {trial: sizes[key_of(board, row)] for trial, row in kept.items()},
+        left_out,
+    )
+
+
+def key_of(board: Leaderboard, row: Row) -> Key:
+    """Return the cell that a configuration belongs to."""
+    return place_of(board, row), named(row["loss"]), named(row["architecture"])
+
+
+def place_of(board: Leaderboard, row: Row) -> str:
+    """Return the data set's varying settings of a configuration in words; empty where they do not vary."""
+    axes = [name for name in board.varying if name.startswith("config_dataset_")]
+    return ", ".join(f"{short(axis)} {number(row[axis])}" for axis in axes)
 
 
 def best_after(rows: Sequence[Row], after: Measured) -> Row | None:
@@ -290,7 +346,7 @@ class Cell(NamedTuple):
 
     Attributes:
         trial: the best configuration.
-        mark: `best` of the slice, `alike` (not significantly worse), `worse`, or empty where unknown.
+        mark: `best` of the slice, `alike` (one of the cell may be the best), `worse`, or empty where unknown.
         values: the objective before and after temperature scaling, with an interval where it decides.
         means: the same without intervals.
         second: the other metric before and after, with its name.
@@ -322,7 +378,7 @@ def cell_of(found: Matrix, key: Key) -> Cell | None:
     if not rows:
         return None
     row, best = rows[0], found.best(key[0])
-    verdict = found.decides.worse(best, row) if best is not None else None
+    verdict = found.decides.none_may_be_best(best, rows) if best is not None else None
     finished = sum(each["status"] == FINISHED for each in rows)
     state = f"best of {len(rows)}, {finished} finished"
     if row["status"] != FINISHED:

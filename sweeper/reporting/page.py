@@ -9,9 +9,11 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
@@ -20,20 +22,18 @@ from plotly.offline import get_plotlyjs
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Claim
 from sweeper.analysis.judging import judge_claims, named_claims
-from sweeper.analysis.selection import best_set_line
+from sweeper.analysis.selection import best_set_line, confirmed_value
 from sweeper.reporting.figure_parts.figure import Figure, colour, folded, symbol
 from sweeper.reporting.figures import FIGURES
 from sweeper.reporting.first_screen import first_screen, heading, legend
 from sweeper.reporting.matrix import grid
-from sweeper.reporting.posthoc_table import posthoc_tables
-from sweeper.reporting.sources import Sources
-from sweeper.reporting.tables import decisions_table, failures_table, trials_table
+from sweeper.reporting.tables import decisions_table, failures_table, posthoc_tables, trials_table
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.overview import Overview, details, headline, overview
 from sweeper.results.pareto import front
-from sweeper.text.durations import duration
-from sweeper.text.labels import STATUS_WORDS, plural
+from sweeper.text.labels import STATUS_WORDS, duration, plural
+from sweeper.text.tables import format_table
 
 PACKED_FROM = 200_000
 """Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and
@@ -59,7 +59,7 @@ def render(results: Results) -> str:
         facts=facts(results, counts),
         filters=FILTERS,
         words=STATUS_WORDS,
-        headline=headline(board, counts),
+        headline=headline(board, counts, confirmed_value(results, board)),
         first=first_screen(results, board, counts),
         details=[*details(board), *filter(None, [best_set_line(results, board)])],
         claims=claims(results),
@@ -187,3 +187,52 @@ def pretty(text: str) -> Markup:
     """Return text as HTML: λ_max with its subscript, and no line broken at a `=` or `±`."""
     unbroken = re.sub(r" ([=±]) ", "\u00a0\\1\u00a0", text)
     return Markup(str(escape(unbroken)).replace("λ_max", "λ<sub>max</sub>"))
+
+
+MOST_BYTES = 2**20
+"""Rows of a query that take more than this in memory, 1 MiB, are not put into the page: it is to stay quick to open.
+Of figures over 1,000 trials all are; 10,000 trials took 18 MiB in a dozen files, and the query gives them from the
+sweep's tables."""
+
+
+class Link(NamedTuple):
+    """A link to rows: its text; its address, where there is something to link to; id and name of a file it saves."""
+
+    text: str
+    address: str = ""
+    id: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What says where numbers come from, for all parts of one page: rows of the same query are held once.
+
+    Attributes:
+        results: what the queries are asked of.
+        held: query → the link's identifier.
+    """
+
+    results: Results
+    held: dict[str, str] = field(default_factory=dict)
+
+    def links(self, key: str, sql: Sequence[str]) -> list[Link]:
+        """Return a link for the rows of each query of the figure or table `key`."""
+        names = [f"{key}-{at + 1}" if len(sql) > 1 else key for at in range(len(sql))]
+        return [self.link(name, query) for name, query in zip(names, sql, strict=True)]
+
+    def link(self, name: str, query: str) -> Link:
+        """Return a link that saves the rows of a query as CSV, held compressed in the page itself."""
+        if query in self.held:
+            return Link("same CSV as above", f"#{self.held[query]}")
+        table = self.results.sql(query)
+        size = plural(table.num_rows, "row")
+        if table.nbytes > MOST_BYTES:
+            command = f"sweeper results {self.results.name} --format csv --sql …"
+            return Link(f"{size}, too many for this page; export: `{command}`")
+        text = format_table(table, "csv")
+        assert isinstance(text, str)
+        packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+        self.held[query] = f"data-{name}"
+        address = f"data:application/gzip;base64,{packed}"
+        return Link(f"CSV ({size})", address, self.held[query], f"{self.results.name}-{name}.csv.gz")

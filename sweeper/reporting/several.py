@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.reporting.answers import Answers
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.matrix import Cell, cell_of
@@ -36,10 +36,10 @@ class Part(NamedTuple):
 
 
 def write_several(members: Sequence[Results], file: Path) -> Path:
-    """Write the page of several sweeps to `file`, beside their folders, and return it.
+    """Write the page of several sweeps to `file` and return it.
 
     Raises:
-        SweeperError: two of them have the same name.
+        SweeperError: two of them have the same name, or the file cannot be written.
         QueryError: tables of one of them cannot be read.
     """
     names = [each.name for each in members]
@@ -53,7 +53,8 @@ def write_several(members: Sequence[Results], file: Path) -> Path:
         caption=CAPTION,
         style=Markup(resources.files("sweeper.reporting").joinpath("page.css").read_text("utf-8")),
     )
-    write_text(file, page)
+    with writing_to(file, "write the page elsewhere with --to FILE"):
+        write_text(file, page)
     return file
 
 

@@ -6,13 +6,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sweeper.analysis.judging import judge_claims, named_claims, verdict_lines
-from sweeper.analysis.selection import best_set_line
+from sweeper.analysis.selection import best_set_line, confirmed_value
 from sweeper.reporting.figures import curvature_against_gamma
 from sweeper.reporting.first_screen import first_screen, terminal
 from sweeper.results import Results
-from sweeper.results.glance import glance
 from sweeper.results.leaderboard import leaderboard, searcher
 from sweeper.results.overview import overview
+from sweeper.results.overview_table import overview_table
 from sweeper.results.pareto import front
 from sweeper.search.base import written_method
 from sweeper.space.rehearsal import notice
@@ -35,14 +35,14 @@ def summary(results: Results) -> RenderableType:
         board, counts, reused = leaderboard(snapshot), overview(snapshot), reused_lines(snapshot)
         curvature, answered = curvature_against_gamma.draw(snapshot), first_screen(snapshot, board, counts)
         pareto = front(snapshot)
-        chosen = best_set_line(snapshot, board)
+        chosen, confirmed = best_set_line(snapshot, board), confirmed_value(snapshot, board)
         judged, packed = verdicts_of(snapshot), [*packing_lines(snapshot), *searcher_lines(snapshot)]
         failed = failure_lines(snapshot)
     parts: list[RenderableType] = []
     if results.rehearsed:
         parts += [Text(notice(results.rehearsed), style="bold red"), Text()]
     shown = terminal(answered) if answered.matrix is not None else None
-    parts += [glance(board, counts, shown, BEST), *(Text(line, style="red") for line in failed)]
+    parts += [overview_table(board, counts, shown, BEST, confirmed), *(Text(line, style="red") for line in failed)]
     parts += [Text(chosen)] if chosen else []
     parts += [Text(line) for line in (pareto.lines() if pareto is not None else ())]
     parts += [Text(line, style="dim") for line in packed]

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from sweeper.core.errors import writing_to
 from sweeper.reporting.figure_parts.figure import Panel, axis, colour, log_axis, plot
 from sweeper.reporting.figures.reliability import diagrams
 from sweeper.reporting.page import template
@@ -34,7 +35,7 @@ def write_trial_page(results: Results, asked: str | None, file: Path) -> Path:
         file: an HTML file; one that exists is replaced.
 
     Raises:
-        SweeperError: there is no such trial; the message has the nearest name.
+        SweeperError: there is no such trial; the message has the nearest name. Or the file cannot be written.
     """
     with results.snapshot() as frozen:
         facts = trial_facts(frozen, asked)
@@ -49,7 +50,8 @@ def write_trial_page(results: Results, asked: str | None, file: Path) -> Path:
             script=Markup(resources.files("sweeper.reporting").joinpath("page.js").read_text("utf-8")),
             plotly=Markup(get_plotlyjs()),
         )
-    write_text(file, page)
+    with writing_to(file, "give --page another path"):
+        write_text(file, page)
     return file
 
 

@@ -17,6 +17,7 @@ from sweeper.results.pareto import against_constraints, constraints_of
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_or_none
 from sweeper.text.labels import describe, group, in_order, label
+from trainables.curvature.statistics import headline_columns
 
 FINISHED = COMPLETED
 
@@ -138,14 +139,12 @@ def value_count(column: str, names: Sequence[str]) -> str:
 METRICS = (
     "accuracy", "nll", "ece", "brier", "aurc", "posthoc_temperature_ece", "balanced_accuracy", "majority_share",
 )  # fmt: skip
-CURVATURE = ("lambda_max", "trace")
 
 
 def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str:
     """Return the query of the leaderboard, for the columns that this sweep's tables have."""
     present = set(results.columns("evaluations"))
     metrics = [name for name in METRICS if name in present]
-    curvature = [f"hessian_{loss}_{name}" for loss in ("cross_entropy", "training") for name in CURVATURE]
     of_trials = results.columns("trials")
     loss, network = (
         f"any_value({name})" if name in of_trials else "NULL"
@@ -155,7 +154,7 @@ def leaderboard_sql(results: Results, goal: Goal, varying: Sequence[str]) -> str
     parts = [f"{named}, count(DISTINCT replicate) AS replicates, {objective_sql(goal, present)}"]
     for split in ("val", "test"):
         parts += [spread_sql(name, f"{split}_{name}", f" FILTER (split = '{split}')") for name in metrics]
-    parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in curvature if name in present]
+    parts += [spread_sql(name, name, " FILTER (split = 'val')") for name in headline_columns() if name in present]
     parts += [f"any_value({name}) AS {name}" for name in varying]
     columns = ",\n  ".join(parts)
     return (

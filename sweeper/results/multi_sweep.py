@@ -25,6 +25,7 @@ from sweeper.results.queries import (
     current_generation,
     empty_table,
     first_line,
+    open_database,
     read_steadily,
 )
 
@@ -75,7 +76,7 @@ def load_several(names: Sequence[str | Path], output: str | Path = "results") ->
 @contextmanager
 def connect_all(generations: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Give a connection with one view a table, the union over sweeps by column name, and the view `final`."""
-    connection = duckdb.connect()
+    connection = open_database()
     try:
         connection.execute("SET TimeZone = 'UTC'")
         for name in READ_TABLES:

@@ -111,8 +111,11 @@ def elapsed(created: object, last: Value) -> float | None:
     return max(0.0, (both[1] - both[0]).total_seconds())
 
 
-def headline(board: Leaderboard, counts: Overview) -> str:
-    """Return one sentence: the best configuration, the objective as mean ± standard deviation, n."""
+def headline(board: Leaderboard, counts: Overview, confirmed: str = "") -> str:
+    """Return one sentence: the best configuration, the objective as mean ± standard deviation, n.
+
+    `confirmed` is its value on seeds that did not pick it, which then stands first.
+    """
     best = board.best
     if best is None:
         return "Every evaluated trial has failed." if board.rows else "No trial has been evaluated yet."
@@ -122,10 +125,9 @@ def headline(board: Leaderboard, counts: Overview) -> str:
     caution = "" if finished else f" None has finished yet; this one was evaluated at epoch {best['epochs']}."
     if board.breaks_constraint(best):
         caution = f" Every finished configuration breaks a constraint: {', '.join(board.constraints)}."
-    return (
-        f"Best {board.objective.label} of {among}{state}: {board.value(best)} (mean ± standard deviation, "
-        f"n = {plural(int_of(best, 'replicates'), 'replicate')}), by {board.describe(best)}.{caution}"
-    )
+    seen = f"{board.value(best)} (mean ± standard deviation, n = {plural(int_of(best, 'replicates'), 'replicate')})"
+    value = f"{confirmed}; {seen} on the seeds that picked it" if confirmed else seen
+    return f"Best {board.objective.label} of {among}{state}: {value}, by {board.describe(best)}.{caution}"
 
 
 def details(board: Leaderboard) -> list[str]:

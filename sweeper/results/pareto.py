@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.core.objective import Objective
-from sweeper.results.results import Results
+from sweeper.results.results import NotMeasuredError, Results, measured_sql
 from sweeper.scheduling.ranking import Constraint, Goal, constraint_of, hypervolume, keeping, pareto_front
 from sweeper.text.cells import float_of, float_or_none, int_of, text_of
 
@@ -57,19 +56,20 @@ class Front:
 
 def final_values(results: Results, metric: str) -> dict[str, tuple[float, float]]:
     """Return a metric of each finished trial at its end: its mean over replicates, and the standard error or 0."""
-    goal = Objective(metric, "min")
-    if goal.column in results.columns("evaluations"):
-        source, value = f"final WHERE split = '{goal.split}' AND status = '{FINISHED}'", goal.column
-    elif metric in results.columns("epochs"):
-        ended = f"trials.epochs = epochs.epoch AND status = '{FINISHED}'"
-        source, value = f"epochs JOIN trials USING (trial, replicate) WHERE {ended}", metric
-    else:
+    try:
+        rows = results.rows(final_sql(results, metric))
+    except NotMeasuredError:
         return {}
-    rows = results.rows(
-        f"SELECT trial, avg({value}) AS mean, stddev_samp({value}) / sqrt(count({value})) AS error "
-        f"FROM {source} GROUP BY trial HAVING count({value}) > 0"
-    )
     return {text_of(row, "trial"): (float_of(row, "mean"), float_or_none(row, "error") or 0.0) for row in rows}
+
+
+def final_sql(results: Results, metric: str) -> str:
+    """Return the query of `final_values`: rows `trial mean error`. Raises NotMeasuredError."""
+    return (
+        "SELECT trial, avg(value) AS mean, stddev_samp(value) / sqrt(count(value)) AS error\n"
+        f"FROM ({measured_sql(results, metric)}) AS measured JOIN trials USING (trial, replicate)\n"
+        f"WHERE status = '{FINISHED}' AND epoch = trials.epochs GROUP BY trial"
+    )
 
 
 def constraints_of(results: Results) -> list[Constraint]:

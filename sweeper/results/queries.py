@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import resource
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -28,6 +30,9 @@ LARGE_TABLES = frozenset({"reliability", "predictions", "spectra"})
 READ_ATTEMPTS = 8
 """A sweep that is opened in the middle of a query may remove the generation being read, and files that are gone look
 like fewer rows: a query during which the link moved restarts. Compactions are minutes apart, so one is enough."""
+
+ADDRESS_SPACE = 256 * 2**20
+"""Bytes of address space without which no query begins: DuckDB's threads and Arrow's buffers take 150 MiB of it."""
 
 _FINAL = """
 CREATE VIEW final AS
@@ -62,13 +67,42 @@ def current_generation(folder: Path) -> Path:
     return tables.resolve()
 
 
+def open_database() -> duckdb.DuckDBPyConnection:
+    """Return a connection to a database in memory.
+
+    DuckDB 2.0 starts eight more threads to fetch files over a network, 576 MB of address space that batch systems count
+    and local files do not need; releases before it do not know the setting.
+
+    Raises QueryError where a limit leaves too little address space: a library that is refused some ends the process.
+    """
+    left = _address_space_left()
+    if left < ADDRESS_SPACE:
+        raise QueryError(
+            f"{left / 2**20:.0f} MiB of address space are left, and a query needs {ADDRESS_SPACE / 2**20:.0f} MiB",
+            "raise the limit (ulimit -v)",
+        )
+    try:
+        return duckdb.connect(config={"async_threads": 0})
+    except duckdb.Error:
+        return duckdb.connect()
+
+
+def _address_space_left() -> float:
+    """Return the bytes of address space that this process may still take."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return math.inf
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    return max(0, limit - pages * resource.getpagesize())
+
+
 @contextmanager
 def connect(generation: Path, *, in_memory: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """Give a connection with one view a table of `generation`, and the view `final`.
 
     `in_memory` copies all but the large tables, so that later queries do not open the files again.
     """
-    connection = duckdb.connect()
+    connection = open_database()
     try:
         connection.execute("SET TimeZone = 'UTC'")
         for name in READ_TABLES:

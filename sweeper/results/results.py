@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, overload
 import duckdb
 import pyarrow as pa
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results.queries import (
     VIEWS,
@@ -37,8 +38,9 @@ from sweeper.results.queries import (
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.text.cells import Row
+from trainables.files.stores.base import is_store_address
+from trainables.registry.measured import measured_as
 from trainables.registry.nearest import nearest
-from trainables.worker.object_store import is_store_address
 
 if TYPE_CHECKING:
     import pandas
@@ -114,14 +116,14 @@ class Results:
 
     def _repr_html_(self) -> str:
         """The best trials and what became of all of them, for a notebook."""
-        from sweeper.results.glance import glance
         from sweeper.results.leaderboard import leaderboard
         from sweeper.results.overview import overview
+        from sweeper.results.overview_table import overview_table
         from sweeper.text.display import as_html
 
         try:
             with self.snapshot() as snapshot:
-                return as_html(glance(leaderboard(snapshot), overview(snapshot)))
+                return as_html(overview_table(leaderboard(snapshot), overview(snapshot)))
         except QueryError as error:
             return f"<p>{html.escape(f'{self.name}: {error}')}</p>"
 
@@ -148,6 +150,43 @@ class Results:
     def manifest(self) -> dict[str, Any]:
         """With what it was run: versions, commit, seeds, hardware, command. Empty and raises as `specification`."""
         return read_manifest(self.paths.manifest)
+
+
+class NotMeasuredError(SweeperError):
+    """A metric that a sweep did not measure."""
+
+
+SOUND = "isfinite(train_loss) AND isfinite(val_nll)"
+"""Of rows of epochs: a replicate diverged in any other, and a trial's mean leaves it out from there
+(`trainables.worker.trial_reports.non_finite`). Evaluations of it there are none."""
+
+
+def measured_sql(results: Results, metric: str) -> str:
+    """Return the query of a metric as an objective's value: rows `trial replicate epoch value`.
+
+    The evaluation at a trial's end counts before the epoch's own measurement, see
+    `trainables.worker.trial_reports.of_kept_weights`: with `checkpoint: best_val_nll` it is of the weights that are
+    kept, and the last epoch's are gone.
+
+    Raises:
+        NotMeasuredError: the sweep did not measure it.
+    """
+    split, column = measured_as(metric)
+    known = results.columns("evaluations")
+    evaluated = f"SELECT trial, replicate, epoch, {column} AS value FROM evaluations WHERE split = '{split}'"
+    if metric not in results.columns("epochs"):
+        if column not in known:
+            raise NotMeasuredError(
+                f"the sweep did not measure {metric!r}{nearest(column, known)}", "see `sweeper results`"
+            )
+        return f"{evaluated} AND value IS NOT NULL"
+    own = f"SELECT trial, replicate, epoch, {metric} AS value FROM epochs WHERE {metric} IS NOT NULL AND {SOUND}"
+    if column not in known:
+        return own
+    return (
+        f"SELECT trial, replicate, epoch, coalesce(ended.value, own.value) AS value FROM ({own}) AS own\n"
+        f"LEFT JOIN ({evaluated} AND stage = 'end') AS ended USING (trial, replicate, epoch)"
+    )
 
 
 @overload

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
@@ -14,12 +18,11 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.pareto import against_constraints, constraints_of
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
-from sweeper.text.durations import duration
-from sweeper.text.labels import STATUS_WORDS, label, number, plural
+from sweeper.text.labels import STATUS_WORDS, duration, label, number, plural
+from trainables.curvature.statistics import headline_columns
+from trainables.metrics import HEADLINES
 from trainables.registry.nearest import nearest
 
-METRICS = ("accuracy", "balanced_accuracy", "nll", "refinement_nll", "brier", "ece", "ada_ece", "aurc")
-CURVATURE = ("lambda_max", "trace")
 SPLITS = ("val", "test")
 
 MOST_EVALUATIONS = 3
@@ -162,8 +165,7 @@ def rungs(decisions: Rows) -> Grid | None:
 def metrics(results: Results, trial: str) -> Grid | None:
     """Return each evaluation's metrics: mean ± standard deviation over replicates, on validation and test data."""
     present = set(results.columns("evaluations"))
-    curvature = [f"hessian_{loss}_{name}" for loss in ("cross_entropy", "training") for name in CURVATURE]
-    columns = [name for name in (*METRICS, "posthoc_temperature_temperature", *curvature) if name in present]
+    columns = [name for name in (*HEADLINES, "posthoc_temperature_temperature", *headline_columns()) if name in present]
     selected = ", ".join(f"avg({c}) AS {c}, stddev_samp({c}) AS {c}_sd" for c in columns)
     rows = results.rows(
         f"SELECT split, epoch, {selected} FROM evaluations WHERE trial = '{trial}' GROUP BY split, epoch ORDER BY epoch"
@@ -211,16 +213,7 @@ def files(folder: Path, trial: str) -> list[Path]:
 
 def metric_name(column: str) -> str:
     """Return a column in words."""
-    if column == "posthoc_temperature_temperature":
-        return "fitted temperature"
-    words = (
-        column.removeprefix("hessian_").replace("cross_entropy_", "cross-entropy ").replace("training_", "training ")
-    )
-    return (
-        words.replace("lambda_max", "λ_max").replace("trace", "Tr(H)")
-        if column.startswith("hessian_")
-        else label(column)
-    )
+    return "fitted temperature" if column == "posthoc_temperature_temperature" else label(column)
 
 
 def value(row: Row, column: str) -> str:
@@ -236,3 +229,55 @@ def number_of(row: Row, column: str) -> str:
     """Return a number in four digits; nothing for NULL."""
     found = float_or_none(row, column)
     return "" if found is None else f"{found:.4g}"
+
+
+MOST_FILES = 8
+"""Files that are named; there is one of predictions for each replicate and evaluation."""
+
+
+def trial_view(results: Results, asked: str | None) -> RenderableType:
+    """Return everything about one trial, in the width of a terminal. Raises as `trial_facts`."""
+    with results.snapshot() as frozen:
+        found = trial_facts(frozen, asked)
+    settings = Table.grid(padding=(0, 2))
+    for part, words in found.configuration:
+        settings.add_row(Text(part, style="dim"), words)
+    parts: list[RenderableType] = [
+        Text(f"{found.sweep} · {found.trial} · {found.ended}", style="bold"),
+        *map(Text, found.remarks),
+        Text(),
+        settings,
+        Text(),
+        drawn(found.decisions, "no decision yet"),
+        Text(),
+        drawn(found.metrics, "not evaluated yet"),
+    ]
+    if found.posthoc is not None:
+        parts += [Text(), drawn(found.posthoc, "")]
+    closing = Text(f"SQL: trial = '{found.trial}' in every table", style="dim")
+    return Group(*parts, Text(), *listed(found.files, results.folder), Text(), closing)
+
+
+def drawn(grid: Grid | None, absent: str) -> RenderableType:
+    """Return a table, or a sentence where there is none."""
+    if grid is None:
+        return Text(absent, style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for at, heading in enumerate(grid.headings):
+        # Only a sentence may be broken over lines.
+        table.add_column(heading, justify="left" if at in grid.left else "right", no_wrap=heading != "reason")
+    for row in grid.rows:
+        table.add_row(*row)
+    return table
+
+
+def listed(files: Sequence[Path], folder: Path) -> list[RenderableType]:
+    """Return the first files' names."""
+    if not files:
+        return [
+            Text(f"files: {folder}/tables (its rows are in files of all trials; no checkpoint is kept)", style="dim")
+        ]
+    lines = [Text("files", style="dim"), *(Text(f"  {path}") for path in files[:MOST_FILES])]
+    if len(files) > MOST_FILES:
+        lines.append(Text(f"  and {len(files) - MOST_FILES} more", style="dim"))
+    return [*lines]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.base import GRACE_EPOCHS, MAX_EPOCHS, SCHEDULERS, TOO_SMALL, WITHIN, grace_before_the_end
+from sweeper.scheduling.base import GRACE_EPOCHS, MAX_EPOCHS, TOO_SMALL, WITHIN, grace_before_the_end
 from sweeper.scheduling.promotion import Promotion
 from trainables.registry import Component, Hyperparameter
 
@@ -30,7 +30,7 @@ def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = Non
     return (Promotion if variant == "promotion" else Halving)(metric, mode, **settings)
 
 
-SCHEDULERS.register(
+COMPONENTS = (
     Component(
         "asha",
         build,
@@ -53,5 +53,5 @@ SCHEDULERS.register(
         "asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung",
         "Li et al. 2020 (arXiv:1810.05934); unless variant is promotion, the stopping variant of Ray Tune",
         check=grace_before_the_end,
-    )
+    ),
 )

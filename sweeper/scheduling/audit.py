@@ -57,15 +57,18 @@ def _judged_again(state: RungState, body: Judged) -> Decision | None:
     """Return the decision on a paused trial as it follows from the records before; `None` for another's promotion."""
     if body.decision.kind == "stop":
         return state.never_promoted(body.epoch, body.configuration)
-    # Whether anything else was left to do is not in the journal; a promotion for lack of it says so in its reason.
-    for found in (state.promotion(), state.promotion(idle=True)):
+    # Whether others were to begin is not in the journal; a promotion for lack of them says so in its reason.
+    made = (body.decision.stratum, body.decision.rung)
+    for found in (state.promotion(), state.promotion(lambda stratum, rung: (stratum, rung) == made)):
         if found is not None and found == (body.configuration, body.decision):
             return found[1]
     return None
 
 
 def _comparable(decision: Decision | None) -> Decision | None:
-    return replace(decision, reason="") if decision is not None and decision.kind == "fail" else decision
+    if decision is None or decision.kind != "fail":
+        return decision
+    return replace(decision, reason="", stratum=None)  # releases before 0.3 left a failed trial's stratum out
 
 
 def _text(decision: Decision | None) -> str:

@@ -4,6 +4,20 @@ A scheduler compares a trial that reaches a rung with what reached it before. Al
 and decided here: a trial whose objective is not a finite number fails, one that reaches the last epoch is complete,
 and between rungs nothing is decided. The same state and the same report always give the same decision; an audit
 (`sweeper.scheduling.audit`) relies on it.
+
+A new scheduler is one file in this folder, which is found there by its place:
+
+    @dataclass(frozen=True)
+    class StopWorst(Scheduler):
+        grace_epochs: int = 1
+        rungs = property(lambda self: (self.grace_epochs, self.max_epochs))
+        def begin(self) -> RungState:
+            return Worst(self)        # a `RungState` with `add`, `competitors` and `compare`
+
+    COMPONENTS = (Component("stop_worst", StopWorst, (MAX_EPOCHS, GRACE_EPOCHS, WITHIN, TOO_SMALL), "…", "source"),)
+
+What it can do besides it declares itself: `comparing` (several objectives, constraints), `pauses`, `smallest_pool`.
+Plans, audits, reports and `sweeper spaces` follow.
 """
 
 from __future__ import annotations
@@ -11,13 +25,13 @@ from __future__ import annotations
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from sweeper.journal.decision import Decision
 from sweeper.journal.records import Record, Reported
-from sweeper.scheduling.ranking import Constraint
+from sweeper.scheduling.ranking import Constraint, Goal
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
 
@@ -75,6 +89,20 @@ def measurements(report: TrialReport, metrics: Iterable[str]) -> dict[str, tuple
     return found
 
 
+Settled: TypeAlias = Callable[[str | None, int], bool]
+"""Stratum and rung → whether no trial can come to that rung any more, but for paused ones that are promoted to it."""
+
+
+def settled_but_for(state: RungState, under_way: Callable[[], Iterable[tuple[int, int]]]) -> Settled:
+    """Return which rungs are settled while these trials run or are yet to begin: (configuration, its epochs so far).
+
+    A trial is awaited at the rungs of its own stratum that it has not come to. It is only asked where it decides.
+    """
+    return lambda stratum, rung: (
+        not any(epochs < rung and state.stratum(configuration) == stratum for configuration, epochs in under_way())
+    )
+
+
 def grace_before_the_end(values: Mapping[str, object]) -> str | None:
     """Return the rule that the first rung comes no later than the last epoch, if settings break it."""
     grace, last = values.get("grace_epochs"), values.get("max_epochs")
@@ -125,6 +153,20 @@ class Scheduler(ABC):
         """Return the trials that keep to the sweep's constraints, of complete ones with what they measured of them."""
         return {*measured}
 
+    def comparing(self, goals: tuple[Goal, ...], constraints: tuple[Constraint, ...]) -> Scheduler | None:
+        """Return the scheduler that compares several objectives, or keeps to constraints; `None` where it cannot.
+
+        Args:
+            goals: the objectives; the first is its own metric.
+            constraints: what trials must keep to.
+        """
+        return None
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a trial may wait at a rung until it is promoted."""
+        return False
+
     @property
     def smallest_pool(self) -> int:
         """The fewest trials among which a comparison can stop any but the worst by chance."""
@@ -166,10 +208,10 @@ class RungState(ABC):
         """Take in what was decided, after the value that it was decided on; nothing, where no trial pauses."""
         return
 
-    def promotion(self, *, idle: bool = False) -> tuple[int, Decision] | None:
+    def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return which paused trial to promote when a worker is free, with the decision; `None` to begin another.
 
-        `idle` says that no trial runs and none is left to begin. Changes nothing.
+        `settled` says at which rungs `keep_at_least` may fill what the quota leaves. Changes nothing.
         """
         return None
 

@@ -28,7 +28,6 @@ from sweeper.journal.decision import Decision
 from sweeper.scheduling.base import (
     GRACE_EPOCHS,
     MAX_EPOCHS,
-    SCHEDULERS,
     TOO_SMALL,
     WITHIN,
     Measured,
@@ -113,7 +112,7 @@ class RunningAverages(RungState):
         return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-SCHEDULERS.register(
+COMPONENTS = (
     Component(
         "median_stopping",
         MedianStopping,
@@ -140,5 +139,5 @@ SCHEDULERS.register(
         "a trial stops when its best value is worse than the median of the others' running averages",
         "Golovin et al. 2017 (Google Vizier), section 3.2.2",
         check=grace_before_the_end,
-    )
+    ),
 )

@@ -7,7 +7,8 @@ have the worker that it frees promote it at once.
 
 It departs in this: trials are finite in number, so a worker may find nothing to do; once all trials have come to a rung
 and none is to be promoted, those that still pause are stopped. With `keep_at_least: k` the best k of every rung are
-promoted before that, once nothing else is left to do, so that small strata have a trial that finishes.
+promoted before that, once no other trial of the pool is on its way to that rung, so that small strata have a trial that
+finishes. Other pools, and trials that run beyond the rung, are not waited for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dataclasses import dataclass
 from sweeper.journal.decision import Decision, DecisionKind
 from sweeper.journal.records import Judged, Record
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.base import Measured, RungState
+from sweeper.scheduling.base import Measured, RungState, Settled
+from sweeper.scheduling.ranking import Constraint, Goal
 
 Key = tuple[float, int]
 """Minus the score, and the order of arrival: the best trial of a rung has the smallest."""
@@ -28,6 +30,14 @@ Key = tuple[float, int]
 @dataclass(frozen=True)
 class Promotion(Halving):
     """Successive halving by promotion."""
+
+    def comparing(self, goals: tuple[Goal, ...], constraints: tuple[Constraint, ...]) -> None:
+        """Return `None`: who is promoted from a ranking of several objectives, no paper says."""
+
+    @property
+    def pauses(self) -> bool:
+        """Every trial waits at its rung."""
+        return True
 
     def begin(self) -> RungState:
         """Return the state before the first record."""
@@ -103,15 +113,17 @@ class PausedRungs(RungState):
         kind: DecisionKind = "continue" if leads and not above else "pause"
         return Decision(rung, kind, self._reason(metric, rung, place, count, kind), metric, None, count - 1)
 
-    def promotion(self, *, idle: bool = False) -> tuple[int, Decision] | None:
+    def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the paused trial to promote when a worker is free, and the decision on it; `None` to begin another."""
         for epoch in reversed(self._before_the_end()):
-            found = self._promotable(epoch, self._least if idle else 0)
+            found = self._promotable(epoch) or self._promotable(epoch, self._least)
             if found is not None:
                 configuration, place = found
                 metric, count = -self._rungs[epoch].keys[configuration][0], len(self._rungs[epoch].keys)
+                if place >= self._quota(count) and not settled(None, epoch):
+                    continue
                 reason = self._reason(self.scheduler.score(metric), epoch, place, count, "continue")
-                if place >= self._quota(count):
+                if place >= self._quota(count):  # these words are in journals since 0.2: an audit makes them again
                     reason += f", for nothing else is left and the best {self._least} are kept (keep_at_least)"
                 return configuration, Decision(
                     epoch, "continue", f"promoted: {reason}", self.scheduler.score(metric), None, count - 1

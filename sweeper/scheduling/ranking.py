@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.registry.measured import larger_is_better
+from trainables.metrics.base import larger_is_better
 
 Floats = NDArray[np.float64]
 Trial = TypeVar("Trial")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.journal.decision import Decision
-from sweeper.scheduling.base import IGNORES_SETTINGS, MAX_EPOCHS, SCHEDULERS, Measured, RungState, Scheduler
+from sweeper.scheduling.base import IGNORES_SETTINGS, MAX_EPOCHS, Measured, RungState, Scheduler
 from trainables.registry import Component, Hyperparameter
 
 
@@ -57,7 +57,7 @@ class Arrivals(RungState):
         return Decision(rung, "continue", f"evaluated after epoch {rung}", metric, None, len(self._arrived[rung]))
 
 
-SCHEDULERS.register(
+COMPONENTS = (
     Component(
         "none",
         RunToEnd,
@@ -73,5 +73,5 @@ SCHEDULERS.register(
         ),
         "every trial runs to the end; settings of other schedulers are ignored",
         tags=frozenset({IGNORES_SETTINGS}),
-    )
+    ),
 )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.scheduling.base import Measured, RungState, Scheduler, decide
+from sweeper.scheduling.base import Measured, RungState, Scheduler, decide, settled_but_for
 
 
 @dataclass
@@ -25,11 +25,13 @@ class Course:
         reached: trial → the place of the last rung that it reached; trials that never started are missing.
         state: of the scheduler at the end.
         visits: (trial, place of the rung) in the order in which trials came to rungs.
+        seconds: until the last trial came to its last rung.
     """
 
     reached: dict[int, int]
     state: RungState
     visits: list[tuple[int, int]] = field(default_factory=list)
+    seconds: float = 0.0
 
     def epochs(self, rungs: Sequence[int]) -> int:
         """Return the epochs that were trained."""
@@ -59,9 +61,15 @@ def play(
     running = [(rungs[0] * pace[trial], trial, 0) for trial in order[:workers]]
     heapq.heapify(running)
     left = deque(order[workers:])
+
+    def under_way() -> Iterator[tuple[int, int]]:
+        yield from ((trial, 0) for trial in left)
+        yield from ((trial, rungs[place - 1] if place else 0) for _, trial, place in running)
+
+    settled = settled_but_for(state, under_way)
     while running:
         now, trial, place = heapq.heappop(running)
-        course.reached[trial] = place
+        course.reached[trial], course.seconds = place, now
         course.visits.append((trial, place))
         metric, more = float(values[trial, place]), measured(trial, place) if measured is not None else None
         decision = decide(state, trial, rungs[place], metric, more)
@@ -72,8 +80,7 @@ def play(
             heapq.heappush(running, (now + (rungs[place + 1] - rungs[place]) * pace[trial], trial, place + 1))
             continue
         while len(running) < workers:
-            idle = not running and not left
-            promoted = state.promotion(idle=idle)
+            promoted = state.promotion(settled)
             if promoted is not None:
                 trial, made = promoted
                 state.decided(trial, made)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.records import Judged, Record, Suggested
-from sweeper.scheduling.base import Measured, RungState, Scheduler, in_stratum
+from sweeper.journal.records import Drawn, Judged, Record, Suggested
+from sweeper.scheduling.base import Measured, RungState, Scheduler, Settled, in_stratum
 from sweeper.scheduling.ranking import Constraint
 
 
@@ -33,7 +33,9 @@ def stratum_name(values: Mapping[str, Any], within: Sequence[str]) -> str:
 
 def _part(values: Mapping[str, Any], path: str) -> str:
     part, _, key = path.partition(".")
-    found = values.get(part, {}).get(key or "name")
+    component = values.get(part, {})
+    # A journal that somebody forged may have anything there; what it names is a stratum then.
+    found = component.get(key or "name") if isinstance(component, Mapping) else component
     if not key or key == "name":
         return str(found)
     return f"no {key}" if found is None else f"{key} {found:.6g}" if isinstance(found, float) else f"{key} {found}"
@@ -46,7 +48,8 @@ class Stratified(Scheduler):
     Attributes:
         one_pool: what decides within each stratum.
         within: the paths that divide trials.
-        configurations: all of them, by index; `None` where a searcher chooses them, and the journal says which.
+        configurations: all of them, by index, for those that the journal does not have; `None` where a searcher chooses
+            them.
     """
 
     one_pool: Scheduler
@@ -114,12 +117,12 @@ class StrataState(RungState):
         super().__init__(scheduler)
         self._one_pool, self._within = scheduler.one_pool, scheduler.within
         self._drawn_stratum = scheduler.drawn_stratum
-        self._suggested: dict[int, str] = {}
+        self._journaled: dict[int, str] = {}
         self._pools: dict[str, RungState] = {}
 
     def stratum(self, configuration: int) -> str:
         """Return the name of a configuration's stratum. Raises KeyError where no searcher has chosen it yet."""
-        found = self._suggested.get(configuration)
+        found = self._journaled.get(configuration)
         return self._drawn_stratum(configuration) if found is None else found
 
     def pool(self, configuration: int) -> RungState:
@@ -145,9 +148,14 @@ class StrataState(RungState):
         """Take in what was decided, in the configuration's stratum."""
         self.pool(configuration).decided(configuration, decision)
 
-    def promotion(self, *, idle: bool = False) -> tuple[int, Decision] | None:
+    def promotion(self, settled: Settled = lambda stratum, rung: False) -> tuple[int, Decision] | None:
         """Return the promotion from the highest rung of any stratum; of equals, from the stratum that began first."""
-        found = [each for pool in self._pools.values() if (each := pool.promotion(idle=idle)) is not None]
+
+        def within(stratum: str) -> Settled:
+            return lambda _, rung: settled(stratum, rung)
+
+        pools = self._pools.items()
+        found = [each for name, pool in pools if (each := pool.promotion(within(name))) is not None]
         if not found:
             return None
         configuration, decision = max(found, key=lambda each: each[1].rung or 0)
@@ -158,9 +166,12 @@ class StrataState(RungState):
         return in_stratum(self.pool(configuration).never_promoted(rung, configuration), self.stratum(configuration))
 
     def apply(self, record: Record) -> None:
-        """Fold one journal record in; a suggestion says what its configuration's stratum is."""
+        """Fold one journal record in; one with a configuration's values says what its stratum is."""
         if isinstance(record.body, Judged):
             self.decided(record.body.configuration, record.body.decision)
         if isinstance(record.body, Suggested):
-            self._suggested[record.body.configuration] = stratum_name(record.body.values, self._within)
+            self._journaled[record.body.configuration] = stratum_name(record.body.values, self._within)
+        if isinstance(record.body, Drawn):
+            names = (stratum_name(values, self._within) for values in record.body.values)
+            self._journaled.update(enumerate(names, record.body.first))
         super().apply(record)

@@ -2,80 +2,157 @@
 
 Every domain draws from its own generator, seeded by (seed, *i*, the domain's path in the file), so a key that is
 added to a space changes no other draw, and any configuration can be drawn again on any machine without those before it.
-Grid points come in turn: configuration *i* has grid point *i* mod (number of grid points).
+Grid points come in turn: configuration *i* has grid point *i* mod (number of grid points). Once drawn for a sweep, it
+is in the journal, where everybody reads it (`Configurations`).
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_seed, flatten_configuration, seed_from
+from sweeper.journal.journal import read_kind
+from sweeper.journal.records import Drawn, Suggested
 from sweeper.space.domains.choices import Configuration, Uniforms, draw_configuration
 from sweeper.space.domains.domains import Fields, Members, Node, extremes, grid_size, plain
-from sweeper.space.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from sweeper.space.spec import SweepSpec  # whose scheduler looks at configurations, so it imports this module
 
 EXAMPLES = 2000
 """Random configurations that are examined where a sweep has none yet: enough to meet every branch."""
 
 
-class ByIndex(Sequence[Configuration]):
-    """Lazily computed configurations: subclasses define `_at` and `__len__`."""
+class Configurations(Sequence[Configuration]):
+    """All configurations of a sweep: as its journal has them, else drawn from its space on access.
+
+    A driver journals what it draws before a trial begins, and what a searcher suggests. So a trial keeps its values
+    whatever a later release would draw, and a sweep whose searcher learns has only those that are in the journal.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        draw: Callable[[int], Configuration] | None,
+        journal: Path | None = None,
+        misfit: Callable[[Configuration], str | None] = lambda values: None,
+    ) -> None:
+        """Take the configurations of a sweep.
+
+        Args:
+            count: how many there are.
+            draw: returns a configuration that the journal lacks; `None` where a searcher chooses them.
+            journal: the folder of the sweep's journal, read when it is needed; `None` for a space without one.
+            misfit: returns why a journaled configuration cannot be one of the space: somebody else may have written it.
+        """
+        self._count, self._draw, self._journal, self._misfit = count, draw, journal, misfit
+        self._found: dict[int, Configuration] = {}
+        self._newest, self._read = -1, False
+
+    def __len__(self) -> int:
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Configuration: ...
     @overload
     def __getitem__(self, index: slice) -> list[Configuration]: ...
     def __getitem__(self, index: int | slice) -> Configuration | list[Configuration]:
+        """Return a configuration.
+
+        Raises IndexError, LookupError for one that is not suggested yet, or SweeperError for a damaged record.
+        """
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         i = index + len(self) if index < 0 else index
         if not 0 <= i < len(self):
             raise IndexError(f"configuration {index} of {len(self)}")
-        return self._at(i)
+        if self._journaled(i):
+            return self._found[i]
+        if self._draw is None:
+            # No IndexError, which would end an iteration as if there were no more.
+            raise LookupError(f"configuration {i} has not been suggested yet")
+        return self._draw(i)
 
-    @abstractmethod
-    def _at(self, index: int) -> Configuration:
-        """Return configuration `index`, which is one."""
+    def known(self, index: int) -> bool:
+        """Return whether configuration `index` is known: drawn, or suggested by now."""
+        return self._draw is not None or self._journaled(index)
+
+    def _journaled(self, index: int) -> bool:
+        """Return whether the journal has a configuration; it is read again where a searcher may have suggested it."""
+        if index not in self._found and self._journal is not None and not (self._read and self._draw is not None):
+            self._read, begun = True, self._newest
+            for record in (each for kind in (Drawn, Suggested) for each in read_kind(self._journal, kind, after=begun)):
+                found: dict[int, Configuration] = {}
+                if isinstance(record.body, Drawn):
+                    found = dict(enumerate(map(dict, record.body.values), record.body.first))
+                elif isinstance(record.body, Suggested):
+                    found = {record.body.configuration: record.body.values}
+                for number, values in found.items():
+                    self._require_fit(record.sequence, number, values)
+                self._found |= found
+                self._newest = max(self._newest, record.sequence)
+        return index in self._found
+
+    def _require_fit(self, sequence: int, number: int, values: Configuration) -> None:
+        reason = self._misfit(values)
+        if reason is not None:
+            raise SweeperError(
+                f"record {sequence} of the journal in {self._journal} gives configuration {number}, which is none of "
+                f"the search space: {reason}",
+                "restore sweep.yaml and journal as they were when the sweep was driven",
+            )
 
 
-class Configurations(ByIndex):
-    """All configurations of a sweep, each drawn on access."""
-
-    def __init__(self, spec: SweepSpec, samples: int | None = None) -> None:
-        """Draw from the space of `spec`: `samples` a grid point, by default as many as the sweep has."""
-        self._space = spec.space
-        self._seed = spec.seed
-        self.grid_points = grid_size(self._space)
-        self._count = self.grid_points * (spec.samples if samples is None else samples)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def _at(self, index: int) -> Configuration:
-        seed = configuration_seed(self._seed, index)
-        return draw_configuration(self._space, index % self.grid_points, Uniforms(lambda path: _uniform(seed, path)))
-
-
-def configurations(spec: SweepSpec) -> Configurations:
+def configurations(spec: SweepSpec, samples: int | None = None) -> Configurations:
     """Return the sweep's configurations, nested dicts such as `{"loss": {"name": "focal", "gamma": 3.0}, …}`.
 
-    Where the searcher learns, they are not the sweep's own, which `suggested` has, but as many random ones.
+    They are drawn: `samples` a grid point, by default as many as the sweep has. Where the searcher learns, they are not
+    the sweep's own, which its journal has, but as many random ones.
     """
-    return Configurations(spec)
+    points, sweep_seed, space = grid_size(spec.space), spec.seed, spec.space
+    only = spec.confirms.configurations if spec.confirms is not None else None
+
+    def draw(index: int) -> Configuration:
+        index = index if only is None else only[index]
+        seed = configuration_seed(sweep_seed, index)
+        return draw_configuration(space, index % points, Uniforms(lambda path: _uniform(seed, path)))
+
+    count = points * (spec.samples if samples is None else samples)
+    return Configurations(count if only is None else len(only), draw)
+
+
+def configurations_of(spec: SweepSpec, journal: Path | None) -> Configurations:
+    """Return a sweep's own configurations: as its journal has them; others are drawn, unless the searcher learns."""
+    drawn = configurations(spec)
+    types: dict[str, type] = {}
+
+    def misfit(values: Configuration) -> str | None:
+        if not types:
+            types.update(column_types(spec.space))
+        for column, value in flatten_configuration(values).items():
+            if column not in types:
+                return f"it has no {column}"
+            kind = (int, float) if types[column] is float else types[column]
+            if value is not None and types[column] is not str and not isinstance(value, kind):
+                return f"{column} is {value!r}"
+        return None
+
+    return Configurations(len(drawn), None if spec.searcher.learns else drawn.__getitem__, journal, misfit)
 
 
 def examples(spec: SweepSpec) -> Configurations:
     """Return what to examine before a sweep starts: its configurations, or random ones where it has none yet."""
-    return Configurations(spec, EXAMPLES) if spec.searcher.learns else Configurations(spec)
+    return configurations(spec, EXAMPLES if spec.searcher.learns else None)
 
 
 def configuration(spec: SweepSpec, i: int) -> Configuration:
     """Return configuration `i`. Raises IndexError when the sweep has fewer."""
-    return Configurations(spec)[i]
+    return configurations(spec)[i]
 
 
 def column_types(space: Fields) -> dict[str, type]:

@@ -1,8 +1,9 @@
 """Reading a search space file: bytes → plain values, with the line of every key, and `--set` overrides.
 
 Any bytes give either a mapping or faults, never another exception. Only plain YAML is read (null, booleans, numbers,
-text, lists, mappings with text keys): no tags, at most `MAXIMUM_BYTES` bytes, `MAXIMUM_VALUES` values after aliases
-are written out and `MAXIMUM_DEPTH` levels, so a file cannot exhaust memory or the stack.
+text, lists, mappings with text keys): no tags, no merge keys, at most `MAXIMUM_BYTES` bytes, `MAXIMUM_VALUES` values
+after aliases are written out and `MAXIMUM_DEPTH` levels, so a file cannot exhaust memory, the stack or patience. A
+`sweep.yaml` in a results folder, which somebody else may have sent, is read here as well (`parse_written`).
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from trainables.registry.nearest import nearest
 MAXIMUM_BYTES = 1_000_000
 MAXIMUM_VALUES = 50_000
 MAXIMUM_DEPTH = 40
+WRITTEN_FACTOR = 4
+"""A resolved search space may be so many times as large: every default of every branch is written out."""
+
 _INTEGER_LIMIT = 2**63  # what a table column holds
 
 _TAG = "tag:yaml.org,2002:"
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's plain scalars: `1e-3` is a number; `no`, `on`, `12:30` and dates are text."""
+class _LimitedLoader(yaml.SafeLoader):
+    """SafeLoader with limits. Its plain scalars are YAML 1.1's, as PyYAML writes a resolved search space."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own hook
+    most_values = WRITTEN_FACTOR * MAXIMUM_VALUES
     depth = 0
     nodes = 0
 
@@ -39,14 +43,21 @@ class _PlainLoader(yaml.SafeLoader):
         """Compose as PyYAML does, refusing what is too deep or too long before the stack or patience ends."""
         self.depth += 1
         self.nodes += 1
-        if self.depth > MAXIMUM_DEPTH or self.nodes > MAXIMUM_VALUES:
+        if self.depth > MAXIMUM_DEPTH or self.nodes > self.most_values:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it so
             deep = f"nested more than {MAXIMUM_DEPTH} levels deep"
-            problem = deep if self.depth > MAXIMUM_DEPTH else f"more than {MAXIMUM_VALUES} keys and values"
+            problem = deep if self.depth > MAXIMUM_DEPTH else f"more than {self.most_values} keys and values"
             raise yaml.MarkedYAMLError(None, None, problem, mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
+
+
+class _PlainLoader(_LimitedLoader):
+    """The same with YAML 1.2's plain scalars: `1e-3` is a number; `no`, `on`, `12:30` and dates are text."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own hook
+    most_values = MAXIMUM_VALUES
 
 
 _PlainLoader.add_implicit_resolver(f"{_TAG}null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
@@ -122,11 +133,24 @@ def parse_document(content: bytes) -> Document:
     return document
 
 
-def _parse_yaml(text: str, path: str, document: Document) -> Plain:
+def parse_written(content: bytes) -> dict[str, Plain]:
+    """Return the mapping that a file written by a sweep holds, `sweep.yaml`. Raises ValueError for any other bytes."""
+    if len(content) > WRITTEN_FACTOR * MAXIMUM_BYTES:
+        raise ValueError(f"it is larger than {WRITTEN_FACTOR * MAXIMUM_BYTES} bytes")
+    document = Document()
+    value = _parse_yaml(content.decode("utf-8"), "", document, _LimitedLoader)
+    if document.faults:
+        raise ValueError(str(document.faults[0]).splitlines()[0])
+    if not isinstance(value, dict):
+        raise ValueError("it is not a mapping")
+    return value
+
+
+def _parse_yaml(text: str, path: str, document: Document, kind: type[_LimitedLoader] = _PlainLoader) -> Plain:
     """Return the values of one YAML text; faults and lines go to `document` (lines only for a whole file)."""
-    loader: _PlainLoader | None = None
+    loader: _LimitedLoader | None = None
     try:
-        loader = _PlainLoader(text)
+        loader = kind(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
@@ -138,15 +162,15 @@ def _parse_yaml(text: str, path: str, document: Document) -> Plain:
     finally:
         if loader is not None:
             loader.dispose()
-    return None if node is None else _Builder(document).build(node, path)
+    return None if node is None else _Builder(document, kind.most_values).build(node, path)
 
 
 class _Builder:
     """Turns PyYAML's nodes into values, noting lines, duplicate keys and runaway aliases."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, most_values: int) -> None:
         self.document = document
-        self.remaining = MAXIMUM_VALUES
+        self.most = self.remaining = most_values
         self.open: set[int] = set()
 
     def build(self, node: yaml.Node, path: str) -> Plain:
@@ -155,7 +179,7 @@ class _Builder:
         self.remaining -= 1
         if self.remaining <= 0:
             if self.remaining == 0:
-                rule = f"more than {MAXIMUM_VALUES} values after expanding aliases"
+                rule = f"more than {self.most} values after expanding aliases"
                 self._fault(path, rule, "a search space is a short file", line)
             return None
         if id(node) in self.open:

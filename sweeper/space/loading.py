@@ -44,9 +44,9 @@ from sweeper.space.searchers import check_searcher
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
 from sweeper.space.strata import falls_back, in_one_pool, size_faults, within_faults
 from sweeper.space.structure import structural_faults, written_out
-from sweeper.space.user_code import look_beside
-from sweeper.space.workers import worker_faults
-from trainables.registry import Registry
+from sweeper.space.training import worker_faults
+from sweeper.space.user_code import set_code_root
+from trainables.registry import Registry, importing_nothing
 from trainables.registry.nearest import did_you_mean
 
 __all__ = ["SweepSpec", "build_spec", "load_spec"]
@@ -71,11 +71,11 @@ def load_spec(
         InvalidSearchSpace: with every fault of file, overrides and rehearsal.
     """
     if isinstance(path, Mapping):
-        look_beside(None)
+        set_code_root(None)
         document, path = Document(values=copy.deepcopy(dict(path))), "search space"
     else:
         file = locate(path)
-        look_beside(file)
+        set_code_root(file)
         document = read_document(file)
     if overrides and not document.faults:
         apply_overrides(document, overrides)
@@ -103,7 +103,8 @@ def build_spec(
 
 def reopened_spec(values: Mapping[str, Plain], source: str) -> SweepSpec:
     """Check the values of a sweep that was begun; its own components are not imported. Raises InvalidSearchSpace."""
-    return build_spec(values, installed_registries().trusted(), source)
+    with importing_nothing():
+        return build_spec(values, None, source)
 
 
 def rehearsal_of(spec: SweepSpec, registries: Registries | None = None) -> SweepSpec:
@@ -132,8 +133,8 @@ def _checked(document: Document, source: str, registries: Registries | None) -> 
     faults = list(document.faults)
     if not faults or document.values:
         values = written_out({key: value for key, value in document.values.items() if key != "space"})
-        goals.written_out(values)
         registries = registries or installed_registries()
+        goals.written_out(values, registries)
         space, found = _check_names(values, document.values.get("space"), registries)
         faults += found
         try:
@@ -254,4 +255,15 @@ def _cross_rules(values: Mapping[str, Plain], registries: Registries) -> list[Fa
             hint = did_you_mean(claim, registries.claims).removeprefix("; ")
             faults.append(Fault(join_path("header.claims", index), f"unknown claim {claim!r}", hint))
     faults += objective_faults(values, registries)
+    faults += _confirm_faults(values, registries)
     return faults
+
+
+def _confirm_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
+    """Return what is wrong with `confirm`: configurations are drawn again, which a searcher that learns does not do."""
+    searcher = values.get("searcher")
+    name = searcher.get("name") if isinstance(searcher, dict) else searcher
+    if not values.get("confirm") or name in (None, "random", "grid"):
+        return []
+    rule = f"confirm trains configurations of the space again, and {name} chooses others each time"
+    return [Fault("confirm", rule, "use the searcher random or grid, or leave confirm out")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sweeper.scheduling.ranking import Constraint, constraint_of
-from sweeper.space.part import Part
+from sweeper.space.plug_ins import Part
 
 
 class Objective(Part):

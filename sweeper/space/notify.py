@@ -20,7 +20,7 @@ from pydantic import Field
 from sweeper.core.errors import Fault, SweeperError
 from sweeper.core.plain import Plain
 from sweeper.core.trust import NOTIFICATIONS, allow, is_allowed
-from sweeper.space.part import Part
+from sweeper.space.plug_ins import Part
 from sweeper.text.redaction import redact_arguments
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from sweeper.core.errors import Fault
+from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
 from sweeper.core.schemas import HESSIAN_LOSSES
+from sweeper.scheduling import DEFAULT, Scheduler
 from sweeper.space.evaluation import further_metric_labels
+from sweeper.space.plug_ins import SchedulerSettings
 from sweeper.space.registries import Registries
+from trainables.curvature.statistics import CURVATURE_FIELDS
+from trainables.metrics.base import Metric, larger_is_better, metric_of
 from trainables.registry import column_label, entry_label
-from trainables.registry.measured import larger_is_better
 from trainables.registry.nearest import did_you_mean
 
 POSTHOC, HESSIAN = "val_posthoc_", "hessian_"
@@ -22,33 +25,60 @@ POINTS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*points?(?:\s+of\s+the\s+best)?\
 """`0.5 points of the best`: percentage points, of which a hundred are 1."""
 
 
-def written_out(values: dict[str, Plain]) -> None:
-    """Write short forms of `objectives` and `constraints` out in place; what is not understood stays as it is."""
+def written_out(values: dict[str, Plain], registries: Registries) -> None:
+    """Write short forms of `objectives` and `constraints` out in place; what is not understood stays as it is.
+
+    An objective without a `mode` gets that of its metric.
+    """
     objectives, constraints = values.get("objectives"), values.get("constraints")
+    own = _own_modes(values.get("evaluation"), registries)
     if isinstance(objectives, list):
-        written = [_objective(each) for each in objectives]
+        written = [_objective(each, own) for each in objectives]
         values["objectives"] = written
         if written and "objective" not in values:
             values["objective"] = written[0]
+    if isinstance(values.get("objective"), dict):
+        values["objective"] = _objective(values["objective"], own)
     if isinstance(constraints, dict):
         constraints = [constraints]
     if isinstance(constraints, list):
-        values["constraints"] = [_guard(each) for each in constraints]
+        values["constraints"] = [_guard(each, own) for each in constraints]
 
 
-def _objective(value: Plain) -> Plain:
-    """Return an objective as a mapping; accuracies are maximised unless the file says otherwise."""
+def _own_modes(evaluation: Plain, registries: Registries) -> dict[str, str]:
+    """Return the modes that the user's own metrics of an evaluation declare, by the objective that each is.
+
+    Of a file that was checked before, whose modes are written out, nothing is imported.
+    """
+    metrics, known = evaluation.get("metrics") if isinstance(evaluation, dict) else None, registries.further_metrics
+    listed = metrics if isinstance(metrics, list) else [metrics]
+    names = {str(each.get("name")) if isinstance(each, dict) else str(each) for each in listed if each}
+    own = [name for name in names if known.is_own(name) and not known.trusts(name) and known.fault(name) is None]
+    found = {name: known[name] for name in own}
+    return {
+        f"{split}_{column_label(name)}": each.mode
+        for name, each in found.items()
+        if isinstance(each, Metric) and each.mode is not None
+        for split in ("val", "test")
+    }
+
+
+def _objective(value: Plain, own: Mapping[str, str]) -> Plain:
+    """Return an objective as a mapping; what should be large is maximised unless the file says otherwise."""
     written: dict[str, Plain] = dict(value) if isinstance(value, dict) else {"metric": value}
     metric = written.get("metric")
-    if isinstance(metric, str) and larger_is_better(metric):
+    if isinstance(metric, str) and (own.get(metric) == "max" or larger_is_better(metric)):
         written.setdefault("mode", "max")
     return written
 
 
-def _guard(value: Plain) -> Plain:
-    within = value.get("within") if isinstance(value, dict) else None
+def _guard(value: Plain, own: Mapping[str, str]) -> Plain:
+    if not isinstance(value, dict):
+        return value
+    within, mode = value.get("within"), own.get(str(value.get("metric")))
     match = POINTS.match(within) if isinstance(within, str) else None
-    return {**value, "within": float(match[1]) / 100} if isinstance(value, dict) and match else value
+    bound = {"within": float(match[1]) / 100} if match else {}
+    return {**({"mode": mode} if mode and within is not None else {}), **value, **bound}
 
 
 def objective_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
@@ -74,20 +104,51 @@ def objective_faults(values: Mapping[str, Plain], registries: Registries) -> lis
             for index, name in enumerate(named)
             if name in named[:index]
         ]
-    scheduler = values.get("scheduler")
-    name = scheduler.get("name") if isinstance(scheduler, dict) else None
-    if (objectives or values.get("constraints")) and name != "asha":
-        key = "objectives" if objectives else "constraints"
-        faults.append(Fault(key, f"{name} compares one objective without constraints", "write scheduler: {name: asha}"))
-    variant = scheduler.get("variant") if isinstance(scheduler, dict) else None
-    if variant == "promotion" and (objectives or values.get("constraints")):
-        rule = "promotion compares one objective without constraints"
-        faults.append(Fault("scheduler.variant", rule, "leave variant out: the stopping variant compares several"))
-    replicates = values.get("replicates")
-    if variant == "promotion" and isinstance(replicates, dict) and replicates.get("packing") == "trials":
-        rule = "packing: trials stops and starts replicates at every rung itself, and takes the stopping variant"
-        faults.append(Fault("scheduler.variant", rule, "leave variant out, or choose another packing"))
+    faults += _scheduler_faults(values, registries)
     return faults + _contradictions(values.get("constraints"))
+
+
+def _scheduler_faults(values: Mapping[str, Plain], registries: Registries) -> list[Fault]:
+    """Return what the sweep asks of its scheduler that it cannot do, by what it declares of itself."""
+    scheduler, replicates = values.get("scheduler"), values.get("replicates")
+    built = _built(scheduler) if isinstance(scheduler, dict) else None
+    if built is None or not isinstance(scheduler, dict):  # then its own faults are told
+        return []
+    faults = []
+    key = "objectives" if values.get("objectives") else "constraints"
+    if values.get(key) and not _compares_several(built):
+        rule, setting = "compares one objective without constraints", _in_the_way(scheduler, _compares_several)
+        if setting is None:
+            others = (name for name in registries.schedulers if _compares_several(_built({**scheduler, "name": name})))
+            remedy = f"write scheduler: {{name: {next(others, DEFAULT)}}}"
+            faults.append(Fault(key, f"{scheduler['name']} {rule}", remedy))
+        else:
+            place, remedy = join_path("scheduler", setting), f"leave {setting} out: then several are compared"
+            faults.append(Fault(place, f"{scheduler[setting]} {rule}", remedy))
+    if built.pauses and isinstance(replicates, dict) and replicates.get("packing") == "trials":
+        rule = "packing: trials stops and starts replicates at every rung itself, where no trial may pause then"
+        setting = _in_the_way(scheduler, lambda without: without is not None and not without.pauses) or "name"
+        remedy = f"leave {setting} out, or choose another packing"
+        faults.append(Fault(join_path("scheduler", setting), rule, remedy))
+    return faults
+
+
+def _built(settings: Mapping[str, Plain]) -> Scheduler | None:
+    """Return the scheduler with these settings; `None` where they are not valid."""
+    try:
+        return SchedulerSettings.model_validate(settings).built("", "min")
+    except (ValueError, InvalidSearchSpace):
+        return None
+
+
+def _compares_several(scheduler: Scheduler | None) -> bool:
+    return scheduler is not None and scheduler.comparing((), ()) is not None
+
+
+def _in_the_way(settings: Mapping[str, Plain], able: Callable[[Scheduler | None], bool]) -> str | None:
+    """Return the setting without which a scheduler could do what is asked; `None` where it is not one setting."""
+    optional = (key for key in settings if key not in ("name", "max_epochs"))
+    return next((k for k in optional if able(_built({key: v for key, v in settings.items() if key != k}))), None)
 
 
 def _guard_faults(guard: Mapping[str, Plain], place: str) -> list[Fault]:
@@ -99,9 +160,11 @@ def _guard_faults(guard: Mapping[str, Plain], place: str) -> list[Fault]:
         rule = f"within = {guard['within']!r} is neither a number nor points"
         return [Fault(join_path(place, "within"), rule, "write e.g. 0.5 points of the best, or 0.005")]
     metric, bound = guard.get("metric"), guard.get(given[0])
-    share = isinstance(metric, str) and larger_is_better(metric)
-    if share and isinstance(bound, (int, float)) and not 0 <= bound <= 1:
-        return [Fault(join_path(place, given[0]), f"{metric} lies in [0, 1], never at {bound:g}", "90 % is 0.9")]
+    known = metric_of(metric) if isinstance(metric, str) and given[0] != "within" else None
+    if known is not None and isinstance(bound, (int, float)) and not known.range[0] <= bound <= known.range[1]:
+        hint = "90 % is 0.9" if known.range == (0, 1) else "choose a bound that it can have"
+        rule = f"{metric} lies in {known.range_text}, never at {bound:g}"
+        return [Fault(join_path(place, given[0]), rule, hint)]
     return []
 
 
@@ -158,17 +221,15 @@ def _names(evaluation: Mapping[str, object]) -> list[str]:
 def _of_methods(names: Mapping[str, object] | list[str], metric: str) -> Iterator[tuple[str, str]]:
     """Yield the metrics of these post-hoc methods, each with its method; none where `metric` is no such thing."""
     if metric.startswith(POSTHOC):
-        from trainables.training.evaluation import POSTHOC_METRICS  # brings torch along
+        from trainables.metrics import RECALIBRATED
 
-        yield from ((f"{POSTHOC}{column_label(name)}_{each}", name) for name in names for each in POSTHOC_METRICS)
+        yield from ((f"{POSTHOC}{column_label(name)}_{each}", name) for name in names for each in RECALIBRATED)
 
 
 def _curvature_metrics(curvature: object, metric: str) -> list[str]:
     """Return the Hessian's columns that an evaluation measures; none where `metric` is no such thing."""
     if not metric.startswith(HESSIAN) or not isinstance(curvature, Mapping):
         return []
-    from trainables.curvature import CURVATURE_FIELDS  # brings torch along
-
     losses = curvature.get("losses", HESSIAN_LOSSES)
     named = losses if isinstance(losses, (list, tuple)) else HESSIAN_LOSSES
     return [f"{HESSIAN}{loss}_{field}" for loss in named for field in CURVATURE_FIELDS]

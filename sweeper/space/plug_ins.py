@@ -1,12 +1,21 @@
-"""The parts of a search space file that name a plug-in of the sweep: its scheduler and its searcher."""
+"""The base of every part of a search space file, and the parts that name a plug-in: scheduler and searcher."""
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from sweeper.scheduling import DEFAULT
+from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.objective import Mode
+from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
+from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.search.base import SEARCHERS, SearchMethod
-from sweeper.space.part import Part
+
+
+class Part(BaseModel):
+    """A mapping of a search space file: no value is converted, and no unknown key is let in."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
 
 Setting = str | bool | int | float | list[float] | list[str] | None
 """A plug-in's setting as YAML writes it."""
@@ -29,6 +38,19 @@ class SchedulerSettings(_PlugIn):
 
     name: str = DEFAULT
     max_epochs: int
+
+    def built(self, metric: str, mode: Mode) -> Scheduler:
+        """Return the scheduler that compares one objective in one pool.
+
+        Raises InvalidSearchSpace where settings that nobody checked, as of a file that is only read, are not valid.
+        """
+        apart = (WITHIN.name, TOO_SMALL.name)
+        settings = {key: value for key, value in self.settings.items() if key not in apart}
+        try:
+            scheduler: Scheduler = SCHEDULERS.build(self.name, metric, mode, max_epochs=self.max_epochs, **settings)
+        except (ValueError, TypeError) as error:
+            raise InvalidSearchSpace([Fault("scheduler", str(error))]) from error
+        return scheduler
 
 
 class SearcherSettings(_PlugIn):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sweeper.scheduling import SCHEDULERS
@@ -43,15 +43,21 @@ class Registries:
     schedulers: Registry = field(default_factory=lambda: SCHEDULERS)
     searchers: Registry = field(default_factory=lambda: SEARCHERS)
 
-    def trusted(self) -> Registries:
-        """Return the same for a file that was checked before: user-defined names are accepted unchecked."""
-        kinds = ("losses", "architectures", "optimizers", "datasets", "posthoc", "further_metrics")
-        return replace(self, **{kind: getattr(self, kind).trusted() for kind in kinds})
-
     @property
     def space(self) -> dict[str, Registry]:
         """The parts of a space and their registries, in the order of the resolved file."""
         return {"loss": self.losses, "architecture": self.architectures, "optimizer": self.optimizers}
+
+    @property
+    def components(self) -> dict[str, Registry]:
+        """The keys of a search space below which components are named, and the registry of each."""
+        return {
+            **self.space,
+            "dataset": self.datasets,
+            "posthoc": self.posthoc,
+            "metrics": self.further_metrics,
+            "splits": self.shifts,
+        }
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -64,10 +70,10 @@ def installed_registries() -> Registries:
     from sweeper.analysis.claims import CLAIMS
     from trainables.curvature import CurvatureSettings, settings_faults
     from trainables.datasets import DATASETS
-    from trainables.datasets.shifts import SHIFTS
+    from trainables.datasets.splits import EVALUATION_SPLITS
     from trainables.losses import LOSSES
     from trainables.metrics import METRIC_NAMES
-    from trainables.metrics.further import METRICS
+    from trainables.metrics.base import further_metrics
     from trainables.metrics.refinement import REFINEMENT_COLUMNS
     from trainables.models import ARCHITECTURES
     from trainables.posthoc import POSTHOC
@@ -76,4 +82,6 @@ def installed_registries() -> Registries:
     defaults = asdict(CurvatureSettings())
     components = (LOSSES, ARCHITECTURES, OPTIMIZERS, DATASETS, POSTHOC)
     metrics = (*METRIC_NAMES, *REFINEMENT_COLUMNS)
-    return Registries(*components, metrics, defaults, settings_faults, tuple(CLAIMS), METRICS, SHIFTS)
+    return Registries(
+        *components, metrics, defaults, settings_faults, tuple(CLAIMS), further_metrics(), EVALUATION_SPLITS
+    )

@@ -2,7 +2,7 @@
 
 `rehearsed_values` shrinks everything that costs time: data become handwritten digits in the data set's shape,
 networks small ones of their family, the recipe a few epochs; then come the file's own changes under `rehearsal`.
-What was changed is kept as sentences in the key `rehearsed`, from which every table, report and MLflow run is marked:
+What was changed is kept as sentences in the key `rehearsed`, from which every table, report and tracked run is marked:
 the numbers of a rehearsal show that a sweep works, never what its question's answer is.
 """
 
@@ -88,7 +88,7 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
 
 
 def rehearsal_name(name: str) -> str:
-    """Return the name of a sweep's rehearsal, so that its folder and its MLflow experiment say what they hold."""
+    """Return the name of a sweep's rehearsal, so that its folder and its tracker say what they hold."""
     return name if name.endswith(SUFFIX) else name[: 100 - len(SUFFIX)] + SUFFIX
 
 

@@ -11,26 +11,29 @@ from pydantic import Field, GetPydanticSchema
 from pydantic_core import PydanticKnownError, core_schema
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.ids import ReplicateSeeds
+from sweeper.core.ids import ReplicateSeeds, seed_from
 from sweeper.core.plain import Plain
-from sweeper.scheduling import SCHEDULERS, Scheduler
-from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.base import TOO_SMALL, WITHIN
-from sweeper.scheduling.multi_objective import ranked
+from sweeper.scheduling import Scheduler
+from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.ranking import Goal
 from sweeper.scheduling.strata import stratified
+from sweeper.space.configurations import configurations
 from sweeper.space.domains.domains import Fields, parse, plain
 from sweeper.space.measurements import Evaluation, Guard, Objective
 from sweeper.space.notify import Notification
-from sweeper.space.part import Part
-from sweeper.space.plug_ins import SchedulerSettings, SearcherSettings
+from sweeper.space.plug_ins import Part, SchedulerSettings, SearcherSettings
 from sweeper.space.training import Checkpoint, Keep, Replicates, Resources, Training
 from trainables.registry import entry_label
 from trainables.registry.measured import CROSS_FITTED, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
-LEFT_OUT_IF_EMPTY = ("constraints", "header", "notify", "objectives", "rehearsal", "rehearsed", "searcher")
+MOST_CONFIRMED = 8
+"""Configurations that `confirm` trains again, the best ones; of more that may be the best, nothing is decided."""
+
+LEFT_OUT_IF_EMPTY = (
+    "confirm", "confirms", "constraints", "header", "notify", "objectives", "rehearsal", "rehearsed", "searcher",
+)  # fmt: skip
 """Keys that a resolved search space holds only where they say something."""
 
 
@@ -76,6 +79,18 @@ class Budget(Part):
     cpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
+class Confirms(Part):
+    """What a confirming sweep trains again: another sweep's configurations, on seeds that this one never saw.
+
+    Attributes:
+        sweep: the name of the other sweep, in the same output.
+        configurations: numbers of its configurations; number j here is the j-th of them.
+    """
+
+    sweep: str
+    configurations: list[int] = Field(min_length=1)
+
+
 def _tree(space: object) -> Fields:
     """Return a space as the tree that checking made of it; values of a resolved file are parsed."""
     if isinstance(space, Fields):
@@ -115,6 +130,8 @@ class SweepSpec(Part):
         max_concurrent: trials of this sweep at once; `null` for as many as fit.
         notify: who is notified of the end, of failures and of an exhausted budget.
         priority: among sweeps on one cluster: none starts a trial while one of higher priority has trials waiting.
+        confirm: seeds on which the configurations that may be the best are trained again after the sweep; 0 for none.
+        confirms: in a sweep that does so, which configurations of which sweep; written by the program.
         rehearsal: what `--rehearse` changes beyond its general rules, written like the file itself.
         rehearsed: what a rehearsal changed, a sentence each; empty for the real thing.
     """
@@ -142,6 +159,8 @@ class SweepSpec(Part):
     max_concurrent: int | None = Field(default=None, ge=1)
     priority: int = Field(default=0, ge=-1000, le=1000)
     notify: list[Notification] = Field(default_factory=list)
+    confirm: int = Field(default=0, ge=0, le=1000)
+    confirms: Confirms | None = None
     rehearsal: dict[str, Any] | None = None
     rehearsed: list[str] = Field(default_factory=list)
 
@@ -154,19 +173,14 @@ class SweepSpec(Part):
     def schedule(self) -> Scheduler:
         """The scheduler, with the objective it compares."""
         chosen, goal = self.scheduler, self.objective
-        settings = chosen.settings
-        within = settings.pop(WITHIN.name, None)
-        settings.pop(TOO_SMALL.name, None)
-        scheduler: Scheduler = SCHEDULERS.build(
-            chosen.name, goal.metric, goal.mode, max_epochs=chosen.max_epochs, **settings
-        )
-        if (self.objectives or self.constraints) and isinstance(scheduler, Halving):
+        within = chosen.settings.get(WITHIN.name)
+        scheduler = chosen.built(goal.metric, goal.mode)
+        if self.objectives or self.constraints:
             goals = tuple(Goal(each.metric, each.mode) for each in self.objectives or (goal,))
-            scheduler = ranked(scheduler, goals, tuple(each.constraint for each in self.constraints))
+            comparing = scheduler.comparing(goals, tuple(each.constraint for each in self.constraints))
+            scheduler = scheduler if comparing is None else comparing
         if not isinstance(within, list):
             return scheduler
-        from sweeper.space.configurations import configurations  # which needs this module
-
         known = None if self.searcher.learns else configurations(self)
         return stratified(scheduler, [str(path) for path in within], known)
 
@@ -181,7 +195,12 @@ class SweepSpec(Part):
     @property
     def replicate_seeds(self) -> ReplicateSeeds:
         """The seeds of every configuration's replicates."""
-        return ReplicateSeeds(self.seed, self.replicates.count, self.replicates.common_seeds)
+        return ReplicateSeeds(self.training_seed, self.replicates.count, self.replicates.common_seeds)
+
+    @property
+    def training_seed(self) -> int:
+        """The seed that replicates' seeds follow from: the sweep's, or a fresh one where it confirms another."""
+        return self.seed if self.confirms is None else seed_from("confirm", self.seed)
 
     def resolved(self) -> dict[str, Plain]:
         """Return the file's values with every default written out, ready for YAML; loading it gives this spec again."""

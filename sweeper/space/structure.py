@@ -8,7 +8,7 @@ from typing import get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from sweeper.core.errors import Fault
+from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
 from sweeper.space import notify
@@ -46,6 +46,23 @@ def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
     if "notify" in written:
         written["notify"] = notify.written_out(written["notify"])
     return written
+
+
+def spec_of(values: Mapping[str, Plain], source: str) -> SweepSpec:
+    """Return the specification of a resolved search space, for those who only read it: names are not looked up.
+
+    Raises InvalidSearchSpace for values that are not of a resolved search space.
+    """
+    try:
+        spec = SweepSpec.model_validate(values)
+    except ValidationError as error:
+        raise InvalidSearchSpace(structural_faults(error), source) from error
+    faults = [] if "loss" in spec.space.nodes else [Fault("space.loss", "missing")]
+    if not isinstance(spec.dataset.get("name"), str):
+        faults.append(Fault("dataset.name", "missing"))
+    if faults:
+        raise InvalidSearchSpace(faults, source)
+    return spec
 
 
 def structural_faults(error: ValidationError) -> list[Fault]:

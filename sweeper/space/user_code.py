@@ -12,20 +12,20 @@ from typing import Any
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
+from sweeper.core.plain import Plain
 from sweeper.core.trust import CODE, allow, is_allowed
-from sweeper.space.configurations import named_components
-from sweeper.space.registries import Registries, installed_registries
+from sweeper.space.registries import installed_registries
 from sweeper.space.spec import SweepSpec
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up
 from trainables.extensions.targets import look_in
 from trainables.files.atomic import write_bytes
-from trainables.registry import ExtensionError, Registry
+from trainables.registry import ExtensionError, Registry, is_import_path, permit_only
 
 MANIFEST_KEY = "extensions"
 """The manifest's `digest` of the code of a sweep's own components, and what each name stands for."""
 
 
-def look_beside(space: Path | None) -> None:
+def set_code_root(space: Path | None) -> None:
     """Look for import paths next to a search space file, then in the working directory, then among what is installed.
 
     Everything of the user's is imported again from here on: it may have been edited since the last sweep.
@@ -42,11 +42,10 @@ def look_beside(space: Path | None) -> None:
 
 def own_names(spec: SweepSpec) -> Iterator[tuple[Registry, str]]:
     """Yield every name of a search space that is the user's own, once, with the registry it belongs to."""
-    registries = installed_registries()
-    seen = set()
-    for registry, name in _all_names(spec, registries):
-        if registry.is_own(name) and (registry.kind, name) not in seen:
-            seen.add((registry.kind, name))
+    places = installed_registries().components
+    found = {(registry.kind, name): registry for registry, name in _named(spec.resolved(), None, places)}
+    for (_, name), registry in found.items():
+        if registry.is_own(name):
             yield registry, name
 
 
@@ -93,14 +92,23 @@ def kept_archive(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
     return archive
 
 
+def code_settings(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]) -> dict[str, object]:
+    """Return what a trial's process needs to know of the code: the archive, and the names it may import from it."""
+    return {
+        "extensions": kept_archive(paths, spec, manifest),
+        "own_names": [name for _, name in own_names(spec)],
+    }
+
+
 def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any], *, trust: bool) -> None:
     """Import a sweep's user-defined components from the copy in its folder, if any; everything else from here.
 
     Raises SweeperError when the folder names components that this user has not run before, unless `trust` allows them:
     a folder from elsewhere could name any program.
     """
-    look_beside(None)
+    set_code_root(None)
     names = [name for _, name in own_names(spec)]
+    permit_only(names)
     if not names:
         return
     archive = kept_archive(paths, spec, manifest)
@@ -113,8 +121,9 @@ def take_up_kept(paths: SweepPaths, spec: SweepSpec, manifest: Mapping[str, Any]
         )
     allow(CODE, identified)
     if archive is not None:
-        take_up(archive, [Path.cwd()])
+        take_up(archive, names, [Path.cwd()])
         _forget()
+        permit_only(names)
 
 
 def _identified(archive: bytes, names: Iterable[str]) -> str:
@@ -122,15 +131,36 @@ def _identified(archive: bytes, names: Iterable[str]) -> str:
     return " ".join([hashlib.sha256(archive).hexdigest(), *sorted(names)])
 
 
-def _all_names(spec: SweepSpec, registries: Registries) -> Iterator[tuple[Registry, str]]:
-    for part, registry in registries.space.items():
-        yield from ((registry, name) for name in named_components(spec.space.nodes[part]))
-    yield registries.datasets, spec.dataset["name"]
-    yield from ((registries.posthoc, method["name"]) for method in spec.evaluation.posthoc)
-    yield from ((registries.further_metrics, metric["name"]) for metric in spec.evaluation.metrics)
+def _named(value: Plain, registry: Registry | None, places: Mapping[str, Registry]) -> Iterator[tuple[Registry, str]]:
+    """Yield every name of a component anywhere in `value`, with its registry, domains and short forms included.
+
+    The whole specification is walked, not the places where names are known to stand: a component's own settings may
+    name others (`Hyperparameter.names`), such as the base of a loss or another data set of an evaluation split.
+
+    Args:
+        value: of a resolved search space, or a part of one.
+        registry: of what `value` names; `None` where it names nothing by itself.
+        places: the keys below which components are named.
+    """
+    if isinstance(value, str) and registry is not None and (is_import_path(value) or value in registry.installed()):
+        yield registry, value
+    elif isinstance(value, list):
+        for member in value:
+            yield from _named(member, registry, places)
+    elif isinstance(value, dict):
+        name = value.get("name")
+        settings = {}
+        if isinstance(name, str) and registry is not None:
+            yield registry, name
+            component = None if registry.is_own(name) else registry[name]
+            kinds = {each.kind: each for each in places.values()}
+            settings = {h.name: kinds[h.names] for h in component.hyperparameters if h.names} if component else {}
+            registry = None  # what stands beside a name is a setting
+        for key, inner in value.items():
+            if key != "name":
+                yield from _named(inner, settings.get(key) or places.get(key) or registry, places)
 
 
 def _forget() -> None:
-    registries = installed_registries()
-    for registry in (*registries.space.values(), registries.datasets, registries.posthoc, registries.further_metrics):
+    for registry in installed_registries().components.values():
         registry.forget_own()

@@ -22,7 +22,7 @@ from sweeper.storage.sweeps import Sweep
 
 _LIMITS = ("max_concurrent", "priority", "retries", "trial_timeout", "hang_timeout")
 
-AMENDABLE = ("budget", "checkpoint", "keep", *_LIMITS, "notify", "resources")
+AMENDABLE = ("budget", "checkpoint", "confirm", "keep", *_LIMITS, "notify", "resources")
 """The keys of a search space that say nothing about what is measured."""
 
 GROWING = "samples"

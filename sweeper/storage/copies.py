@@ -15,7 +15,8 @@ from sweeper.core.caching import cache_folder
 from sweeper.core.ids import SweepPaths
 from sweeper.storage.kept_tables import KEPT, kept_file, trial_of
 from trainables.files.atomic import write_text
-from trainables.worker.object_store import Entry, Store
+from trainables.files.stores.base import Entry
+from trainables.files.stores.object_store import Store
 
 ADDRESS = ".store"
 """The file with the address. No object becomes one of that name."""

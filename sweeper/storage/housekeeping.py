@@ -8,13 +8,16 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths, is_sweep_name
 from sweeper.storage.lease import holder
-from sweeper.storage.lookup import find_sweep, sweep_names
+from sweeper.storage.lookup import UnknownSweepError, find_sweep, sweep_fault, sweep_names
 from sweeper.storage.metadata import read_manifest, read_specification
-from trainables.files.atomic import temporary_name
-from trainables.worker.object_store import is_store_address
+from trainables.files.atomic import replacing, temporary_name
+from trainables.files.stores.base import is_store_address
+
+OWNED = "ask its owner, or work on a copy"
+"""The remedy for folders that this user may not change."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ def entries(output: str | Path) -> list[Entry]:
     """Return the sweeps in a folder, the one that began last first."""
     found = []
     for name in sweep_names(output):
-        paths = find_sweep(name, output)
+        paths = SweepPaths(Path(output) / name)
+        if sweep_fault(paths.root) is not None:
+            continue
         space = read_specification(paths.sweep_file)
         began = str(read_manifest(paths.manifest, unknown_if_damaged=True).get("created", ""))[:16].replace("T", " ")
         dataset = str(space.get("dataset", {}).get("name", ""))
@@ -47,15 +52,38 @@ def size_of(folder: Path) -> int:
 
 
 def at_rest(name: str, output: str | Path) -> SweepPaths:
-    """Return a sweep that nobody drives. Raises SweeperError for one that runs or is in an object store."""
+    """Return a sweep that nobody drives, by its name or its path.
+
+    Raises SweeperError for one that runs or is in an object store, and for whatever does not lie directly in the
+    folder `output` or is no sweep: it may be anything.
+    """
     if is_store_address(name) or is_store_address(output):
         raise SweeperError("sweeps in an object store are managed with the store's own tools", "e.g. `aws s3 mv`")
-    paths = find_sweep(name, output)
+    paths = SweepPaths(_folder_of(name, Path(output)))
+    fault = sweep_fault(paths.root)
+    if fault is not None:
+        raise SweeperError(
+            f"{str(paths.root)!r} is not a sweep: {fault}", "it was left as it is; use the system's own tools for it"
+        )
     driver = holder(paths.lease)
     if driver is not None:
         who = f"process {driver.get('pid')} on {driver.get('host')}"
         raise SweeperError(f"the sweep {paths.name!r} is driven by {who}", f"run `sweeper stop {paths.name}` first")
     return paths
+
+
+def _folder_of(name: str, output: Path) -> Path:
+    """Return the folder of that name in `output`. Raises SweeperError where there is none, or it lies elsewhere."""
+    folder = output / name if is_sweep_name(name) else Path(name)
+    if not is_sweep_name(folder.name) or folder.parent.resolve() != output.resolve():
+        find_sweep(name, output)  # raises where there is no such sweep at all
+        raise SweeperError(
+            f"{name!r} does not lie directly in {output}", "give its name, and the folder that it is in as --output"
+        )
+    if not os.path.lexists(folder):
+        find_sweep(name, output)
+        raise UnknownSweepError(f"there is no sweep {name!r} in {output}")
+    return folder.parent.resolve() / folder.name
 
 
 def delete(name: str, output: str | Path) -> int:
@@ -64,8 +92,9 @@ def delete(name: str, output: str | Path) -> int:
     size = size_of(paths.root)
     # Under another name first: a folder half deleted is no sweep.
     doomed = paths.root.with_name(temporary_name())
-    paths.root.rename(doomed)
-    shutil.rmtree(doomed)
+    with writing_to(paths.root.parent, OWNED):
+        paths.root.rename(doomed)
+        shutil.rmtree(doomed)
     return size
 
 
@@ -75,9 +104,10 @@ def rename(name: str, new: str, output: str | Path) -> Path:
     if not is_sweep_name(new):
         raise SweeperError(f"{new!r} is not a valid sweep name", "use letters, digits, dots, hyphens and underscores")
     target = paths.root.with_name(new)
-    if target.exists():
+    if os.path.lexists(target):
         raise SweeperError(f"the name {new!r} is taken", "choose another one")
-    paths.root.rename(target)
+    with writing_to(paths.root.parent, OWNED):
+        paths.root.rename(target)
     return target
 
 
@@ -94,14 +124,9 @@ def archive(name: str, output: str | Path, to: Path | None) -> Path:
     """
     paths = at_rest(name, output)
     file = to if to is not None else paths.root.with_name(f"{paths.name}.tar.gz")
-    if file.exists():
+    if os.path.lexists(file):
         raise SweeperError(f"{file} already exists", "remove it, or name another file with --to")
-    part = file.with_name(f"{file.name}.part")
-    try:
-        with tarfile.open(part, "w:gz") as packed:
-            packed.add(paths.root, arcname=paths.name)
-        part.rename(file)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise SweeperError(f"{file} cannot be written: {error.strerror}", "free space, or name another file") from error
+    remedy = "free space, or name another file with --to"
+    with writing_to(file, remedy), replacing(file) as part, tarfile.open(part, "w:gz") as packed:
+        packed.add(paths.root, arcname=paths.name)
     return file

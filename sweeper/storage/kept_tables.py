@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from sweeper.storage.object_names import is_table_file
 from sweeper.tables.generations import INCOMING
 from sweeper.tables.large_tables import MERGED_KEY
-from trainables.worker.object_store import Entry, Store
+from trainables.files.stores.base import Entry
+from trainables.files.stores.object_store import Store
 
 KEPT = ("predictions",)
 
@@ -50,7 +51,7 @@ class KeptTables:
             incoming: the folder, here, of files that the driver itself brings: those of reused trials.
         """
         self._store, self._folder = store, incoming
-        self._lock = threading.Lock()
+        self._lock, self._working = threading.Lock(), threading.Lock()
         self._published: set[_Name] = set()
         self._wanted: set[_Name] = set()
         self._withdrawn: set[_Name] = set()
@@ -77,7 +78,15 @@ class KeptTables:
             return sorted(name for of, name in self._lost if of == table)
 
     def work(self) -> None:
-        """Do what is asked for. Raises StoreError; the rest is done the next time."""
+        """Do what is asked for. Raises StoreError; the rest is done the next time.
+
+        One thread at a time: the driver at its end and the mirror would both bring the same file, and one of them
+        remove it while the other reads it.
+        """
+        with self._working:
+            self._work()
+
+    def _work(self) -> None:
         with self._lock:
             wanted, withdrawn = {*self._wanted}, {*self._withdrawn}
         self._store.move_all({_final(each): _waiting(each) for each in withdrawn})
@@ -99,9 +108,9 @@ class KeptTables:
         if trial_of(file) is not None:
             return [file]
         try:
-            with self._store.open(name) as source:
-                listed: bytes = (pq.read_metadata(source).metadata or {}).get(MERGED_KEY, b"")
-        except (FileNotFoundError, pa.ArrowInvalid):
+            whole = pa.BufferReader(self._store.get(name) or b"")
+            listed: bytes = (pq.read_metadata(whole).metadata or {}).get(MERGED_KEY, b"")
+        except pa.ArrowInvalid:
             return []  # gone meanwhile, or damaged: its evaluations are missing
         return listed.decode().split()
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from trainables.files.heartbeats import Heartbeat
-from trainables.files.locks import NoLocksError, lock_open_file
+from trainables.files.locks import Claim, NoLocksError, claimed, lock_open_file
 
 HEARTBEAT_SECONDS = 5.0
 
@@ -41,14 +40,14 @@ class Lease:
         """Prepare a lease whose record is `path`."""
         self._path = path
         self._descriptor: int | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._claim: Claim | None = None
         self._beaten = -math.inf
 
     def __enter__(self) -> Lease:
         """Take the lease. Raises SweeperError naming the holder when another driver has it, or it cannot be taken."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise SweeperError(
                 f"the results folder {self._path.parent} cannot be written to: {error.strerror}",
@@ -75,40 +74,33 @@ class Lease:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        if self._heartbeat is not None:
-            self._heartbeat.release()
-            self._heartbeat = None
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     @property
     def locked(self) -> bool:
         """Whether the lease is a lock; where it is not, another driver may have taken it."""
-        return self._heartbeat is None
+        return self._claim is None or self._claim.locked
 
     def _take(self, descriptor: int) -> bool:
-        """Take the lock, or what stands for it; tell whether it was to be had."""
+        """Take the lock, or what stands for it; return whether it was acquired. Raises SweeperError."""
         try:
-            return lock_open_file(descriptor, patience=GLANCE_SECONDS)
-        except NoLocksError:
-            pass
-        heartbeat = Heartbeat(self._path.with_name(HEARTBEAT))
-        try:
-            if not heartbeat.take(0.0):
-                return False
+            self._claim = claimed(descriptor, self._path.with_name(HEARTBEAT), patience=GLANCE_SECONDS)
         except OSError as error:
             os.close(descriptor)
             raise SweeperError(
                 f"the file system of {self._path.parent} supports neither locks nor links: {error.strerror}",
                 "keep results on one that does, such as a local disk or NFS, or in an object store (--output s3://…)",
             ) from error
-        self._heartbeat = heartbeat
-        return True
+        return self._claim is not None
 
     def beat(self, *, force: bool = False) -> None:
         """Renew the heartbeat when it is due.
 
         Raises SweeperError when another driver has taken the sweep over, which can be where there are no locks.
         """
-        if self._heartbeat is not None and self._heartbeat.lost:
+        if self._claim is not None and self._claim.lost:
             driver = self._record()
             raise SweeperError(
                 f"process {driver.get('pid', '?')} on {driver.get('host', '?')} has taken the sweep "
@@ -131,7 +123,7 @@ class Lease:
 def holder(path: Path) -> dict[str, Any] | None:
     """Return who drives the sweep now (`host`, `pid`, `heartbeat`), or `None` if no process does."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would block for ever
     except FileNotFoundError:
         return None
     try:

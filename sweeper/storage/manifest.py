@@ -15,6 +15,7 @@ from typing import Any
 
 from sweeper.space.spec import SweepSpec
 from sweeper.text.redaction import redact_arguments
+from trainables.files.container import usable_cores
 
 PACKAGES = (
     *("calibration-sweeper", "torch", "torchvision", "timm", "scikit-learn", "numpy"),
@@ -59,7 +60,7 @@ def hardware() -> dict[str, Any]:
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "memory_gib": round(memory / 2**30, 1),
         "gpus": cards,
         "system": platform.platform(),

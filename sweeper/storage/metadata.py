@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sweeper.core.errors import SweeperError
+from sweeper.space.file import parse_written
+
+MAXIMUM_BYTES = 10_000_000
+"""A manifest or resolved search space is some kilobytes; a larger file is not read."""
 
 _SHAPES: Mapping[str, Mapping[str, type]] = {
     "sweep.yaml": {
+        "confirms": dict,
+        "confirms.configurations": list,
+        "confirms.sweep": str,
         "dataset": dict,
         "evaluation": dict,
         "evaluation.bins": int,
@@ -32,11 +37,16 @@ _SHAPES: Mapping[str, Mapping[str, type]] = {
         "space": dict,
     },
     "manifest.json": {
+        "command": list,
         "created": str,
         "dataset": dict,
+        "dataset.name": str,
         "extensions": dict,
+        "git": dict,
+        "git.commit": str,
         "hardware": dict,
         "reuse": list,
+        "submitter": str,
         "versions": dict,
         "warm_start": list,
     },
@@ -54,7 +64,7 @@ def read_specification(path: Path, *, required: bool = False) -> dict[str, Any]:
             f"the sweep in {path.parent} has no {path.name}: only its tables can be read",
             "restore the file from a backup; the journal can only be continued with its original search space",
         )
-    return _read(path, yaml.safe_load, (yaml.YAMLError, ValueError, RecursionError))
+    return _read(path, parse_written)
 
 
 def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, Any]:
@@ -68,10 +78,10 @@ def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, 
         SweeperError: the file is damaged.
     """
     try:
-        values = _read(path, json.loads, (ValueError, RecursionError))
+        values = _read(path, _parse_json)
         try:
-            datetime.fromisoformat(values.get("created", "2026-01-01"))
-        except ValueError as error:
+            started_at(values)
+        except (ValueError, OverflowError) as error:
             raise _damaged(path, str(error)) from error
     except SweeperError:
         if unknown_if_damaged:
@@ -80,15 +90,43 @@ def read_manifest(path: Path, *, unknown_if_damaged: bool = False) -> dict[str, 
     return values
 
 
-def _read(path: Path, parse: Callable[[str], Any], faults: tuple[type[Exception], ...]) -> dict[str, Any]:
-    unreadable: tuple[type[Exception], ...] = (OSError, *faults)
+def started_at(manifest: Mapping[str, Any]) -> float | None:
+    """Return when a sweep began, Unix time in seconds; `None` where its manifest does not say.
+
+    Raises ValueError, or OverflowError, for what is no time of this program's.
+    """
+    if "created" not in manifest:
+        return None
+    created = datetime.fromisoformat(str(manifest["created"]))
+    if not 1970 < created.year < 9999:  # at the ends, another time zone's year does not exist
+        raise ValueError(f"its created is the year {created.year}")
+    return (created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp()
+
+
+def _parse_json(content: bytes) -> Any:
+    """Return JSON's values. Raises ValueError, or RecursionError, for other bytes and numbers beyond 64 bits."""
+    return json.loads(content.decode("utf-8"), parse_int=_whole_number)
+
+
+def _whole_number(text: str) -> int:
+    number = int(text)
+    if abs(number) >= 2**63:
+        raise ValueError(f"{text[:20]}… is not a whole number of at most 64 bits")
+    return number
+
+
+def _read(path: Path, parse: Callable[[bytes], Any]) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise _damaged(path, "it is not a regular file")
     try:
-        values = parse(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAXIMUM_BYTES + 1)
+        if len(content) > MAXIMUM_BYTES:
+            raise _damaged(path, f"it is larger than {MAXIMUM_BYTES} bytes")
+        values = parse(content)
     except FileNotFoundError:
         return {}
-    except unreadable as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise _damaged(path, reason) from error
     if not isinstance(values, dict):

@@ -27,7 +27,8 @@ from sweeper.storage.store_journal import StoredJournal
 from sweeper.storage.store_lease import LeaseLostError, StoreLease
 from sweeper.storage.terms import JOURNAL
 from sweeper.tables.large_tables import Arrivals
-from trainables.worker.object_store import Store, StoreError, patiently
+from trainables.files.stores.base import StoreError
+from trainables.files.stores.object_store import Store, patiently
 from trainables.worker.trial_files import CHECKPOINTS, INCOMING
 
 TURN_SECONDS = 1.0
@@ -105,12 +106,13 @@ class Mirror:
         self._paths = paths
         self._lease = StoreLease(store, paths.name)
         self._journal: StoredJournal | None = None
-        self._lock = threading.Lock()
+        self._lock, self._pushing = threading.Lock(), threading.Lock()
         self._requested: set[tuple[str, str]] = set()
         self._removed: list[str] = []
         self._collected: set[str] = set()
         self._kept = KeptTables(store, paths.generations / INCOMING)
         self._put: dict[str, tuple[int, int]] = {}
+        self._tags: dict[str, str] = {}
         self._pushed, self._pause = 0.0, 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._turns, name="mirror", daemon=True)
@@ -143,7 +145,9 @@ class Mirror:
         if self._paths.sweep_file.exists() and not self.store.exists(self._paths.sweep_file.name):
             self.store.put_all(dict(objects(self._paths)))
         self.store.delete([STOP])
-        self._kept.begin(fetch(self.store, self._paths.root))
+        found = fetch(self.store, self._paths.root)
+        self._tags = {name: entry.tag for name, entry in found.items()}
+        self._kept.begin(found)
 
     @property
     def held(self) -> bool:
@@ -281,14 +285,19 @@ class Mirror:
             raise
 
     def _put_what_differs(self) -> None:
-        """Put again what has another size there: a driver that was only paused when this one took over put it late."""
+        """Put again what is not as this driver put or found it: an earlier one that was only paused put it late."""
         if self._lease.term.number > 1:
-            present, found = objects(self._paths), self.store.entries()
-            other = {name for name in present if name not in found or found[name].size != present[name].stat().st_size}
-            self.store.put_all({name: present[name] for name in other})
+            with self._pushing:
+                present, found = objects(self._paths), self.store.entries()
+                other = [name for name in present if name not in found or found[name].tag != self._tags.get(name)]
+                self._tags |= self.store.put_all({name: present[name] for name in other})
 
     def _push(self) -> None:
         """Put what has changed since the last time; then remove what trials had put of it."""
+        with self._pushing:  # the mirror's thread, or the driver at its end
+            self._push_changes()
+
+    def _push_changes(self) -> None:
         began = time.monotonic()
         self._lease.require()
         with self._lock:
@@ -296,7 +305,7 @@ class Mirror:
         present = objects(self._paths)
         facts = {name: _facts(path) for name, path in present.items()}
         changed = [name for name, found in facts.items() if self._put.get(name) != found]
-        self.store.put_all({name: present[name] for name in changed})
+        self._tags |= self.store.put_all({name: present[name] for name in changed})
         self._put.update({name: facts[name] for name in changed})
         gone = {name for name in self._put if name.startswith("tables/")} - present.keys()
         self.store.delete([*gone, *collected])

@@ -24,8 +24,9 @@ from sweeper.storage.object_names import WHOLE_FILES, local_path
 from sweeper.storage.store_journal import fetch_journal
 from sweeper.storage.store_lease import read_terms
 from sweeper.tables.recalibrations import link_recalibrations
+from trainables.files.stores.base import Entry, StoreError, is_store_address
+from trainables.files.stores.object_store import Store
 from trainables.registry.nearest import did_you_mean
-from trainables.worker.object_store import Entry, Store, StoreError, is_store_address
 
 DRIVING, READING = "driving", "reading"
 
@@ -74,7 +75,7 @@ def place_of(output: str | Path, use: str) -> Place:
         if _ADDRESS.match(str(output)):
             raise SweeperError(
                 f"{output} is not a place that results can be written to",
-                "give a folder, or the address of a store: s3://bucket/prefix or gs://bucket/prefix",
+                "give a folder, or the address of a store: s3://bucket/prefix, gs://bucket/prefix or az://container/prefix",
             )
         return Place(_folder(output))
     store = Store(str(output))

@@ -21,7 +21,8 @@ from sweeper.journal.segments import joined, piece_of, segment_name
 from sweeper.storage.store_lease import StoreLease
 from sweeper.storage.terms import Part, Term, settled
 from trainables.files.atomic import write_bytes
-from trainables.worker.object_store import PATIENCE_SECONDS, Entry, Store, StoreError, patiently
+from trainables.files.stores.base import Entry, StoreError
+from trainables.files.stores.object_store import PATIENCE_SECONDS, Store, patiently
 
 AT_ONCE = 256
 """Objects that are fetched before their records are written here: some MB."""

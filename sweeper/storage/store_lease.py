@@ -24,7 +24,7 @@ from typing import Any
 from sweeper.core.errors import SweeperError
 from sweeper.storage.object_names import LEASE
 from sweeper.storage.terms import TERMS, Term, count_of, settled, term_names
-from trainables.worker.object_store import Store, patiently
+from trainables.files.stores.object_store import Store, patiently
 
 BEAT_SECONDS = 5.0
 

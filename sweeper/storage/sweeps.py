@@ -14,10 +14,9 @@ import yaml
 
 from sweeper.core.errors import SweeperError, unwritable
 from sweeper.core.ids import SweepPaths, flatten_configuration, is_sweep_name
-from sweeper.space.configurations import Configurations, varying_columns
+from sweeper.space.configurations import Configurations, configurations_of, varying_columns
 from sweeper.space.loading import reopened_spec
 from sweeper.space.spec import SweepSpec
-from sweeper.space.suggested import JournaledSuggestions, SuggestedConfigurations, configurations_of
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_specification
 from sweeper.text.labels import describe, in_order
@@ -30,7 +29,7 @@ class Sweep:
 
     paths: SweepPaths
     spec: SweepSpec
-    configurations: Configurations | SuggestedConfigurations
+    configurations: Configurations
 
     @property
     def name(self) -> str:
@@ -89,7 +88,7 @@ def create_sweep(
     except OSError as error:
         remedy = "make it writable or free space, or choose another with --output"
         raise unwritable(f"the output folder {output} cannot be written to", remedy, error) from error
-    return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
+    return Sweep(paths, spec, configurations_of(spec, paths.journal))
 
 
 def open_sweep(name: str, output: Path) -> Sweep:
@@ -97,7 +96,7 @@ def open_sweep(name: str, output: Path) -> Sweep:
     paths = find_sweep(name, output)
     values = read_specification(paths.sweep_file, required=True)
     spec = reopened_spec(values, str(paths.sweep_file))
-    return Sweep(paths, spec, configurations_of(spec, JournaledSuggestions(paths.journal)))
+    return Sweep(paths, spec, configurations_of(spec, paths.journal))
 
 
 def _claim(folder: Path, wanted: str, output: Path, taken: Callable[[str], bool], *, explicit: bool) -> Path:

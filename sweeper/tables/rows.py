@@ -1,6 +1,6 @@
 """Journal records as table rows: the one place that says which row a record adds to which table.
 
-Every projection of the journal (Parquet, MLflow) goes through `JournalRows`, so all of them show the same rows. A
+Every projection of the journal (Parquet, trackers) goes through `JournalRows`, so all of them show the same rows. A
 trial that went back to an older checkpoint measures some epochs a second time; the first row that was journaled is
 kept, because readers have seen it.
 """

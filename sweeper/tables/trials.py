@@ -93,10 +93,10 @@ class TrialsTable:
 
     def _take_suggestions(self, state: SweepState) -> None:
         """Fill in the configurations that a searcher has chosen since the last time."""
-        known = self._unknown & state.suggested.keys()
+        known = self._unknown & state.configurations.keys()
         if known:
             for index in known:
-                self._rows[index] = self._row(index, state.suggested[index])
+                self._rows[index] = self._row(index, state.configurations[index])
             self._unknown -= known
             self._convert()
 

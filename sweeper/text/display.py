@@ -1,32 +1,65 @@
-"""What a command prints, as an object: the same text in a console, a table in a notebook, and the values themselves."""
+"""What a command prints, as an object: the same text in a console, a table in a notebook, and the values themselves.
+
+Names, reasons and paths come from files that somebody else may have written. Whatever prints them goes through
+`SafeConsole` or `printable`: nothing in them is markup, and no character of theirs steers a terminal.
+"""
 
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 WIDTH = 120
 """Columns of text outside a terminal, as wide as a notebook's cell shows without scrolling."""
 
 FRAME = '<pre style="white-space:pre;overflow-x:auto;line-height:1.35;margin:0">{code}</pre>'
 
+# Control characters of ASCII and Latin-1 but for tab and line feed, and what changes the direction or ends of lines.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 T = TypeVar("T")
+
+
+def printable(text: str) -> str:
+    """Return a text with the characters that steer a terminal written out, as Python's `unicode_escape` does."""
+    return _STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+class SafeConsole(Console):
+    """A console that prints texts as they are: without markup, emoji codes or control characters of theirs."""
+
+    def __init__(self, **options: Any) -> None:
+        """Make a console; `options` as rich's."""
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, texts as `printable` gives them; rich's own control codes stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 class Shown(Generic[T]):
     """An answer with its values and how it looks; attributes of the values are attributes of the answer."""
 
-    def __init__(self, value: T, look: RenderableType) -> None:
-        """Hold `value`, and what a terminal shows of it."""
+    def __init__(self, value: T, look: RenderableType, *, json: object = None) -> None:
+        """Hold `value`, what a terminal shows of it, and what `--json` prints of it."""
         self.value = value
+        self.json = json
         self._look = look
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "value":
+        if name.startswith("_") or name in ("value", "json"):
             raise AttributeError(name)
         return getattr(self.value, name)
+
+    def __rich__(self) -> RenderableType:
+        """Give rich what the command of the same name prints."""
+        return self._look
 
     def __repr__(self) -> str:
         return as_text(self._look)
@@ -38,7 +71,7 @@ class Shown(Generic[T]):
 def as_text(look: RenderableType) -> str:
     """Return what a terminal would show, without colours."""
     # In a notebook a console would show what is printed by itself, and colour it, besides what is returned here.
-    console = Console(file=io.StringIO(), width=WIDTH, highlight=False, force_jupyter=False, force_terminal=False)
+    console = SafeConsole(file=io.StringIO(), width=WIDTH, force_jupyter=False, force_terminal=False)
     with console.capture() as capture:
         console.print(look)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
@@ -46,8 +79,6 @@ def as_text(look: RenderableType) -> str:
 
 def as_html(look: RenderableType) -> str:
     """Return what a terminal would show as HTML, in the page's own colours but for emphasis."""
-    console = Console(
-        file=io.StringIO(), width=WIDTH, highlight=False, record=True, force_jupyter=False, force_terminal=False
-    )
+    console = SafeConsole(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False, force_terminal=False)
     console.print(look)
     return console.export_html(inline_styles=True, code_format=FRAME)

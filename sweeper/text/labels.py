@@ -6,18 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from sweeper.text.cells import Row
 
-LABELS = {
-    "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "ada_ece": "equal-mass ECE",
-    "mce": "MCE", "cw_ece": "class-wise ECE", "aurc": "AURC", "loss": "loss", "gamma": "γ", "nu": "ν",
-    "refinement_nll": "refinement NLL", "refinement_brier": "refinement Brier score",
-    "calibration_nll": "calibration NLL", "calibration_brier": "calibration Brier score",
-    "smooth_ece": "smooth ECE", "cw_smooth_ece": "class-wise smooth ECE", "debiased_l2": "debiased L2 error",
-    "cw_debiased_l2": "class-wise debiased L2 error", "ece_bias": "ECE if calibrated", "skce": "SKCE",
-    "skce_p": "p of the SKCE test", "confidence_auroc": "AUROC of confidence", "augrc": "AUGRC",
-    "alpha": "α", "val": "validation", "hessian_cross_entropy_lambda_max": "cross-entropy λ_max",
-    "hessian_cross_entropy_trace": "cross-entropy Tr(H)",
-}  # fmt: skip
-"""Column names as the field writes them."""
+LABELS = {"loss": "loss", "gamma": "γ", "nu": "ν", "alpha": "α", "val": "validation"}
+"""Names of columns that are no metric's as the field writes them."""
 
 AFTER_METHODS = ("cross_fitted_", "posthoc_")
 """What the names of metrics after a post-hoc method begin with."""
@@ -67,11 +57,16 @@ def describe(row: Row, columns: Sequence[str]) -> str:
 
 def label(name: str) -> str:
     """Return a hyperparameter's or metric's name as the field writes it; a post-hoc method's comes after the metric."""
+    from trainables.curvature.statistics import statistic_words
+    from trainables.metrics.base import metric_of
+
+    if (words := LABELS.get(name) or statistic_words(name)) is not None:
+        return words
+    metric = metric_of(name)
     method = next((name.removeprefix(start) for start in AFTER_METHODS if name.startswith(start)), None)
-    metric = next((each for each in LABELS if method is not None and method.endswith(f"_{each}")), None)
-    if method is not None and metric is not None:
-        return f"{LABELS[metric]} after {method.removesuffix(f'_{metric}').replace('_', ' ')}"
-    return LABELS.get(name, name.replace("_", " "))
+    if metric is not None and method is not None and method != metric.name:
+        return f"{metric.words} after {method.removesuffix(f'_{metric.name}').replace('_', ' ')}"
+    return metric.words if metric is not None and metric.name == name else name.replace("_", " ")
 
 
 def number(value: object) -> str:
@@ -88,3 +83,17 @@ def short(name: str) -> str:
     """Return the readable name of a hyperparameter's column."""
     group, _, rest = name.removeprefix("config_").partition("_")
     return group if rest == "name" else label(rest)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as people say it: `40 s`, `2 min 5 s`, `3 h 10 min`, `2 d 4 h`."""
+    units = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
+    parts: list[str] = []
+    rest = round(seconds)
+    for unit, size in units:
+        count, rest = divmod(rest, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+        elif parts:
+            break
+    return " ".join(parts[:2])

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sweeper.core.errors import SweeperError
+from sweeper.text.display import printable
 
 FORMATS = ("table", "json", "csv", "parquet")
 
@@ -25,7 +26,7 @@ def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
         sink = io.BytesIO()
         pq.write_table(table, sink)
         return sink.getvalue()
-    rows = [{key: plain(value) for key, value in row.items()} for row in table.to_pylist()]
+    rows = [{key: json_value(value) for key, value in row.items()} for row in table.to_pylist()]
     if kind == "json":
         return json.dumps(rows, indent=1, ensure_ascii=False)
     if kind == "csv":
@@ -39,7 +40,7 @@ def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
     raise SweeperError(f"unknown format {kind!r}", f"formats: {', '.join(FORMATS)}")
 
 
-def plain(value: object) -> object:
+def json_value(value: object) -> object:
     """Return a value that JSON and CSV can hold: times as ISO 8601 text, NaN and infinities as None."""
     if hasattr(value, "isoformat"):
         return value.isoformat()
@@ -65,4 +66,4 @@ def shown(value: object) -> str:
     """Return a value as text in a table."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value)).replace("\n", "\\n")

@@ -1,1 +1,1 @@
-"""MLflow: a process beside the driver that follows the journal and fills runs in. Only this folder imports `mlflow`."""
+"""Trackers, such as MLflow and TensorBoard: a process beside the driver follows the journal and fills their runs in."""

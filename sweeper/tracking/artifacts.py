@@ -1,19 +1,40 @@
-"""Artifacts of a sweep's parent run: tables, report, the best trial's reliability diagram."""
+"""Files for a sweep's runs: tables and report for its own, a reliability diagram for each trial that has ended.
+
+The bins of the diagrams are no part of the journal: they are read from the table `reliability` as its files appear,
+each file once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 
+import jinja2
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
-from sweeper.core.ids import RECALIBRATIONS, SweepPaths, trial_name
+from sweeper.core.ids import RECALIBRATIONS, SweepPaths, configuration_index, trial_name
 from sweeper.journal.best import Judging, best_trial, best_words
-from sweeper.journal.state import SweepState
+from sweeper.journal.state import ENDED, SweepState
 from sweeper.tables.recalibrations import recalibration_parts
-from sweeper.tracking.diagrams import DIAGRAM, SPLIT, Bins, merged, reliability_diagram, said_of
+from trainables.worker.trial_reports import Row
 from trainables.worker.trial_tables import write_parquet
+
+DIAGRAM = "reliability_diagram.svg"
+
+SPLIT = "test"
+
+_SIDE, _MARGIN = 360, 45
+
+_NAMES = ("lower", "upper", "n", "confidence", "accuracy")
+
+Bins = Sequence[Row]
+
+_Row = tuple[float, float, int, float | None, float | None]
 
 TABLES = ("trials", "epochs", "evaluations", "decisions", "reliability")
 """The attached tables, one file each; predictions are large and stay in the results folder."""
@@ -51,3 +72,106 @@ def reliability_of(paths: SweepPaths, trial: str) -> Bins:
         filter=(pc.field("trial") == trial) & (pc.field("split") == SPLIT)
     )
     return merged([row for row in rows.to_pylist() if row["epoch"] == pc.max(rows["epoch"]).as_py()])
+
+
+class Diagrams:
+    """What trials' diagrams are drawn from, gathered file by file."""
+
+    def __init__(self, paths: SweepPaths) -> None:
+        """Begin with nothing read."""
+        self._folder = paths.tables / "reliability"
+        self._read: set[str] = set()
+        self._rows: dict[int, tuple[int, dict[tuple[int, int], _Row]]] = {}
+
+    def gather(self, drawn: Mapping[int, str]) -> None:
+        """Read the files that have appeared since; of each trial the bins of its latest evaluation are kept.
+
+        Args:
+            drawn: configuration → epoch of the diagram that its run has already, which is not needed again.
+        """
+        for path in sorted(self._folder.glob("*.parquet")):
+            if path.name not in self._read:
+                try:
+                    columns = pq.read_table(path, filters=[("split", "=", SPLIT)]).to_pydict()
+                except FileNotFoundError:
+                    continue  # merged or compacted meanwhile: its rows come again under another name
+                except (OSError, ValueError):
+                    self._read.add(path.name)  # damaged: the next process that opens the sweep quarantines it
+                    continue
+                self._read.add(path.name)
+                keys = zip(columns["trial"], columns["epoch"], columns["replicate"], columns["bin"], strict=True)
+                values = zip(*(columns[name] for name in _NAMES), strict=True)
+                for key, row in zip(keys, values, strict=True):
+                    self._take(*key, row, drawn)
+
+    def due(self, state: SweepState) -> Iterator[tuple[int, int, Bins]]:
+        """Yield (configuration, epoch, merged bins) of ended trials, each once; what was yielded is forgotten."""
+        for index in list(self._rows):
+            epoch, rows = self._rows[index]
+            trial = state.trials[index]
+            if trial.status in ENDED and trial.last_evaluation_epoch == epoch:
+                del self._rows[index]
+                yield (
+                    index,
+                    epoch,
+                    merged([{"bin": place[1], **dict(zip(_NAMES, row, strict=True))} for place, row in rows.items()]),
+                )
+
+    def _take(self, trial: str, epoch: int, replicate: int, number: int, row: _Row, drawn: Mapping[int, str]) -> None:
+        index = configuration_index(trial)
+        if drawn.get(index) == str(epoch):
+            return
+        latest, rows = self._rows.get(index, (0, {}))
+        if epoch > latest:
+            latest, rows = self._rows[index] = epoch, {}
+        if epoch == latest:
+            rows[replicate, number] = row  # files that were merged repeat what single ones held
+
+
+def merged(rows: Bins) -> Bins:
+    """Return bins counted together over replicates: `lower upper n confidence accuracy`, in order.
+
+    Args:
+        rows: one per replicate and bin, with `bin` besides.
+    """
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["bin"], []).append(row)
+    bins: list[dict[str, object]] = []
+    for _, group in sorted(groups.items()):
+        n = sum(row["n"] for row in group)
+        bins.append({"lower": group[0]["lower"], "upper": group[0]["upper"], "n": n})
+        for column in ("confidence", "accuracy"):
+            total = math.fsum(row["n"] * row[column] for row in group if row["n"])
+            bins[-1][column] = total / n if n else None
+    return bins
+
+
+def calibration_error(bins: Bins) -> float:
+    """Return the expected calibration error that a diagram shows: Σ n/N · |accuracy − confidence| over its bins."""
+    samples = sum(row["n"] for row in bins)
+    gaps = (row["n"] * abs(row["accuracy"] - row["confidence"]) for row in bins if row["n"])
+    return math.fsum(gaps) / samples if samples else math.nan
+
+
+def said_of(bins: Bins) -> str:
+    """Return a diagram's subtitle: number of samples, split and calibration error."""
+    samples = sum(row["n"] for row in bins)
+    return f"{SPLIT} split, {samples:,} predictions of all replicates, ECE {calibration_error(bins):.3f}"
+
+
+def reliability_diagram(bins: Bins, title: str, subtitle: str = "") -> str:
+    """Return a reliability diagram as SVG: accuracy against confidence, a bar a bin, the diagonal dashed.
+
+    The darker a bar, the more of the samples it holds.
+    """
+    filled = [row for row in bins if row["n"]]
+    most = max((row["n"] for row in filled), default=0)
+    return _template().render(bins=filled, most=most, side=_SIDE, margin=_MARGIN, title=title, subtitle=subtitle)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    text = resources.files("sweeper.tracking").joinpath("reliability.svg").read_text("utf-8")
+    template: jinja2.Template = jinja2.Template(text, autoescape=True, trim_blocks=True)
+    return template

@@ -1,7 +1,8 @@
-"""The process that fills MLflow while a sweep runs, seen from the driver: started, waited for, left behind.
+"""The process that fills a tracker while a sweep runs, seen from the driver: started, waited for, left behind.
 
-It is a separate process at low priority, which reads the journal: a slow or dead server can hold up nothing
-but itself, and what it has not logged when the driver leaves, `sweeper sync` logs later.
+It is a separate process at the lowest priority, which reads the journal: a slow or dead server can hold up nothing
+but itself, and what it has not logged when the driver leaves, `sweeper sync` logs later. Killed, it is started once
+more: it finds in the runs themselves what they lack.
 """
 
 from __future__ import annotations
@@ -9,59 +10,77 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
-from pathlib import Path
+import threading
+import time
 from types import TracebackType
 
+from sweeper.core.child_processes import python_environment, python_module
 from sweeper.core.ids import SweepPaths
+from sweeper.tracking.base import kind_of
 
 LOWEST_PRIORITY = 19
 
-SHARE_OF_TIME, SHORTEST_PATIENCE, LONGEST_PATIENCE = 0.05, 10.0, 30.0
-"""The end of a sweep waits for a store that answers this share of the sweep's time, within these bounds in seconds.
+ADDRESS_VARIABLE = "SWEEPER_TRACKING_URI"
+"""Tells the process the tracker's address, which may hold a password: arguments are public, the environment is not."""
 
-For a store that does not answer it waits a few seconds at most: the process sees to that itself.
+SHARE_OF_TIME, SHORTEST_PATIENCE, LONGEST_PATIENCE = 0.05, 20.0, 30.0
+"""The end of a sweep waits for a tracker that answers this share of the sweep's time, within these bounds in seconds.
+
+For one that does not answer it waits a few seconds at most: the process sees to that itself.
 """
 
 
 def patience(seconds: float) -> float:
-    """Return how long the end of a sweep that ran for `seconds` may wait for MLflow."""
+    """Return how long the end of a sweep that ran for `seconds` may wait for its tracker."""
     return min(max(SHARE_OF_TIME * seconds, SHORTEST_PATIENCE), LONGEST_PATIENCE)
 
 
-def default_tracking_uri(output: Path) -> str:
-    """Return the local store of the sweeps below `output`: one SQLite file."""
-    return f"sqlite:///{(output / 'mlflow.db').resolve()}"
+class Follower:
+    """Starts the process on entry; `wait` gives it time to finish; it never outlives the driver for long."""
 
-
-class MlflowFollower:
-    """Starts the follower on entry; `wait` gives it time to finish; it never outlives the driver for long."""
-
-    def __init__(self, paths: SweepPaths, tracking_uri: str | None) -> None:
-        """Prepare to follow the sweep at `paths` into `tracking_uri`; `None` follows into nothing."""
-        self._paths, self._uri = paths, tracking_uri
+    def __init__(self, paths: SweepPaths, address: str | None) -> None:
+        """Prepare to fill the tracker at `address` with the sweep at `paths`; `None` fills nothing."""
+        self._paths, self._address = paths, address
+        self._tracker = kind_of(address).name if address is not None else ""
         self._process: subprocess.Popen[bytes] | None = None
+        self._changing = threading.Lock()
+        self._finishing, self._killed = False, False
 
-    def __enter__(self) -> MlflowFollower:
+    def __enter__(self) -> Follower:
         """Start the process."""
-        if self._uri is not None:
-            # The address goes through the environment: it may hold a password, and arguments are public.
-            environment = {**os.environ, "MLFLOW_TRACKING_URI": self._uri}
-            command = [sys.executable, "-m", "sweeper.tracking.sync", str(self._paths.root), "--follow"]
-            with self._paths.mlflow_log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    [*command, "--parent", str(os.getpid())],
-                    env=environment,
-                    stdin=subprocess.PIPE,  # held open for as long as there is more to come
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # Ctrl-C is for the driver; the follower ends when the journal does
-                )
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST_PRIORITY)
+        if self._address is not None:
+            self._start()
+            threading.Thread(target=self._watch, name="follower", daemon=True).start()
         return self
 
-    def _tell_it_to_finish(self) -> None:
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = python_module("sweeper.tracking.sync", str(self._paths.root), "--follow")
+        with self._paths.tracking_log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--parent", str(os.getpid())],
+                env=python_environment(**{ADDRESS_VARIABLE: str(self._address)}),
+                stdin=subprocess.PIPE,  # held open for as long as there is more to come
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the driver; the process ends when the journal does
+            )
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST_PRIORITY)
+        return self._process
+
+    def _watch(self) -> None:
+        """Start the process once more if a signal ends it while the sweep runs: out of memory, or somebody's."""
+        assert self._process is not None
+        if self._process.wait() < 0:
+            with self._changing:
+                if not self._finishing:
+                    self._killed = True
+                    self._start()
+
+    def _finish(self) -> None:
         """Close the pipe that the process reads: the end of the sweep, or of the driver, however that dies."""
+        with self._changing:
+            self._finishing = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -69,7 +88,7 @@ class MlflowFollower:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the process if it is still there; after an error it has some seconds to say that trials ended."""
-        self._tell_it_to_finish()
+        self._finish()
         if self._process is not None and self._process.poll() is None:
             try:
                 self._process.wait(5 if kind is not None else 0)
@@ -83,16 +102,31 @@ class MlflowFollower:
                 self._process.wait()
 
     def wait(self, seconds: float) -> list[str]:
-        """Give the process `seconds` to log what is left; return a sentence with the remedy if that was not enough."""
+        """Give the process `seconds` to log what is left; return sentences, with the remedy if that was not enough."""
         if self._process is None:
             return []
-        remedy = f"complete it with `sweeper sync {self._paths.in_commands}`"
-        with contextlib.suppress(PermissionError):
+        deadline = time.monotonic() + seconds
+        self._finish()
+        code = self._ended(deadline)
+        if code is not None and code < 0 and not self._killed:
+            self._killed = True
+            self._start()
+            self._finish()
+            code = self._ended(deadline)
+        again = f"the process that fills {self._tracker} was killed and started again" if self._killed else ""
+        if code == 0:
+            return [f"{again}; {self._tracker} is complete"] if again else []
+        took = f"after {seconds:.0f} s" if code is None else f"(see {self._paths.tracking_log.name})"
+        remedy = f"{self._tracker} is incomplete {took}: complete it with `sweeper sync {self._paths.in_commands}`"
+        return [f"{again}; {remedy}" if again else remedy]
+
+    def _ended(self, deadline: float) -> int | None:
+        """Wait for the process until then; return its status, `None` if it has not ended."""
+        assert self._process is not None
+        with contextlib.suppress(PermissionError, ProcessLookupError):
             # Only root may take a low priority back; then it has the cores to itself by now anyway.
             os.setpriority(os.PRIO_PROCESS, self._process.pid, 0)
-        self._tell_it_to_finish()
         try:
-            code = self._process.wait(seconds)
+            return self._process.wait(max(deadline - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
-            return [f"MLflow is incomplete after {seconds:.0f} s: {remedy}"]
-        return [] if code == 0 else [f"MLflow is incomplete (see {self._paths.mlflow_log.name}): {remedy}"]
+            return None

@@ -1,27 +1,51 @@
-"""From rows of epochs and evaluations to the points of MLflow's metrics: means over replicates, and their spread."""
+"""From rows of epochs, evaluations and recalibrations to points of metrics: means over replicates, and their spread.
+
+A point's time is its journal record's, or when a recalibration's rows were first written: recalibrating to the same
+rows leaves the file alone. So a point that is sent twice is the same point, and changed values are newer ones.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import pyarrow.parquet as pq
+
+from sweeper.analysis.recalibration.request import method_label
+from sweeper.core.ids import configuration_index
 from sweeper.core.schemas import EPOCHS_SCHEMA
+from sweeper.tables.recalibrations import RecalibrationPart
+from sweeper.tracking.base import Point
 from trainables.registry.split_names import CORRUPTED, corruption_of, is_corrupted
 from trainables.worker.trial_reports import Row
+
+RECALIBRATED = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")
+"""What a post-hoc method can move; all other metrics are in the table."""
+
+FITTED = ("temperature", "gamma")
+
+LONGEST_KEY = 200
+"""MLflow takes 250 characters; the metric and `_std` come after."""
 
 _KEY_COLUMNS = frozenset({"trial", "replicate", "epoch", "split", "stage"})
 _EPOCH_METRICS = frozenset(EPOCHS_SCHEMA.names) - _KEY_COLUMNS
 
 
-class Point(NamedTuple):
-    """One value of one metric: `timestamp` in milliseconds, `step` in epochs."""
+UNLOGGED = re.compile(r".*_(matvecs|residual|samples|converged|at_bound)")
+"""Columns that say how a number was computed: no metrics; the tables have them."""
 
-    key: str
-    value: float
-    timestamp: int
-    step: int
+MOST_TRIALS = 2000
+"""Sweeps of more trials log the `CORE` of an evaluation. MLflow's SQLite file takes 0.5 kB for a metric of a run (its
+primary key and two indexes repeat each row): 110 metrics of 10,000 trials were 577 MB, beside 404 MB of all else."""
 
+CORE = re.compile(
+    r"accuracy|nll|brier|ece|ada_ece|cw_ece|mce|aurc|(refinement|calibration)_nll"
+    r"|posthoc_.*_(nll|temperature|gamma)|posthoc_.*(?<!_ada)(?<!_cw)_ece|hessian_\w+_(lambda_max|trace)"
+)
+"""What is compared: columns of evaluations that the largest sweeps log, too; so is the objective."""
 
 MOST_EPOCHS = 1000
 """Points of one measurement in one run, but for those at evaluations: pages that compare a hundred runs fetch them all,
@@ -45,17 +69,26 @@ def epoch_points(rows: Iterable[Row]) -> Iterator[tuple[str, float, int]]:
         yield from _mean_and_spread(group, "", epoch)
 
 
-def evaluation_points(rows: Iterable[Row]) -> Iterator[tuple[str, float, int]]:
+def is_core(column: str) -> bool:
+    """Return whether the largest sweeps log a column of evaluations."""
+    return CORE.fullmatch(column) is not None
+
+
+def evaluation_points(
+    rows: Iterable[Row], logged: Callable[[str], bool] = lambda column: True
+) -> Iterator[tuple[str, float, int]]:
     """Yield (metric, value, epoch) of evaluation rows, named after their split except for the Hessian's.
+
+    Only columns that are `logged`, and of those that say how a number was computed none.
 
     What the epoch rows measured on the validation split already (`val_nll` …) is not given a second time. Of corrupted
     splits each severity's mean over kinds is given, as `corrupted_3_ece`: the table has a row for each kind.
     """
     rows = [*rows]
-    means = _over_kinds(row for row in rows if is_corrupted(row["split"]))
-    plain = [row for row in rows if not is_corrupted(row["split"])]
+    means = _over_kinds(row for row in rows if is_corrupted(str(row.get("split"))))
+    plain = [row for row in rows if not is_corrupted(str(row.get("split")))]
     for (epoch, split), group in _grouped([*plain, *means], "epoch", "split").items():
-        yield from _mean_and_spread(group, f"{split}_", epoch)
+        yield from _mean_and_spread(group, f"{split}_", epoch, logged)
 
 
 def _over_kinds(rows: Iterable[Row]) -> Iterator[Row]:
@@ -75,23 +108,54 @@ def _grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[R
     return groups
 
 
-def _mean_and_spread(rows: Sequence[Row], prefix: str, epoch: int) -> Iterator[tuple[str, float, int]]:
+def _mean_and_spread(
+    rows: Sequence[Row], prefix: str, epoch: int, logged: Callable[[str], bool] = lambda column: True
+) -> Iterator[tuple[str, float, int]]:
     for column in dict.fromkeys(column for row in rows for column in row if column not in _KEY_COLUMNS):
         before = "" if column.startswith("hessian_") else prefix
-        if not (prefix and before + column in _EPOCH_METRICS):
+        if logged(column) and not UNLOGGED.fullmatch(column) and not (prefix and before + column in _EPOCH_METRICS):
             yield from mean_and_spread(rows, (column,), before, epoch)
 
 
 def mean_and_spread(
     rows: Sequence[Row], columns: Iterable[str], prefix: str, epoch: int
 ) -> Iterator[tuple[str, float, int]]:
-    """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`."""
+    """Yield (prefix + column, mean over the rows that have a value, epoch) and, of several values, its `…_std`.
+
+    A standard error's own spread, and that of the learning rate, which is everybody's, tell nothing.
+    """
     for column in columns:
         values = [row[column] for row in rows if isinstance(row.get(column), (int, float))]
         if not values:
             continue
         mean = math.fsum(values) / len(values)
         yield prefix + column, mean, epoch
-        if len(values) > 1:
+        if len(values) > 1 and column != "lr" and not column.endswith("_se"):
             deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
             yield f"{prefix}{column}_std", deviation, epoch
+
+
+def recalibration_points(part: RecalibrationPart) -> Iterator[tuple[int, list[Point]]]:
+    """Yield (configuration, points) of one file: means over replicates and, of several, their `…_std`.
+
+    Keys are `recalibrated_<method>_<options>_bins<n>/<split>_<metric>`, which MLflow's pages show as one group.
+    """
+    groups: dict[tuple[int, int, str], list[Mapping[str, Any]]] = {}
+    prefix = ""
+    for row in pq.read_table(part.path).to_pylist():
+        prefix = prefix or _prefix(row["method"], json.loads(row["options"]), row["bins"])
+        groups.setdefault((configuration_index(row["trial"]), row["epoch"], row["split"]), []).append(row)
+    found: dict[int, list[Point]] = {}
+    for (configuration, epoch, split), rows in groups.items():
+        measured = [*mean_and_spread(rows, RECALIBRATED, f"{prefix}/{split}_", epoch)]
+        if split == "val":
+            measured += mean_and_spread(rows, FITTED, f"{prefix}/", epoch)
+        points = found.setdefault(configuration, [])
+        points += [Point(key, value, part.written, step) for key, value, step in measured]
+    yield from found.items()
+
+
+def _prefix(method: str, options: Mapping[str, Any], bins: int) -> str:
+    """Return a name that MLflow allows: letters, digits, `_`, `-`, `.`, `:`, space and `/`."""
+    words = method_label(method, options).replace("=", ":")
+    return f"recalibrated_{re.sub(r'[^A-Za-z0-9_.:-]+', '_', words).strip('_')[:LONGEST_KEY]}_bins{bins}"

@@ -1,4 +1,4 @@
-"""One sweep's journal on one side, one MLflow store on the other.
+"""One sweep's journal on one side, one tracker on the other.
 
 The journal is folded and what each run lacks is written. What a store holds already is read from the runs' own tags,
 once, so nothing is remembered anywhere else; after an error everything is read and folded again.
@@ -7,9 +7,6 @@ once, so nothing is remembered anywhere else; after an error everything is read 
 from __future__ import annotations
 
 import hashlib
-import os
-import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,36 +15,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.core.ids import SweepPaths, trial_name
-from sweeper.journal.journal import generation
+from sweeper.journal.journal import JournalTail, generation
 from sweeper.journal.records import Ended
 from sweeper.journal.segments import contents, last_sequence
-from sweeper.journal.tail import JournalTail
 from sweeper.space.configurations import configurations, named_components, varying_columns
 from sweeper.space.spec import SweepSpec
+from sweeper.space.structure import spec_of
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.recalibrations import recalibration_parts, state_of_recalibrations
 from sweeper.text.labels import in_order
 from sweeper.text.redaction import redact
-from sweeper.tracking.artifacts import artifacts
-from sweeper.tracking.client_store import ClientStore
-from sweeper.tracking.diagrams import DIAGRAM, Diagrams, reliability_diagram, said_of
-from sweeper.tracking.points import epochs_between_points
-from sweeper.tracking.questions import as_markdown, questions
-from sweeper.tracking.recalibrations import recalibration_points
-from sweeper.tracking.runs import (
-    GIT_COMMIT,
-    SOURCE_NAME,
-    SOURCE_TYPE,
-    SWEEP_RUN,
-    USER,
-    RunProjection,
-    RunUpdate,
-    SweepDescription,
-)
-from sweeper.tracking.shared_view import TAG, shared_view
-from sweeper.tracking.sqlite_store import sqlite_store
+from sweeper.tracking.artifacts import DIAGRAM, Diagrams, artifacts, reliability_diagram, said_of
+from sweeper.tracking.base import SWEEP_RUN, RunUpdate, TrackedSweep, kind_of
+from sweeper.tracking.points import epochs_between_points, recalibration_points
+from sweeper.tracking.runs import RunProjection, SweepDescription
 from sweeper.tracking.system_metrics import SystemMetrics
 from sweeper.tracking.watchdog import Watchdog
 from trainables.files.locks import LockHeldError, file_lock
@@ -71,26 +54,15 @@ ARTIFACT_BYTES_A_SECOND = 1_000_000
 RECALIBRATIONS_TAG = "recalibrations"
 """The parent's tag with the state of the recalibrations that are logged."""
 
-ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # The client would repeat a creation that timed out without looking whether it happened.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
-
 
 class Projection:
     """One sweep's journal on one side, one store on the other."""
 
-    def __init__(self, root: Path, uri: str, watchdog: Watchdog | None = None) -> None:
+    def __init__(self, root: Path, address: str, watchdog: Watchdog | None = None) -> None:
         """Prepare; nothing is read or sent before `prepare` and `begin`. `watchdog` is informed of every call."""
-        for key, value in ENVIRONMENT.items():
-            os.environ.setdefault(key, value)
-        self.paths = paths = SweepPaths(root.resolve())
-        artifacts_at = None if uri.startswith("http") else (paths.root.parent / "mlartifacts" / paths.name).as_uri()
-        kind = sqlite_store() if uri.startswith("sqlite:") else ClientStore
-        self._store = kind(uri, paths.name, artifacts_at, *_experiment(paths))
+        self.paths = SweepPaths(root.resolve())
+        self.kind = kind_of(address)
+        self._store = self.kind.open(address, tracked(self.paths))
         self._watchdog = watchdog
         if watchdog is not None:
             self._store.answered = watchdog.heard
@@ -109,7 +81,7 @@ class Projection:
         """Start at the journal's beginning; `False` while the journal has no record yet."""
         if last_sequence(self.paths.journal) < 0:
             return False
-        spec = SweepSpec.model_validate(read_specification(self.paths.sweep_file, required=True))
+        spec = spec_of(read_specification(self.paths.sweep_file, required=True), str(self.paths.sweep_file))
         self._judging = spec.schedule
         description = _describe(self.paths, spec)
         with self._asking():
@@ -141,6 +113,8 @@ class Projection:
         """
         self._draw()
         recalibrated = self._log_recalibrations()
+        if not self._store.takes_files:
+            return
         sequence = f"{self._runs.state.sequence} {recalibrated}".strip()
         if self._store.parent_tag(ARTIFACTS_TAG) == sequence or not self.paths.tables.exists():
             return
@@ -154,6 +128,8 @@ class Projection:
     def _draw(self) -> None:
         """Attach the reliability diagrams of trials that have ended since."""
         self._drawn_at = time.monotonic()
+        if not self._store.takes_files:
+            return
         self._diagrams.gather(self._store.drawn)
         while drawn := list(islice(self._diagrams.due(self._runs.state), DIAGRAMS_A_CALL)):
             with tempfile.TemporaryDirectory() as folder:
@@ -195,29 +171,20 @@ class Projection:
 
     @contextmanager
     def alone(self, patience: float) -> Iterator[None]:
-        """Hold the sweep's MLflow lock: two writers at once would create runs twice.
+        """Hold the sweep's lock of trackers: two writers at once would create runs twice.
 
-        Raises SweeperError when another process still has it after `patience` seconds.
+        Raises SweeperError when another process still has it after `patience` seconds, or the folder cannot be written.
         """
         with ExitStack() as guard:
             try:
-                guard.enter_context(file_lock(self.paths.root / "mlflow.lock", patience=patience))
+                with writing_to(self.paths.root, "ask its owner to sync it, or sync a copy"):
+                    guard.enter_context(file_lock(self.paths.root / "mlflow.lock", patience=patience))
             except LockHeldError as error:
                 raise SweeperError(
-                    f"another process is writing to MLflow for the sweep {self.paths.name!r}",
+                    f"another process is writing to {self.kind.name} for the sweep {self.paths.name!r}",
                     "it logs everything; run `sweeper sync` after the sweep has ended",
                 ) from error
             yield
-
-
-def store_errors() -> tuple[type[Exception], ...]:
-    """Return what a store raises when it is down, slow or broken (requests' exceptions are OSErrors)."""
-    if "mlflow" not in sys.modules:  # a SQLite file is written without it
-        return sqlite3.Error, OSError
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return MlflowException, SQLAlchemyError, sqlite3.Error, OSError
 
 
 def sentence(error: Exception) -> str:
@@ -225,17 +192,32 @@ def sentence(error: Exception) -> str:
     return redact((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
-def _experiment(paths: SweepPaths) -> tuple[str, dict[str, str]]:
-    """Return the experiment's description, what to ask MLflow of the sweep, and its tags: the view for its link."""
-    spec = SweepSpec.model_validate(read_specification(paths.sweep_file, required=True))
-    goal, trials = spec.objective, len(configurations(spec))
-    asked = questions(named_components(spec.space.nodes["loss"]), goal.metric, spec.schedule.rungs[0])
-    return as_markdown(asked), {TAG: shared_view(goal.metric, goal.mode, in_order(varying_columns(spec.space)), trials)}
+def sweep_id(journal: Path) -> str:
+    """Return what tells a sweep from others of its name, on any server; its journal has a record at least.
+
+    The first record names host, process and time.
+    """
+    return hashlib.sha256(next(contents(journal)).data).hexdigest()[:16]
+
+
+def tracked(paths: SweepPaths) -> TrackedSweep:
+    """Return what a tracker may know of a sweep. Raises SweeperError when its folder cannot be read."""
+    spec = spec_of(read_specification(paths.sweep_file, required=True), str(paths.sweep_file))
+    return TrackedSweep(
+        name=paths.name,
+        root=paths.root,
+        metric=spec.objective.metric,
+        mode=spec.objective.mode,
+        varying=in_order(varying_columns(spec.space)),
+        losses=named_components(spec.space.nodes["loss"]),
+        trials=len(configurations(spec)),
+        first_rung=spec.schedule.rungs[0],
+        dataset=read_manifest(paths.manifest, unknown_if_damaged=True).get("dataset") or {},
+    )
 
 
 def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
     manifest = read_manifest(paths.manifest, unknown_if_damaged=True)
-    first = next(contents(paths.journal))
     facts: dict[str, object] = {
         "dataset": spec.dataset.get("name"),
         "objective": f"{spec.objective.mode} {spec.objective.metric}",
@@ -244,26 +226,25 @@ def _describe(paths: SweepPaths, spec: SweepSpec) -> SweepDescription:
         "replicates": spec.replicates.count,
         "seed": spec.seed,
         "version": _from_manifest(paths, "versions", "calibration-sweeper"),
-        SOURCE_NAME: _source_name(manifest),
-        SOURCE_TYPE: "LOCAL",
-        GIT_COMMIT: (manifest.get("git") or {}).get("commit"),
-        USER: str(manifest.get("submitter") or "").partition("@")[0],
+        "source": _source_name(manifest),
+        "source_type": "LOCAL",
+        "git_commit": (manifest.get("git") or {}).get("commit"),
+        "user": str(manifest.get("submitter") or "").partition("@")[0],
         "own_code": _from_manifest(paths, "extensions", "digest"),
         "results": paths.root,
         "rehearsal": "true" if spec.is_rehearsal else "",
-        "mlflow.note.content": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
+        "note": "\n\n".join(text for text in (spec.header.question, spec.header.expected) if text),
     }
     return SweepDescription(
         name=paths.name,
-        # The first record names host, process and time, so sweeps of one name on one server stay apart.
-        identity=hashlib.sha256(first.data).hexdigest()[:16],
+        identity=sweep_id(paths.journal),
         generation=generation(paths.journal),
         configurations=configurations(spec),
         varying=varying_columns(spec.space),
         tags={key: str(value) for key, value in facts.items() if value not in (None, "")},
         every=epochs_between_points(spec.scheduler.max_epochs),
+        objective=spec.objective.metric,
         dataset=spec.dataset,
-        recorded=manifest.get("dataset") or {},
     )
 
 

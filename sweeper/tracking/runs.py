@@ -1,4 +1,4 @@
-"""What MLflow should show of a sweep, computed from its journal. Knows nothing of MLflow itself.
+"""What trackers show of a sweep, computed from its journal. Knows nothing of any of them.
 
 One parent run a sweep and one child run a trial. A point's time is its journal record's, so a point that is sent twice
 is the same point; a run is known by its tags, so it is found again by whoever looks next.
@@ -16,71 +16,21 @@ from sweeper.journal.records import Record, Suggested, configuration_of
 from sweeper.journal.state import ENDED, INTERRUPTED, RUNNING, WAITING, SweepState, TrialState
 from sweeper.tables.rows import JournalRows
 from sweeper.text.labels import describe, in_order
-from sweeper.tracking.dataset_input import UsedDataset, used_dataset
-from sweeper.tracking.points import Point, epoch_points, evaluation_points, thinned
-from trainables.worker.trial_reports import Row
+from sweeper.tracking.base import SWEEP_RUN, Point, RunUpdate
+from sweeper.tracking.points import MOST_TRIALS, epoch_points, evaluation_points, is_core, thinned
+from trainables.worker.trial_reports import Row, of_kept_weights
 
 GENERATION_TAG = "journal_generation"
 """The tag that distinguishes runs of a journal some of whose records were quarantined from earlier ones."""
 
-SWEEP_RUN = -1
-"""The place of the parent run, where a child has its configuration's index."""
-
-RUN_STATUS = {
-    "waiting": "SCHEDULED",
-    "running": "RUNNING",
-    "completed": "FINISHED",
-    "early_stopped": "FINISHED",
-    "failed": "FAILED",
-    "interrupted": "KILLED",
-    "finished": "FINISHED",
-    "stopped": "KILLED",
-}
-"""MLflow's status for a trial's status and for a sweep's outcome."""
-
 LONGEST_TEXT = 5000
-"""Longer tag values are cut: MLflow's servers refuse them."""
+"""Longer tag values are cut: MLflow's servers refuse them (MLflow 3)."""
 
 LONGEST_NAME = 120
-"""Longer names of runs are cut: MLflow's pages show less of them."""
+"""Longer names of runs are cut: no page shows more of them."""
 
-SOURCE_NAME, SOURCE_TYPE, GIT_COMMIT, USER = (
-    "mlflow.source.name", "mlflow.source.type", "mlflow.source.git.commit", "mlflow.user",
-)  # fmt: skip
-"""MLflow's own tags for where a run comes from."""
-
-EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", SOURCE_NAME, SOURCE_TYPE, GIT_COMMIT, USER})
-"""Tags of the parent that its children carry, too."""
-
-
-@dataclass
-class RunUpdate:
-    """What one run still lacks.
-
-    Attributes:
-        place: the configuration's index, or `SWEEP_RUN`.
-        name: the run's name.
-        identity: tags that the run is created with and found by; never changed.
-        start_time, end_time: milliseconds; `end_time` is `None` while it runs.
-        status: MLflow's.
-        params: the varying hyperparameters.
-        tags: everything else that is known, as text.
-        points: metric values to add.
-        sequence: the newest journal record that is in; stored with the run.
-        dataset: what a trial trains on; `None` for the parent.
-    """
-
-    place: int
-    name: str
-    identity: dict[str, str]
-    start_time: int
-    status: str = "RUNNING"
-    end_time: int | None = None
-    params: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    points: list[Point] = field(default_factory=list)
-    sequence: int = -1
-    dataset: UsedDataset | None = None
+EVERYWHERE = frozenset({REHEARSAL, "version", "own_code", "source", "source_type", "git_commit", "user"})
+"""Tags of the sweep's run that its trials' carry, too."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +46,8 @@ class SweepDescription:
         varying: the hyperparameter columns that become params; the others become tags.
         tags: of the parent run.
         every: epochs between two points of a measurement; see `epochs_between_points`.
+        objective: what is optimised; a column of evaluations or epochs with its split, as `val_nll`.
         dataset: name and options of the sweep's data set, for configurations that name none.
-        recorded: what the manifest says of it.
     """
 
     name: str
@@ -107,8 +57,8 @@ class SweepDescription:
     varying: Sequence[str]
     tags: Mapping[str, str]
     every: int = 1
+    objective: str = ""
     dataset: Mapping[str, Any] = field(default_factory=lambda: {"name": "unknown"})
-    recorded: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RunProjection:
@@ -145,11 +95,18 @@ class RunProjection:
         if rows and configuration is not None and configuration in self._touched:
             evaluations = rows.get("evaluations", ())
             epochs = thinned(rows.get("epochs", ()), self._description.every, evaluations)
-            measured = [*epoch_points(epochs), *evaluation_points(evaluations)]
+            epochs = of_kept_weights(epochs, evaluations)
+            measured = [*epoch_points(epochs), *evaluation_points(evaluations, self._logged)]
             points = self._points.setdefault(configuration, [])
             points += [Point(key, value, milliseconds, step) for key, value, step in measured]
             self._waiting += len(measured)
             self._texts.setdefault(configuration, {}).update(unavailable_texts(evaluations))
+
+    def _logged(self, column: str) -> bool:
+        """Return whether a column of evaluations becomes points: all of them, but for the largest sweeps."""
+        if len(self._description.configurations) <= MOST_TRIALS or is_core(column):
+            return True
+        return self._description.objective.endswith(f"_{column}")
 
     @property
     def pending_points(self) -> int:
@@ -196,7 +153,7 @@ class RunProjection:
         return f"{trial_name(index)} {describe(flat, in_order(self._description.varying))}"[:LONGEST_NAME]
 
     def _configuration(self, index: int) -> Mapping[str, object]:
-        return self.state.suggested.get(index) or self._description.configurations[index]
+        return self.state.configurations.get(index) or self._description.configurations[index]
 
     def _trial_update(self, index: int, abandoned: bool) -> RunUpdate:
         trial = self.state.trials[index]
@@ -216,13 +173,13 @@ class RunProjection:
                 "config_hash": config_hash(configuration),
             },
             start_time=self._began[index],
-            status=RUN_STATUS[status],
+            status=status,
             end_time=None if status in (RUNNING, WAITING) else self._changed_at[index],
             params={key: _text(value) for key, value in flat.items() if key in varying},
             tags=tags,
             points=self._points.get(index, []),
             sequence=self.state.sequence,
-            dataset=used_dataset(self._dataset_of(configuration), self._description.recorded),
+            dataset=self._dataset_of(configuration),
         )
 
     def _dataset_of(self, configuration: Mapping[str, object]) -> Mapping[str, Any]:
@@ -243,7 +200,7 @@ class RunProjection:
             name=self._description.name,
             identity=self._identity("sweep"),
             start_time=self._began[SWEEP_RUN],
-            status=RUN_STATUS[outcome],
+            status=outcome,
             end_time=ended_at,
             tags={**self._description.tags, "status": outcome, "attempt": str(self.state.attempt)},
             points=points + self._points.get(SWEEP_RUN, []),

@@ -1,4 +1,4 @@
-"""The MLflow projection of the journal: a process that follows a running sweep, and `sync` for any other time.
+"""Filling a tracker from the journal: a process that follows a running sweep, and `sync` for any other time.
 
 Nothing here can hold up a sweep: the follower is a separate process at low priority, the driver waits for it no
 longer than it chooses to, and what a dead or slow server kept it from writing is written by `sync`.
@@ -20,7 +20,8 @@ from sweeper.core.errors import SweeperError
 from sweeper.journal.segments import last_sequence
 from sweeper.storage.lease import holder
 from sweeper.text.redaction import redact
-from sweeper.tracking.projection import Projection, sentence, store_errors
+from sweeper.tracking.follower import ADDRESS_VARIABLE
+from sweeper.tracking.projection import Projection, sentence
 from sweeper.tracking.system_metrics import requested
 from sweeper.tracking.watchdog import Watchdog
 
@@ -39,14 +40,15 @@ SYNC_TRIES = 4
 LAST_TRIES = 2
 """Once the sweep is over the follower leaves after so many failures in a row, those before the end included."""
 
-_log = logging.getLogger("sweeper.mlflow")
+_log = logging.getLogger("sweeper.tracking")
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What a `sync` did: runs written to, points sent, seconds it took, and the store's address without secrets."""
+    """What a `sync` did: runs written to, points sent, seconds it took, and the tracker's address without secrets."""
 
     sweep: str
+    tracker: str
     store: str
     runs: int
     points: int
@@ -55,14 +57,14 @@ class SyncReport:
     def __str__(self) -> str:
         return (
             f"{self.sweep}: {self.points} points of {self.runs} runs written to {self.store} "
-            f"in {self.seconds:.1f} s; MLflow is complete"
+            f"in {self.seconds:.1f} s; {self.tracker} is complete"
         )
 
 
 def sync(root: Path, uri: str) -> SyncReport:
-    """Make the store equal to a sweep's journal and return what was done. Safe to repeat: points are never doubled.
+    """Make a tracker equal to a sweep's journal and return what was done. Safe to repeat: points are never doubled.
 
-    Raises SweeperError when the store cannot be reached, the journal is damaged or empty, or a follower is at work.
+    Raises SweeperError when it cannot be reached, the journal is damaged or empty, or a follower is at work.
     """
     began = time.monotonic()
     projection = Projection(root, uri)
@@ -75,14 +77,16 @@ def sync(root: Path, uri: str) -> SyncReport:
                 projection.advance(abandoned=holder(projection.paths.lease) is None)
                 projection.attach()
                 break
-            except store_errors() as error:
+            except projection.kind.errors() as error:
                 if tried == SYNC_TRIES:
                     raise SweeperError(
-                        f"cannot write to MLflow at {redact(uri)}: {sentence(error)}",
+                        f"cannot write to {projection.kind.name} at {redact(uri)}: {sentence(error)}",
                         "start the server or correct --tracking-uri, then run `sweeper sync` again; nothing is lost",
                     ) from error
                 time.sleep(2.0 ** (tried - 1))
-    return SyncReport(projection.paths.name, redact(uri), projection.runs, projection.points, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    name, tracker = projection.paths.name, projection.kind.name
+    return SyncReport(name, tracker, redact(uri), projection.runs, projection.points, seconds)
 
 
 def follow(root: Path, uri: str, driver: Driver) -> bool:
@@ -98,9 +102,12 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
     projection.system = requested(projection.paths.root)
     with projection.alone(patience=60.0):
         failures, pause, ready, begun, troubled = 0, 0.0, False, False, False
+        over: float | None = None
         while True:
             leaving = not driver.wait(pause)
             began = time.monotonic()
+            if leaving and over is None:
+                over = time.process_time()
             try:
                 if not ready:
                     projection.prepare()
@@ -114,12 +121,17 @@ def follow(root: Path, uri: str, driver: Driver) -> bool:
                         projection.attach()
                     elif begun:
                         projection.advance(abandoned=True)
+                    spent = time.process_time()
+                    _log.info(
+                        "complete: %d points in %.1f s of processor time, %.1f s of them after the sweep",
+                        projection.points, spent, spent - (over if over is not None else spent),
+                    )  # fmt: skip
                     return True
                 failures, pause = 0, max(PASS_SECONDS, (time.monotonic() - began) * (1 / SHARE_OF_TIME - 1))
-            except store_errors() as error:
+            except projection.kind.errors() as error:
                 failures, ready, begun, troubled = failures + 1, False, False, True
                 pause = 1.0 if leaving else min(2.0 ** (failures - 1), LONGEST_PAUSE)
-                _log.warning("MLflow at %s: %s (failure %d)", redact(uri), sentence(error), failures)
+                _log.warning("%s at %s: %s (failure %d)", projection.kind.name, redact(uri), sentence(error), failures)
                 if leaving and failures >= LAST_TRIES:
                     return False
 
@@ -159,17 +171,17 @@ class Driver:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the follower: `python -m sweeper.tracking.sync FOLDER --follow [--uri URI] [--parent PID]`."""
-    parser = argparse.ArgumentParser(prog="sweeper.tracking.sync", description="Write a sweep's journal to MLflow.")
+    parser = argparse.ArgumentParser(prog="sweeper.tracking.sync", description="Write a sweep's journal to a tracker.")
     parser.add_argument("root", type=Path, help="the sweep's results folder")
-    parser.add_argument("--uri", default=None, help="the tracking store (default: MLFLOW_TRACKING_URI)")
+    parser.add_argument("--uri", default=None, help=f"the tracker's address (default: {ADDRESS_VARIABLE})")
     parser.add_argument("--follow", action="store_true", help="run until the driver exits")
     parser.add_argument("--parent", type=int, default=None, help="the driver's process id")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    uri = options.uri or os.environ.get(ADDRESS_VARIABLE)
     try:
         if not uri:
-            raise SweeperError("no tracking store was named", "give --uri or set MLFLOW_TRACKING_URI")
+            raise SweeperError("no tracker was named", f"give --uri or set {ADDRESS_VARIABLE}")
         if options.follow:
             return 0 if follow(options.root, uri, Driver(options.parent)) else 1
         _log.info("%s", sync(options.root, uri))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from sweeper.tracking.points import Point
+from sweeper.tracking.base import Point
 
 SWITCH, INTERVAL = "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"
 DEFAULT_INTERVAL = 10.0

@@ -1,4 +1,4 @@
-"""Ends the process that fills MLflow once the sweep is over and the store has stopped answering.
+"""Ends the process that fills a tracker once the sweep is over and the store has stopped answering.
 
 A request to a server that hangs takes its client's whole timeout, and one to a database may take for ever; nobody
 should wait for either when all that is left to do is what `sweeper sync` does later.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 POLL_SECONDS = 0.1
 
-_log = logging.getLogger("sweeper.mlflow")
+_log = logging.getLogger("sweeper.tracking")
 
 
 def _seconds_waited(thread: int) -> float:

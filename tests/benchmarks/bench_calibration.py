@@ -20,9 +20,9 @@ from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.bench_posthoc import example
 from trainables.datasets.corruptions import KINDS, corrupted
-from trainables.metrics import METRIC_NAMES, evaluate_probabilities, softmax64
-from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
-from trainables.metrics.further import METRICS
+from trainables.metrics import BOOTSTRAPPED, METRIC_NAMES, evaluate_probabilities, softmax64
+from trainables.metrics.base import METRICS, further_metrics
+from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.metrics.isotonic import consistency_band, decomposition
 from trainables.metrics.refinement import refinement
 from trainables.posthoc import POSTHOC, fit, fit_many
@@ -64,7 +64,7 @@ def of_metrics(given: Given) -> Rows:
     errors = partial(bootstrap_standard_error, BOOTSTRAPPED, probabilities, targets)
     names = ", ".join(f"`{name}_se`" for name in BOOTSTRAPPED)
     yield f"all of {names}", given.seconds(errors), None
-    for name in (name for name in METRICS if not METRICS.is_own(name) and name not in LEFT_OUT):
+    for name in (each.name for each in further_metrics().built_in() if each.name not in LEFT_OUT):
         yield f"`{name}`", given.seconds(partial(METRICS.build, name, probabilities, targets)), None
     yield "refinement of NLL and Brier score", given.seconds(lambda: refinement(given.logits, targets)), None
     confidence = probabilities.max(axis=1)

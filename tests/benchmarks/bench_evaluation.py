@@ -25,10 +25,10 @@ from sweeper.storage.manifest import hardware
 from tests.benchmarks.bench_replicates import configuration
 from tests.trainables.predictions import drawn_predictions
 from trainables.datasets import load_dataset
-from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
+from trainables.metrics import BOOTSTRAPPED, evaluate_probabilities, softmax64
+from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.metrics.refinement import refinement_columns
-from trainables.posthoc.posterior_columns import region_columns
+from trainables.posthoc.confidence_regions import region_columns
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.loop import Replicate
 

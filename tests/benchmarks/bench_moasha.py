@@ -24,12 +24,11 @@ from scipy import stats
 from sweeper.analysis.replay.curves import Curves, read_curves
 from sweeper.journal.decision import Decision
 from sweeper.results import load
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.asha import Halving, RankedHalving, ranked
 from sweeper.scheduling.base import Measured, RungState, Scheduler
-from sweeper.scheduling.multi_objective import RankedHalving, ranked
 from sweeper.scheduling.ranking import Goal, hypervolume
 from sweeper.scheduling.simulation import play
-from trainables.registry.measured import larger_is_better
+from trainables.metrics.base import larger_is_better
 
 Floats = NDArray[np.float64]
 

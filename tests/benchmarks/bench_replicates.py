@@ -24,9 +24,8 @@ import torch
 
 from sweeper.storage.manifest import hardware
 from tests.trainables.small_data import small_digits
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
 from trainables.training.lanes.packing import FUSED, SEQUENTIAL, Packed, chosen_packing, pack
 from trainables.training.loop import Replicate
 

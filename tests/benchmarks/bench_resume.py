@@ -30,7 +30,7 @@ from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.execution.attempt import folded
 from sweeper.execution.controllers.budget import WorkingTime
 from sweeper.execution.driver.recorder import Fold
-from sweeper.execution.settled import MARK
+from sweeper.execution.noop_resume import MARK
 from sweeper.journal import segments
 from sweeper.journal.decision import Decision
 from sweeper.journal.journal import Journal, read_journal
@@ -51,7 +51,7 @@ from tests.faults.unreliable_store import unreliable_store
 from tests.remote.services import BUCKET, s3_server
 from tests.running import TINY, write_space
 from tests.sweeper.simulated_cluster import SimulatedCluster, simulate
-from trainables.worker.object_store import Store
+from trainables.files.stores.object_store import Store
 from trainables.worker.trial_reports import TrialReport
 
 STATUS = {"continue": RUNNING, "stop": EARLY_STOPPED, "complete": COMPLETED}

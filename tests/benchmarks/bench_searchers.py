@@ -36,9 +36,9 @@ from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Record
 from sweeper.journal.state import COMPLETED, SweepState
 from sweeper.search.base import Searcher, suggested_body
+from sweeper.space.configurations import configurations_of
 from sweeper.space.loading import load_spec
 from sweeper.space.spec import SweepSpec
-from sweeper.space.suggested import configurations_of
 from sweeper.storage.manifest import hardware
 from tests.sweeper.records import fields, made_body
 
@@ -130,7 +130,7 @@ def run(way: str, seed: int, budget: int) -> Run:
     began, spending, state = time.perf_counter(), Spending(budget), SweepState(spec.samples)
     with tempfile.TemporaryDirectory() as folder:
         paths = SweepPaths(Path(folder) / "sweep")
-        configurations = configurations_of(spec, state.suggested)
+        configurations = configurations_of(spec, paths.journal)
         driver = Driver(
             paths, configurations, DriverSettings.of(spec, configurations),
             journal=Journal(paths.journal, durable=False), state=state, rungs=spec.schedule.begin(), sinks=[spending],

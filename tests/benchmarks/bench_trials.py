@@ -116,16 +116,16 @@ def peak() -> float:
 def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -> dict[str, float]:
     """The same trials as a sweep, with every sink; `together` puts several into a Tune trial."""
     import sweeper.execution.driver.driver
+    from sweeper.execution.assembly import open_tables
     from sweeper.execution.driver.driver import Driver
     from sweeper.execution.driver.settings import DriverSettings
     from sweeper.execution.ray.executor import execute
-    from sweeper.execution.sweep_tables import open_tables
     from sweeper.journal.journal import Journal
     from sweeper.journal.state import SweepState
     from sweeper.space.loading import load_spec
     from sweeper.storage.mirror import SharedFolder
     from sweeper.storage.sweeps import create_sweep
-    from sweeper.tracking.follower import MlflowFollower
+    from sweeper.tracking.follower import Follower
     from sweeper.tracking.sync import sync
 
     space = folder / "no-op.yaml"
@@ -148,7 +148,7 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
         sinks=[tables],
         slots=cores,
     )
-    with MlflowFollower(made.paths, uri if live else None) as follower:
+    with Follower(made.paths, uri if live else None) as follower:
         driver.begin()
         execute(driver, {}, resources={"cpu": 1, "gpu": 0}, pending=cores, trainable=no_op_trainable(last))
         assert driver.finish() == "finished"

@@ -29,7 +29,7 @@ from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.segments import SEALED
 from sweeper.journal.state import SweepState
 from sweeper.scheduling.asha import Halving
-from sweeper.text.durations import duration
+from sweeper.text.labels import duration
 from tests.sweeper.records import fields
 from tests.sweeper.simulated_cluster import SimulatedCluster, Traffic, simulate
 

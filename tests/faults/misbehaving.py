@@ -117,7 +117,7 @@ def main() -> None:
 
     if executor == "ray":
         prepare(None)
-        from sweeper.execution.ray import executor as on_ray
+        from sweeper.execution.ray import session as on_ray
 
         on_ray.execute = functools.partial(on_ray.execute, trainable=misbehaving(kind))
         print(run_sweep(space, [], "s", RunOptions(Path("results"), cpus=cpus, executor="ray")).outcome)

@@ -23,7 +23,7 @@ from mlflow.tracking import MlflowClient
 from sweeper.core.ids import SweepPaths, configuration_index
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import fold
-from sweeper.tracking.runs import RUN_STATUS
+from sweeper.tracking.mlflow.client import RUN_STATUS
 from sweeper.tracking.sync import sync
 from tests.faults.disturbed import Disturbed
 from tests.faults.processes import Moments, below, kill_ids

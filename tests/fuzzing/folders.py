@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from sweeper.core.errors import SweeperError
-from sweeper.monitoring.status import audit_sweep, status_table
+from sweeper.monitoring.status import audit_sweep, status_of, statuses_table
 from sweeper.reporting import write_report
 from sweeper.reporting.summary import summary
 from sweeper.results import load
@@ -70,7 +70,7 @@ class Folder:
             path.write_bytes(sound)
 
     def _status(self) -> None:
-        status_table(self.copy.parent, self.copy.name)
+        statuses_table(status_of(self.copy.parent, self.copy.name))
 
     def _audit(self) -> None:
         audit_sweep(self.copy.name, self.copy.parent)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hmac
 import json
 import os
 import shutil
@@ -13,8 +15,10 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from email.utils import formatdate
 from pathlib import Path
 
+import pytest
 from pyarrow import fs
 
 from tests.faults.processes import below, kill_ids
@@ -76,6 +80,59 @@ def s3_server(folder: Path, *, bucket: bool = True, **environment: str) -> Itera
     finally:
         process.kill()
         process.wait()
+
+
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Azurite's only account; everybody's key is the same and public."""
+
+
+def azurite() -> str:
+    """Return Azurite's program, Azure's blob store for one machine; installed from npm where it is missing."""
+    found = shutil.which("azurite-blob")
+    if found is None:
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("Azurite needs npm")
+        folder = Path(tempfile.gettempdir()) / "azurite"
+        found = str(folder / "node_modules" / ".bin" / "azurite-blob")
+        if not Path(found).exists():
+            command = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "azurite@3"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            if done.returncode:
+                pytest.skip(f"npm cannot install Azurite: {done.stderr[-300:]}")
+    return found
+
+
+@contextlib.contextmanager
+def azure_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Run Azurite, with an empty container; give the environment in which it is found."""
+    port = free_port()
+    command = [azurite(), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder / "azure")]
+    with (folder / "azure.log").open("ab") as log:
+        process = subprocess.Popen([*command, "--silent", "--skipApiVersionCheck"], stdout=log, stderr=log)
+    try:
+        wait_until(lambda: answers("127.0.0.1", port), 60, "Azurite")
+        _create_container(port)
+        yield {
+            "AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:{port}/{ACCOUNT}",
+            "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY,
+        }
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _create_container(port: int) -> None:
+    """Create the container as Azure's REST interface has it: object_store's clients create none."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    named = "\n".join(f"{key}:{value}" for key, value in headers.items())
+    text = f"PUT{chr(10) * 12}{named}\n/{ACCOUNT}/{ACCOUNT}/{BUCKET}\nrestype:container"
+    signature = hmac.digest(base64.b64decode(ACCOUNT_KEY), text.encode(), "sha256")
+    headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(signature).decode()}"
+    address = f"http://127.0.0.1:{port}/{ACCOUNT}/{BUCKET}?restype=container"
+    urllib.request.urlopen(urllib.request.Request(address, headers=headers, method="PUT"), timeout=30).close()
 
 
 class RayNodes:

@@ -30,7 +30,7 @@ from tests.patience import patient
 from tests.remote.services import BUCKET, RayNodes, job_list, ray_nodes, s3_server, wait_until
 from tests.running import SPACE, write_space
 from tests.sweeper.records import fields
-from trainables.worker.object_store import Store
+from trainables.files.stores.object_store import Store
 
 TRIALS = 6
 FIRST, SECOND, THIRD = "127.0.0.3", "127.0.0.4", "127.0.0.5"

@@ -10,7 +10,7 @@ from sweeper.core.ids import SweepPaths
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.exporting.swept import DIGITS, SPACE, calibrated
 from trainables.datasets import load_dataset
-from trainables.worker.object_store import Store
+from trainables.files.stores.object_store import Store
 
 pytestmark = pytest.mark.slow
 

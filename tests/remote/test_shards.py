@@ -12,7 +12,7 @@ from tests.remote.services import BUCKET, s3_server
 from tests.trainables.stream_files import write_shards
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.shards import local_copy
-from trainables.worker.object_store import Store
+from trainables.files.stores.object_store import Store
 
 
 @pytest.fixture
@@ -28,13 +28,13 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_shards_are_copied_and_no_name_leaves_their_folder(address: str, tmp_path: Path) -> None:
     folder = local_copy(address)
     names = ["small-train-0000.tar", "small-train-0001.tar"]
-    assert sorted(path.name for path in folder.iterdir()) == names
+    assert sorted(path.name for path in folder.glob("*.tar")) == names
     assert local_copy(f"{address}/") == folder
-    with pytest.raises(DataSetUnavailableError, match=f"^{address}nothing: cannot be copied from the store"):
+    with pytest.raises(DataSetUnavailableError, match=f"^{address}nothing: holds no shards"):
         local_copy(f"{address}nothing")
     client = boto3.client("s3")
     client.put_object(Bucket=BUCKET, Key="images/../../../evil.tar", Body=b"evil")
-    with pytest.raises(DataSetUnavailableError, match=r"name is no path below it: '\.\./\.\./\.\./evil\.tar'"):
+    with pytest.raises(DataSetUnavailableError, match=r"name is no path below it: .*images/\.\./\.\./\.\./evil\.tar"):
         local_copy(address)
     assert not list(tmp_path.rglob("evil.tar"))
-    assert sorted(path.name for path in folder.iterdir()) == names
+    assert sorted(path.name for path in folder.glob("*.tar")) == names

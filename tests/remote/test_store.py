@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import concurrent.futures
 import contextlib
 import os
@@ -9,11 +10,14 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import boto3
 import numpy as np
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -34,7 +38,8 @@ from sweeper.tables.writer import ParquetSink
 from tests.remote.services import BUCKET, s3_server
 from tests.sweeper.random_sweep import RandomSweep, expected_rows
 from tests.sweeper.records import fields, made_body
-from trainables.worker.object_store import PATIENCE_SECONDS, Store, StoreError, patiently
+from trainables.files.stores.base import StoreError
+from trainables.files.stores.object_store import PATIENCE_SECONDS, Store, patiently
 from trainables.worker.trial_files import TrialFiles
 from trainables.worker.trial_tables import part_name, write_parquet, write_predictions
 
@@ -57,7 +62,8 @@ def test_objects_are_whole_listed_and_gone_when_deleted(store: Store, tmp_path: 
     large = tmp_path / "large"
     large.write_bytes(os.urandom(12_000_000))
     store.put("a/b/one", b"first")
-    store.put_all({"a/b/one": b"second", "a/two": large, "three": b""})
+    tags = store.put_all({"a/b/one": b"second", "a/two": large, "three": b""})
+    assert tags == {name: entry.tag for name, entry in store.entries().items()} and len({*tags.values()}) == 3
     assert store.get("a/b/one") == b"second" and store.get("a/none") is None
     assert {name: entry.size for name, entry in store.entries().items()} == {
         "a/b/one": 6,
@@ -65,12 +71,38 @@ def test_objects_are_whole_listed_and_gone_when_deleted(store: Store, tmp_path: 
         "three": 0,
     }
     assert set(store.entries("a", recursive=False)) == {"a/two"} and store.folders() == ["a"]
-    assert store.download("a/two", tmp_path / "copy") and (tmp_path / "copy").read_bytes() == large.read_bytes()
+    assert (
+        store.download("a/two", tmp_path / "copy") == store.entries()["a/two"]
+        and (tmp_path / "copy").read_bytes() == large.read_bytes()
+    )
     assert not store.download("a/none", tmp_path / "none") and not (tmp_path / "none").exists()
     assert store.child("a").get("b/one") == b"second"
     store.delete(["a/two", "a/none", "three"])
     assert set(store.entries()) == {"a/b/one"} and not store.exists("a/two") and store.exists("a/b/one")
     assert Store(f"{store.uri}-empty").entries() == {}
+
+
+def test_an_upload_that_fails_publishes_nothing(store: Store, tmp_path: Path) -> None:
+    store.put("checkpoint", b"whole")
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.put("checkpoint", tmp_path / "removed meanwhile")
+    assert store.get("checkpoint") == b"whole"
+
+    large = tmp_path / "large"
+    large.write_bytes(bytes(64_000_000))
+    client = boto3.client("s3")
+
+    def interrupt() -> None:
+        while not client.list_multipart_uploads(Bucket=BUCKET).get("Uploads"):
+            time.sleep(0.001)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        store.put("checkpoint", large)
+        time.sleep(60)  # an interrupt that waits for the upload comes now
+    assert len(store.get("checkpoint") or b"") in (5, 64_000_000)
+    assert not client.list_multipart_uploads(Bucket=BUCKET).get("Uploads")
 
 
 def test_what_is_wrong_with_a_store_is_one_sentence(service: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,13 +158,17 @@ def test_an_object_is_created_once(store: Store) -> None:
 
 
 def test_a_store_without_conditional_writes_is_read_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unable(*_: object) -> None:
-        raise ValueError("not implemented")
+    put = obstore.put
 
-    monkeypatch.setattr("trainables.worker.store_clients._obstore", unable)
-    monkeypatch.setattr("trainables.worker.object_store.READ_BACK_SECONDS", 0.0)
+    def unconditional(*arguments: Any, mode: str | None = None) -> Any:
+        if mode == "create":
+            raise NotImplementedError("501 Not Implemented: A header you provided implies functionality NotImplemented")
+        return put(*arguments)
+
+    monkeypatch.setattr(obstore, "put", unconditional)
+    monkeypatch.setattr("trainables.files.stores.object_store.READ_BACK_SECONDS", 0.0)
     assert store.create("a", b"mine") and not store.create("a", b"yours")
-    monkeypatch.setattr("trainables.worker.object_store.time.sleep", lambda _: store.put("b", b"theirs"))
+    monkeypatch.setattr("trainables.files.stores.object_store.time.sleep", lambda _: store.put("b", b"theirs"))
     assert not store.create("b", b"mine"), "another put it meanwhile"
 
 
@@ -264,7 +300,7 @@ def test_an_unreachable_store_ends_the_sweep_with_a_remedy(
     _append(journal, 0)
     gone = Store(f"s3://{BUCKET}/x?endpoint_override=http://127.0.0.1:1")
     monkeypatch.setattr(journal, "_store", gone)
-    monkeypatch.setattr("trainables.worker.object_store.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("trainables.files.stores.object_store.PATIENCE_SECONDS", 0.0)
     with pytest.raises(SweeperError, match=r"cannot be reached.*\n.*sweeper resume s3://"):
         journal.settle()
 
@@ -278,7 +314,7 @@ def test_a_strangers_object_is_not_written_outside(store: Store, tmp_path: Path,
                           aws_secret_access_key="t", region_name="us-east-1")  # fmt: skip
     prefix = store.uri.removeprefix(f"s3://{BUCKET}/")
     client.put_object(Bucket=BUCKET, Key=f"{prefix}/../../../../victim/.bashrc", Body=b"echo caught")
-    with pytest.raises(SweeperError, match=r"would leave the sweep's folder: '.*victim/\.bashrc'"):
+    with pytest.raises(StoreError, match=r"holds an object whose name is no path below it: .*victim/\.bashrc"):
         fetch(store, tmp_path / "reader")
     assert not [*tmp_path.parent.rglob(".bashrc")]
 

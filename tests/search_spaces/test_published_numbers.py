@@ -14,10 +14,10 @@ from sweeper.analysis.papers.recipes import recipe_of, shipped_recipe
 from trainables.datasets import DATASETS
 from trainables.losses import LOSSES
 from trainables.metrics import METRIC_NAMES
-from trainables.metrics.further import further_metric_names
+from trainables.metrics.base import further_metric_names
+from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC, parameter_names
-from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS
 from trainables.registry import FITTED_ON
 
 SHARES = {"accuracy", "top5", "ece", "ada_ece", "mce", "cw_ece", "s99", "s99_accuracy"}

@@ -24,8 +24,9 @@ from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold
 from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.strata import Stratified
 from sweeper.search.base import Searcher
-from sweeper.space.suggested import SuggestedConfigurations
+from sweeper.space.configurations import Configurations
 from trainables.worker.trial_reports import TrialReport
 
 REPLICATES = 2
@@ -118,7 +119,9 @@ class Worker:
             "packing": "sequential",
             "wall_seconds": float(self.epoch),
             "epochs": [{"replicate": r, "epoch": e, "val_nll": value_of(self.current, e)} for r, e in keys],
-            "evaluations": [{"replicate": r, "epoch": self.epoch} for r in range(REPLICATES) if at_rung],
+            "evaluations": [
+                {"replicate": r, "epoch": self.epoch, "split": "val"} for r in range(REPLICATES) if at_rung
+            ],
         }
 
 
@@ -168,10 +171,11 @@ class FakeSweep:
             rungs.apply(record)
             if searcher is not None:
                 searcher.apply(record)
-        known = [{"index": index} for index in range(self.configurations)]
+        drawn = self.schedule.configurations if isinstance(self.schedule, Stratified) else None
+        known = drawn or [{"index": index} for index in range(self.configurations)]
         return self.kind(
             self.paths,
-            known if searcher is None else SuggestedConfigurations(self.configurations, state.suggested),
+            known if searcher is None else Configurations(self.configurations, None, self.paths.journal),
             settings,
             searcher=searcher,
             journal=Journal(self.paths.journal, durable=False),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from sweeper.journal.state import SweepState
 from sweeper.planning.preparation import dataset_facts
 from sweeper.space.configurations import column_types
 from sweeper.space.loading import load_spec
-from sweeper.space.suggested import configurations_of
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.sweeps import Sweep, create_sweep
 from sweeper.tables.writer import ParquetSink
@@ -67,7 +65,6 @@ class Inline:
             from sweeper.space.searchers import searcher_for
 
             searcher = searcher_for(spec)
-            sweep = replace(sweep, configurations=configurations_of(spec, state.suggested))
         schemas = table_schemas(column_types(spec.space), self.dataset.classes, evaluation_columns(["temperature"]))
         replicates = spec.replicates.count
         known = [None] * len(sweep.configurations) if searcher is not None else sweep.configurations

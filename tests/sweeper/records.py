@@ -15,6 +15,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "attempt": {"attempt": 1, "host": "here", "pid": 1},
     "learned": {"attempt": 1, "sweep": "earlier", "observations": [], "outside": 0},
     "suggested": {"configuration": 0, "values": {}, "choices": {}, "config_hash": "", "searcher": "x 1"},
+    "drawn": {"first": 0, "values": []},
     "started": {"configuration": 0, "attempt": 1},
     "replicate": {**_PLACE, "replicate": 0, "pauses": False, **_REPORT},
     "report": {**_PLACE, "status": "running", "decision": None, **_REPORT},
@@ -32,6 +33,9 @@ def made_body(kind: str, values: Mapping[str, Any] | None = None) -> Body:
         written["decision"] = {**_DECISION, **written["decision"]}
     if kind == "learned":
         written["observations"] = [{"trial": "c00000", **each} for each in written["observations"]]
+    for table, least in (("epochs", {"replicate": 0}), ("evaluations", {"replicate": 0, "split": "val"})):
+        if table in written:
+            written[table] = [{**least, **row} for row in written[table]]
     return body_from_json(kind, written)
 
 

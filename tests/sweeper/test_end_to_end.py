@@ -20,7 +20,7 @@ from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.results import load
 from sweeper.storage.sweeps import open_sweep
-from sweeper.tracking.questions import questions
+from sweeper.tracking.mlflow.pages import questions
 from tests.patience import patient
 from tests.receiver import receiver
 from tests.running import in_process, metrics_by_key, reports, same, started, sweeper, wait_for_records, write_space

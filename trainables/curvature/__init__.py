@@ -1,13 +1,19 @@
 """Curvature of a loss surface: λ_max, λ_min, Tr(H), gradient norm and the spectral density, with error bars.
 
-Works on any module and mean loss: imports torch and the registry, and nothing of data, networks or training.
+Works on any module and mean loss: imports torch and the registry, and nothing of data, networks or training. How a
+statistic is added is said in `trainables.curvature.statistics.base`.
 """
 
-from trainables.curvature.density import spectral_density
-from trainables.curvature.failures import CurvatureUnavailable
-from trainables.curvature.hessian import hessian_vector_product
-from trainables.curvature.measure import CURVATURE_FIELDS, measure_curvature
+from typing import TYPE_CHECKING
+
 from trainables.curvature.settings import CurvatureSettings, settings_faults
+from trainables.curvature.statistics import CURVATURE_FIELDS
+
+if TYPE_CHECKING:
+    from trainables.curvature.density import spectral_density
+    from trainables.curvature.failures import CurvatureUnavailable
+    from trainables.curvature.hessian import hessian_vector_product
+    from trainables.curvature.measure import measure_curvature
 
 __all__ = [
     "CURVATURE_FIELDS",
@@ -18,3 +24,12 @@ __all__ = [
     "settings_faults",
     "spectral_density",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load what computes, and torch with it, when it is first asked for: readers of results only want the columns."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trainables.curvature import density, failures, hessian, measure
+
+    return next(vars(module)[name] for module in (density, failures, hessian, measure) if name in vars(module))

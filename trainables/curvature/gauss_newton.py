@@ -14,8 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from trainables.curvature.affine import record_layers
-from trainables.curvature.folding import BATCH_NORMS, BatchNorm, fixed_statistics, normalisation_scale
+from trainables.curvature.affine import BATCH_NORMS, BatchNorm, fixed_statistics, normalisation_scale, record_layers
 
 Folded = Mapping[nn.Module, BatchNorm]
 

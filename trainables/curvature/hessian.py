@@ -8,9 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from trainables.curvature.failures import CurvatureUnavailable, unavailable
+from trainables.curvature.failures import CurvatureUnavailable, cannot_differentiate, unavailable
 from trainables.curvature.gauss_newton import logit_hessian
-from trainables.curvature.graph import cannot_differentiate
 from trainables.curvature.surface import Chunk, Surface
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]

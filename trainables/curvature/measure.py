@@ -1,4 +1,4 @@
-"""One curvature measurement: every loss's λ_max, λ_min, trace and gradient norm as plain numbers."""
+"""One curvature measurement: every statistic of every loss's Hessian as plain numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trainables.curvature.hessian import HessianOperator, LossFunction
 from trainables.curvature.lanczos import Lanczos, gradient_start, lanczos
 from trainables.curvature.per_sample_trace import per_sample_trace
 from trainables.curvature.settings import CurvatureSettings
+from trainables.curvature.statistics import STATISTICS
+from trainables.curvature.statistics.base import Measurement
 from trainables.curvature.surface import Surface, second_order
 from trainables.curvature.trace import Effort, TraceEstimate, hutch_plus_plus, hutchinson
-
-CURVATURE_FIELDS = ("lambda_max", "lambda_min", "trace", "trace_se", "gradient_norm", "matvecs", "residual", "samples")
 
 
 def measure_curvature(
@@ -106,16 +106,8 @@ def _measure(surface: Surface, loss: LossFunction, settings: CurvatureSettings, 
         arithmetic=surface.parameters[0].dtype,
     )
     trace = _trace(operator, ends, settings, generator)
-    return {
-        "lambda_max": ends.lambda_max,
-        "lambda_min": ends.lambda_min,
-        "trace": trace.value,
-        "trace_se": trace.standard_error,
-        "gradient_norm": float(operator.gradient.norm()),
-        "matvecs": float(operator.products),
-        "residual": ends.relative_residual,
-        "samples": float(surface.samples),
-    }
+    found = Measurement(operator, ends, trace, surface.samples)
+    return {name: statistic.build(found) for name, statistic in STATISTICS.items()}
 
 
 def _trace(

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from trainables.curvature.statistics.base import LOSS_WORDS
 from trainables.registry import Hyperparameter
 from trainables.registry.nearest import did_you_mean
 
-LOSS_LABELS = ("cross_entropy", "training")
+LOSS_LABELS = tuple(LOSS_WORDS)
 TRACE_METHODS = ("auto", "hutchinson", "hutch++")
 
 _RULES = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.splits import Indices, hash_of_splits, stratified_split
+from trainables.datasets.partition import Indices, hash_of_splits, stratified_split
 from trainables.registry import SPLITS, Component, Hyperparameter
 
 SPLIT_SEED = 42
@@ -141,7 +141,7 @@ COMPONENTS = (
         load_arrays,
         (
             Hyperparameter("path", "text", required=True),
-            Hyperparameter("standardise", "boolean", True, source="our choice"),
+            Hyperparameter("standardise", "boolean", source="our choice"),
             Hyperparameter("validation_fraction", "number", 0.1, **FRACTION),
             Hyperparameter("test_fraction", "number", 0.2, **FRACTION),
         ),

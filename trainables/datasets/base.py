@@ -1,20 +1,37 @@
-"""What a data set is: splits of tensors by name, ready to be moved to a device as a whole."""
+"""What a data set is: splits of tensors by name, ready to be moved to a device as a whole; and all of them by name.
+
+Adding one: a file of this folder with a function of options that returns a `DataSet`, and the `COMPONENTS` that
+describe it; nothing else lists it.
+
+    def parity(samples: int = 1000) -> DataSet:
+        inputs = torch.randint(0, 2, (samples, 8)).float()
+        train, val, test = (Split(part, part.sum(1).long() % 2) for part in inputs.chunk(3))
+        return DataSet("parity", train, val, test, 2, (8,), hash_of_splits(np.arange(samples)))
+
+    COMPONENTS = (
+        Component("parity", parity, (Hyperparameter("samples", "integer", minimum=30),), "is a sum of bits odd?"),
+    )
+
+Of its `Component`, `size` says how large it is before anything is loaded, which plans ask for, and `stand_in` what a
+rehearsal takes in its place. Users' own need no file here: this module adapts what their import paths name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainables.datasets.augmentation import CropAndFlip
-from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.image_stream import ImageStream
-from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
 from trainables.datasets.streaming import streamed
 from trainables.datasets.translation import Translation
-from trainables.registry import SPLITS
+from trainables.extensions.own import OwnFamily, described
+from trainables.extensions.signature import hyperparameters_of
+from trainables.registry import SPLITS, Component, ExtensionError, Registry
 
 
 @dataclass(frozen=True)
@@ -166,7 +183,25 @@ class DataSet:
         return self.with_splits(lambda split: split.to(device, streamed))
 
 
-__all__ = ["DataSet", "DataSetUnavailableError", "Split", "batch_fault", "batches", "epoch_order", "evaluation_batches"]
+def _own_dataset(target: Any, path: str, name: str) -> Component:
+    if not callable(target) or target is DataSet:
+        raise ExtensionError(f"{path} is {described(target)}; a data set is a function that returns a DataSet")
+    return Component(name, target, hyperparameters_of(target, path, []))
+
+
+DATASETS = Registry("data set", OwnFamily("datasets", _own_dataset))
+
+
+def load_dataset(name: str, **options: Any) -> DataSet:
+    """Load data set `name` with the options its component lists.
+
+    Raises:
+        ValueError: unknown name or invalid options.
+        DataSetUnavailableError: the files are missing, truncated or corrupted; the message has the path and the remedy.
+    """
+    dataset: DataSet = DATASETS.build(name, **options)
+    return dataset
+
 
 # Up to this size a whole shuffled copy of the split costs less than indexing batch by batch.
 WHOLE_COPY_BYTES = 32 * 2**20

@@ -14,7 +14,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, extracted, fetch
 from trainables.datasets.errors import DataSetUnavailableError
@@ -29,6 +28,7 @@ from trainables.datasets.images import (
     image_dataset,
     images_on_paper,
 )
+from trainables.datasets.preprocessing import CropAndFlip
 from trainables.registry import Component, Hyperparameter
 
 REMEDY = "delete the folder and give the data set download: true"
@@ -215,9 +215,9 @@ def load_cifar(
 OPTIONS = (
     FOLDER,
     DOWNLOAD,
-    Hyperparameter("split", "text", "shuffled", choices=("shuffled", "stratified"), source="mukhoti App. D; selective"),
+    Hyperparameter("split", "text", choices=("shuffled", "stratified"), source="mukhoti App. D; selective"),
     Hyperparameter(
-        "class_fraction", "number", 1.0, minimum=0, maximum=1, open_minimum=True, source="posterior's CIFAR10-s: 0.1"
+        "class_fraction", "number", minimum=0, maximum=1, open_minimum=True, source="posterior's CIFAR10-s: 0.1"
     ),
     AUGMENT,
     IMAGE_SIZE,

@@ -21,12 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset, images_on_paper
-from trainables.datasets.label_noise import LABEL_NOISE, flip_labels
-from trainables.datasets.splits import hash_of_splits, stratified_split
+from trainables.datasets.partition import LABEL_NOISE, flip_labels, hash_of_splits, stratified_split
+from trainables.datasets.preprocessing import CropAndFlip
 from trainables.registry import Component
 
 SPLIT_SEED = 0

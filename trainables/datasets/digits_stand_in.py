@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.digits import LEVELS, SAMPLES, digit_arrays, enlarged_digits
 from trainables.datasets.images import AUGMENT
-from trainables.datasets.label_noise import LABEL_NOISE, flip_labels
+from trainables.datasets.partition import LABEL_NOISE, flip_labels, hash_of_splits
 from trainables.datasets.sentiment import Tree, encoded_tree
-from trainables.datasets.splits import hash_of_splits
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 NAME = "digits_stand_in"
@@ -115,7 +114,7 @@ def _halved(words: list[str]) -> Tree:
 
 
 def _count(name: str, default: int, minimum: int, maximum: int, source: str) -> Hyperparameter:
-    return Hyperparameter(name, "integer", default, minimum=minimum, maximum=maximum, source=source)
+    return Hyperparameter(name, "integer", minimum=minimum, maximum=maximum, source=source)
 
 
 def _on_paper(options: Options) -> DataSetSize:
@@ -131,7 +130,7 @@ COMPONENTS = (
         NAME,
         load_digits_stand_in,
         (
-            Hyperparameter("form", "text", "images", choices=("images", "tokens", "trees")),
+            Hyperparameter("form", "text", choices=("images", "tokens", "trees")),
             _count("channels", 3, 1, 16, "CIFAR"),
             _count("size", 32, 8, 256, "CIFAR"),
             _count("classes", 10, 2, 10, "there are ten digits"),

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.cache import Source, data_folder, fetch
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
+from trainables.datasets.preprocessing import CropAndFlip
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SOURCES = {

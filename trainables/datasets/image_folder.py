@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.image_files import class_folders, decoded_images, image_paths
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset
-from trainables.datasets.splits import stratified_split
+from trainables.datasets.partition import stratified_split
+from trainables.datasets.preprocessing import CropAndFlip
 from trainables.registry import Component, Hyperparameter
 
 SPLIT_SEED = 42
@@ -101,7 +101,7 @@ COMPONENTS = (
         load_image_folder,
         (
             Hyperparameter("folder", "text", required=True),
-            Hyperparameter("image_size", "integer", 32, minimum=1, source="our choice"),
+            Hyperparameter("image_size", "integer", minimum=1, source="our choice"),
             Hyperparameter("validation_fraction", "number", 0.1, **FRACTION),
             Hyperparameter("test_fraction", "number", 0.2, **FRACTION),
             AUGMENT,

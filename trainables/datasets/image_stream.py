@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trainables.datasets.decoders import CHUNK, Decoders, Request
+from trainables.datasets.decoders import CHUNK, Decoders, Request, View
 from trainables.datasets.stored_images import StoredImages
 from trainables.datasets.streaming import Copier, sent
-from trainables.datasets.views import View
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -86,7 +85,7 @@ class ImageStream:
         for count in counts:
             parts = [next(found) for _ in range(count)]
             yield parts[0] if count == 1 else torch.cat(parts)
-        found.close()  # type: ignore[attr-defined]
+        found.close()  # type: ignore[attr-defined]  # a generator: what it still reads ahead is dropped
 
 
 def _digest(rows: Tensor) -> str:

@@ -21,8 +21,8 @@ from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.folders import listed_files, listed_folders
 from trainables.datasets.image_files import class_folders
 from trainables.datasets.images import FOLDER, LIKE_CIFAR, images_on_paper
+from trainables.datasets.partition import stratified_split
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
-from trainables.datasets.splits import stratified_split
 from trainables.datasets.stored_images import StoredImages
 from trainables.datasets.streamed_images import DECODING, Seen, class_names, streamed_dataset
 from trainables.registry import Component, Hyperparameter

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.preprocessing import ImagePreprocessing
-from trainables.datasets.splits import Indices, hash_of_splits, shuffled_split, stratified_split, thinned
+from trainables.datasets.partition import Indices, hash_of_splits, shuffled_split, stratified_split, thinned
+from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 FOLDER = Hyperparameter("folder", "text", None, source="SWEEPER_DATA, else ~/.cache/calibration-sweeper")
-DOWNLOAD = Hyperparameter("download", "boolean", False, source="nothing is fetched unless asked")
+DOWNLOAD = Hyperparameter("download", "boolean", source="nothing is fetched unless asked")
 AUGMENT = Hyperparameter("augment", "boolean", True, source="He et al. 2016, section 4.2: crop by 4 pixels, flip")
 IMAGE_SIZE = Hyperparameter(
     "image_size", "integer", None, minimum=1, source="selective resizes Tiny-ImageNet to 224 for its transformers"

@@ -13,7 +13,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import Source, data_folder, extracted, fetch, prepared_arrays
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.images import DOWNLOAD, FOLDER
-from trainables.datasets.splits import Indices, hash_of_splits
+from trainables.datasets.partition import Indices, hash_of_splits
 from trainables.datasets.text import WORD_VECTORS, frequent_words, padded_ids, read_word_vectors, words_of
 from trainables.registry import Component, DataSetSize, Hyperparameter
 
@@ -138,8 +138,8 @@ COMPONENTS = (
         (
             FOLDER,
             DOWNLOAD,
-            Hyperparameter("vocabulary", "integer", 20_000, minimum=2, source="mukhoti's released code"),
-            Hyperparameter("length", "integer", 1000, minimum=1, source="mukhoti's released code"),
+            Hyperparameter("vocabulary", "integer", minimum=2, source="mukhoti's released code"),
+            Hyperparameter("length", "integer", minimum=1, source="mukhoti's released code"),
             WORD_VECTORS,
         ),
         summary="20 Newsgroups, 15,098/900/3,999 messages as token ids",

@@ -59,7 +59,7 @@ def _drawn(random: np.random.Generator, count: int, noise: float) -> ParallelTex
 
 
 def _samples(name: str, default: int, source: str) -> Hyperparameter:
-    return Hyperparameter(name, "integer", default, minimum=20, source=source)
+    return Hyperparameter(name, "integer", minimum=20, source=source)
 
 
 def _on_paper(options: Options) -> DataSetSize:
@@ -75,8 +75,8 @@ COMPONENTS = (
             _samples("train_samples", 4000, "our choice: two layers learn the order from them"),
             _samples("validation_samples", 200, "our choice"),
             _samples("test_samples", 200, "our choice"),
-            Hyperparameter("noise", "number", 0.1, minimum=0, maximum=1, source="our choice"),
-            Hyperparameter("seed", "integer", 0, minimum=0, source="arbitrary"),
+            Hyperparameter("noise", "number", minimum=0, maximum=1, source="our choice"),
+            Hyperparameter("seed", "integer", minimum=0, source="arbitrary"),
         ),
         summary="numbers in English and, backwards, in German: a pair of languages learnt in minutes",
         source="ours",

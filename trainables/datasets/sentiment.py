@@ -19,7 +19,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import Source, data_folder, extracted, fetch
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.images import DOWNLOAD, FOLDER
-from trainables.datasets.splits import hash_of_splits
+from trainables.datasets.partition import hash_of_splits
 from trainables.datasets.text import UNKNOWN, WORD_VECTORS, frequent_words, padded_ids, read_word_vectors
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
@@ -217,10 +217,10 @@ COMPONENTS = (
         (
             FOLDER,
             DOWNLOAD,
-            Hyperparameter("form", "text", "trees", choices=("trees", "words"), source="mukhoti App. D"),
-            Hyperparameter("phrases", "boolean", False, source="mukhoti App. D counts 6,920 sentences"),
-            Hyperparameter("nodes", "boolean", False, source="mukhoti App. D annotates every node"),
-            Hyperparameter("vocabulary", "integer", 20_000, minimum=3, source="above SST's 13,800 words"),
+            Hyperparameter("form", "text", choices=("trees", "words"), source="mukhoti App. D"),
+            Hyperparameter("phrases", "boolean", source="mukhoti App. D counts 6,920 sentences"),
+            Hyperparameter("nodes", "boolean", source="mukhoti App. D annotates every node"),
+            Hyperparameter("vocabulary", "integer", minimum=3, source="above SST's 13,800 words"),
             WORD_VECTORS,
         ),
         summary="Stanford Sentiment Treebank, two classes, 6,920/872/1,821 sentences as trees or words",

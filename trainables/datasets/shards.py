@@ -8,11 +8,14 @@ buffer, which gives no exact order to resume in.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import shutil
 import tarfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +25,9 @@ from trainables.datasets.cache import data_folder, locked, prepared_arrays, temp
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.image_files import EXTENSIONS
 from trainables.datasets.stored_images import StoredImages, arrays_of
+from trainables.files.atomic import write_text
+from trainables.files.stores.base import Entry, StoreError
+from trainables.files.stores.object_store import Store
 
 SUFFIX = ".tar"
 KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
@@ -34,8 +40,11 @@ SPLIT_WORDS = {
 }
 """Words in a shard's path that name its split."""
 
-COPIES = 8
-"""Shards copied from a store at once."""
+POOL, LISTING = "pool", ".listing.json"
+"""Of the shards copied from a store: the folder that has each once, and what the store said of those in a folder."""
+
+UNUSED_SECONDS = 7 * 86400.0
+"""Folders of earlier states of a store are kept this long: trials of a sweep that began with one may read it."""
 
 LAYOUT = "write shards with an image (key.jpg) and its class as a number (key.cls) for each key"
 
@@ -92,7 +101,16 @@ def _index(root: Path, paths: Sequence[Path]) -> dict[str, NDArray[np.generic]]:
             for key, value in zip(columns, (number, offset, size, target), strict=True):
                 columns[key].append(value)
     names = [path.relative_to(root).as_posix() for path in paths]
-    return arrays_of(names, *columns.values())
+    return arrays_of(names, *columns.values()) | _origin(root, names)
+
+
+def _origin(root: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
+    """Return a digest of what a store said of shards copied from it: images of equal sizes show no change otherwise."""
+    try:
+        listing = json.loads((root / LISTING).read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {"origin": np.frombuffer(_digest([[name, listing[name]] for name in names]).encode(), np.uint8)}
 
 
 def _members(path: Path) -> list[tuple[int, int, int]]:
@@ -137,33 +155,73 @@ def _class_of(kind: str, content: bytes) -> int | None:
 
 
 def local_copy(address: str) -> Path:
-    """Return the folder on this node's disk that has the shards at an address in an object store; copied once.
+    """Return the folder on this node's disk that has the shards that an object store has now, and no others.
 
-    A shard that is here with its size in the store is not copied again.
+    Each state of the store, as names, sizes and tags tell it, has a folder of its own, so that a trial that reads an
+    earlier one keeps reading that. A shard is copied once; folders that have it link to it, and those that nobody
+    asked for in `UNUSED_SECONDS` are removed when the next is made.
 
     Args:
-        address: `s3://bucket/folder` or `gs://bucket/folder`, as `pyarrow.fs` reads it.
+        address: `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`.
 
     Raises:
-        DataSetUnavailableError: there is none, or the store or this disk does not do it.
+        DataSetUnavailableError: there is none, the store or this disk does not do it, or a shard changes meanwhile.
     """
-    from pyarrow import ArrowException, fs
-
     try:
-        store, base = fs.FileSystem.from_uri(address)
-        found = store.get_file_info(fs.FileSelector(base, recursive=True))
-        sizes = {each.path: each.size for each in found if each.path.endswith((SUFFIX, ".json", ".txt"))}
-        folder = data_folder() / "shards" / re.sub(r"[^\w.-]+", "_", base)
-        targets = {path: place_inside(folder, path.removeprefix(base).lstrip("/"), address) for path in sizes}
-        with locked(folder), ThreadPoolExecutor(COPIES) as pool:
-            pending = [pool.submit(_copy, store, path, targets[path], size) for path, size in sizes.items()]
-            for job in pending:
-                job.result()
-    except (OSError, ArrowException) as error:
+        store = Store(address)
+        found = {name: entry for name, entry in store.entries().items() if name.endswith((SUFFIX, ".json", ".txt"))}
+    except StoreError as error:
+        raise DataSetUnavailableError(address, f"cannot be copied: {error.message}", error.remedy) from error
+    if not found:
+        raise DataSetUnavailableError(address, "holds no shards", LAYOUT)
+    listing = {name: [entry.size, entry.tag or entry.written] for name, entry in sorted(found.items())}
+    readable = re.sub(r"[^\w.-]+", "_", address.partition("://")[2].partition("?")[0]).strip("_")
+    copies = data_folder() / "shards" / f"{readable}-{_digest(store.uri)}"
+    folder = copies / _digest(listing)
+    try:
+        with locked(folder):
+            if folder.is_dir():
+                os.utime(folder)
+            else:
+                _copy(store, found, listing, folder, address)
+                _remove_unused(copies)
+    except OSError as error:
         raise DataSetUnavailableError(
-            address, f"cannot be copied from the store ({error})", "check address, credentials and disk space"
+            address, f"cannot be copied to this node ({error})", "check credentials and disk space"
         ) from error
     return folder
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _copy(store: Store, found: Mapping[str, Entry], listing: Mapping[str, object], folder: Path, address: str) -> None:
+    """Make the folder of a listing: of links to the shards copied so far, an interrupted time's among them."""
+    pool = folder.parent / POOL
+    kept = {name: pool / _digest([name, listing[name]]) for name in found}
+    with temporary_beside(folder) as temporary:
+        places = {name: place_inside(temporary / "copy", name, address) for name in found}
+        arrived = store.download_all({name: path for name, path in kept.items() if not path.exists()})
+        for name, entry in arrived.items():
+            if entry is None or (entry.size, entry.tag) != (found[name].size, found[name].tag):
+                kept[name].unlink(missing_ok=True)
+                raise DataSetUnavailableError(address, f"changes while it is copied: {name}", "start again afterwards")
+        for name, place in places.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.link(kept[name], place)
+        write_text(temporary / "copy" / LISTING, json.dumps(listing))
+        (temporary / "copy").rename(folder)
+
+
+def _remove_unused(copies: Path) -> None:
+    """Remove folders that nobody asked for lately, and the shards that no folder has any more."""
+    for folder in copies.iterdir():
+        if folder.name != POOL and folder.is_dir() and time.time() - folder.stat().st_mtime > UNUSED_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+    for shard in (copies / POOL).iterdir():
+        if shard.stat().st_nlink == 1:
+            shard.unlink()
 
 
 def place_inside(folder: Path, name: str, address: str) -> Path:
@@ -175,16 +233,3 @@ def place_inside(folder: Path, name: str, address: str) -> Path:
         rule = f"holds an object whose name is no path below it: {name!r}"
         raise DataSetUnavailableError(address, rule, "remove it from the store, and find out who put it there")
     return folder / name
-
-
-def _copy(store: object, path: str, target: Path, size: int) -> None:
-    from pyarrow import fs
-
-    if target.is_file() and target.stat().st_size == size:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_beside(target) as temporary:
-        fs.copy_files(
-            path, str(temporary / target.name), source_filesystem=store, destination_filesystem=fs.LocalFileSystem()
-        )
-        (temporary / target.name).replace(target)

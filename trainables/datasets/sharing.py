@@ -26,11 +26,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import data_folder, locked, temporary_beside
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
 from trainables.datasets.translation import Translation
 from trainables.registry import SPLITS
 

@@ -14,18 +14,17 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.decoders import Decoders
+from trainables.datasets.decoders import Decoders, View
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.folders import listed_folders
 from trainables.datasets.image_files import class_folders
 from trainables.datasets.image_folder import FRACTION, MEAN, SPLIT_SEED, STD
 from trainables.datasets.image_stream import ImageStream
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR
+from trainables.datasets.partition import Indices, hash_of_splits, stratified_split
 from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
-from trainables.datasets.splits import Indices, hash_of_splits, stratified_split
 from trainables.datasets.stored_images import StoredImages
-from trainables.datasets.views import View
 from trainables.registry import SPLITS, Component, Hyperparameter
 
 CLASS_INDEX = "class_index.json"
@@ -111,7 +110,7 @@ def load_streamed_images(
     has no test or validation images of its own gives a stratified share.
 
     Args:
-        folder: with shards or class folders; shards also in an object store, `s3://…` or `gs://…`.
+        folder: with shards or class folders; shards also in an object store, `s3://…`, `gs://…` or `az://…`.
         image_size: side of the network's input.
         validation_fraction: share for validation, where there is no such split.
         test_fraction: share for testing, where there is no such split.

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.splits import hash_of_splits
+from trainables.datasets.partition import hash_of_splits
 from trainables.registry import Component, DataSetSize, Hyperparameter, Options
 
 MEANS = (-2.0, 0.0, 2.0)
@@ -133,12 +133,12 @@ def _dataset(
     )
 
 
-SEED = Hyperparameter("seed", "integer", 0, minimum=0, maximum=2**32 - 1, source="our choice")
+SEED = Hyperparameter("seed", "integer", minimum=0, maximum=2**32 - 1, source="our choice")
 
 
 def _sizes(train: int, validation: int, test: int, source: str) -> tuple[Hyperparameter, ...]:
     named = (("train_samples", train), ("validation_samples", validation), ("test_samples", test))
-    return tuple(Hyperparameter(name, "integer", size, minimum=1, source=source) for name, size in named)
+    return tuple(Hyperparameter(name, "integer", minimum=1, source=source) for name, size in named)
 
 
 def _on_paper(features: int, classes: int) -> Callable[[Options], DataSetSize]:
@@ -164,7 +164,7 @@ COMPONENTS = (
         load_mukhoti_linear,
         (
             *_sizes(4000, 1000, 1000, "mukhoti App. B; validation is our addition"),
-            Hyperparameter("flipped", "number", 0.1, minimum=0, maximum=0.5, source="mukhoti App. B"),
+            Hyperparameter("flipped", "number", minimum=0, maximum=0.5, source="mukhoti App. B"),
             SEED,
         ),
         summary="two linearly separable classes of two clusters with flipped labels, true probabilities known",

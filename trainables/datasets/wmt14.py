@@ -19,7 +19,7 @@ from trainables.datasets.base import DataSet, Split
 from trainables.datasets.cache import data_folder, prepared_arrays
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.images import FOLDER
-from trainables.datasets.splits import hash_of_splits
+from trainables.datasets.partition import hash_of_splits
 from trainables.datasets.translation import (
     Translation,
     encoded_pairs,
@@ -173,8 +173,8 @@ COMPONENTS = (
         load_wmt14,
         (
             FOLDER,
-            Hyperparameter("vocabulary", "integer", 37_000, minimum=8, source="Vaswani et al. 2017, section 5.1"),
-            Hyperparameter("length", "integer", 128, minimum=2, source="our choice: .3 % of the pairs are longer"),
+            Hyperparameter("vocabulary", "integer", minimum=8, source="Vaswani et al. 2017, section 5.1"),
+            Hyperparameter("length", "integer", minimum=2, source="our choice: .3 % of the pairs are longer"),
         ),
         summary="WMT 2014 English-German, 4,500,000/3,000/3,003 pairs of sentences as word pieces",
         source="mukhoti section 5.2; Bojar et al. 2014; Vaswani et al. 2017",

@@ -14,7 +14,8 @@ package registers:
   `vocabulary: int`, the number of token ids;
 * a data set, `dataset`: a function of options that returns a `trainables.datasets.DataSet`;
 * a metric, in `evaluation.metrics`: a function of (probabilities float64 [N, K], targets int64 [N], …) that returns a
-  number, a column of `evaluations` (and `posthoc_<method>_<metric>` for the probabilities after each post-hoc method);
+  number, a column of `evaluations` (and `posthoc_<method>_<metric>` for the probabilities after each post-hoc method).
+  `MODE = "max"` of the function says that it is to be maximised;
 * a post-hoc method, in `evaluation.posthoc`: a function or class of (validation logits float64 [N, K], targets int64
   [N], …) that returns a map from logits [M, K] to probabilities [M, K]. `PARAMETERS` names the keys of its
   `parameters`, which become columns.

@@ -12,15 +12,26 @@ import io
 import os
 import site
 import stat
+import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 
-from trainables.extensions.installed import GROUP, entry_points, provenance
-from trainables.extensions.targets import OUR_PACKAGES, import_target, look_first_in, looks_first_in, package_place
+from trainables.extensions.targets import (
+    GROUP,
+    OUR_PACKAGES,
+    entry_points,
+    import_target,
+    look_first_in,
+    looks_first_in,
+    package_place,
+    provenance,
+)
 from trainables.registry import ExtensionError, Registry, is_import_path
 
 MOST_BYTES = 32 * 2**20
@@ -97,16 +108,34 @@ def archive_digest(archive: bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-def take_up(archive: bytes, others: Sequence[Path] = ()) -> None:
-    """Make this process import from `archive` first. A second call changes nothing.
+def take_up(archive: bytes, names: Iterable[str], others: Sequence[Path] = ()) -> None:
+    """Make this process import a sweep's own components from `archive`. A second call changes nothing.
 
     Args:
         archive: of an `ExtensionCode`.
+        names: of the components.
         others: folders to search last.
     """
     folder = unpacked(archive)
     if not looks_first_in(folder):
-        look_first_in(folder, others)
+        look_first_in(folder, _modules_in(folder, {*names}), others)
+
+
+def _modules_in(folder: Path, names: Collection[str]) -> set[str]:
+    """Return the top-level modules that are taken from an archive first.
+
+    These are the modules that components are named by, also where an installed package has another version of them by
+    now, and their helpers. A file that is called as an installed package is, `torch.py`, takes nothing's place.
+    """
+    points = [point for found in metadata.distributions(path=[str(folder)]) for point in found.entry_points]
+    paths = [*filter(is_import_path, names), *(point.value for point in points if point.name in names)]
+    named = {path.partition(":")[0].partition(".")[0] for path in paths}
+    tops = {entry.name.removesuffix(".py") for entry in folder.iterdir() if entry.is_dir() or entry.suffix == ".py"}
+    installed = [str(place) for place in _installed_folders()]
+    helpers = {
+        top for top in tops - sys.stdlib_module_names if top.isidentifier() and not PathFinder.find_spec(top, installed)
+    }
+    return named | helpers - {*OUR_PACKAGES}
 
 
 def unpacked(archive: bytes) -> Path:
@@ -160,7 +189,10 @@ def _files(tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _lies_in(top: str, folder: Path) -> bool:
-    return (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
+    """Return whether an import of `top` finds it in `folder`, not something installed of the same name."""
+    there = (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
+    place = package_place(top) if there else None
+    return place is not None and place.parent == folder
 
 
 def _files_below(place: Path) -> Iterator[Path]:

@@ -10,8 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from trainables.extensions.installed import installed_names, provenance
-from trainables.extensions.targets import import_target
+from trainables.extensions.targets import import_target, installed_names, provenance
 from trainables.registry import Component
 
 Adapter = Callable[[object, str, str], Component]

@@ -1,17 +1,20 @@
-"""Import what an import path names, and trace a user's exception to the line of their code that raised it."""
+"""Find users' components: by import paths, by the entry points of installed packages; and trace their exceptions."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from trainables.extensions.installed import look_again
-from trainables.registry import ExtensionError
+from trainables.registry import ExtensionError, permit_only
 from trainables.registry.nearest import did_you_mean
 
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
@@ -19,35 +22,77 @@ OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
 _roots: list[str] = []
 _added: list[str] = []  # roots that were not on the module search path before
 _loaded: set[str] = set()
+_archived: _Archived | None = None
+
+
+class _Archived:
+    """Finds the modules of a sweep's own code in the folder that its archive was unpacked into, before all others.
+
+    Its folder stands last on the module search path, like every folder of users' code: standing first, a `torch.py` in
+    it would be imported in place of PyTorch. So what comes first is named, one top-level module at a time.
+    """
+
+    def __init__(self, folder: Path, modules: Collection[str]) -> None:
+        self.folder, self._modules = folder, frozenset(modules)
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        """Return where a module of the archive lies; `None` for any other, which `sys.meta_path` asks others for."""
+        return PathFinder.find_spec(name, [str(self.folder)]) if path is None and name in self._modules else None
 
 
 def look_in(folders: Sequence[Path]) -> None:
     """Search `folders` for import paths, after everything installed; they replace the folders given before.
 
-    Modules that import paths brought in are imported again on the next request, so that edits take effect.
+    A results folder, and what lies in one, is left out: somebody else may have written it.
+
+    Modules that import paths brought in are imported again on the next request, so that edits take effect; and any name
+    may be imported, until `permit_only` says otherwise.
     """
+    global _archived
+    permit_only(None)
+    if _archived is not None:
+        sys.meta_path.remove(_archived)
+        _archived = None
     for root in _added:
         if root in sys.path:
             sys.path.remove(root)
     _added.clear()
-    _roots[:] = [str(folder.resolve()) for folder in folders]
+    _roots[:] = [str(folder.resolve()) for folder in folders if not in_results(folder)]
     forget_loaded()
 
 
-def look_first_in(folder: Path, others: Sequence[Path] = ()) -> None:
-    """Search `folder` for import paths before everything else: it holds the code that the sweep started with.
+def look_first_in(folder: Path, modules: Collection[str], others: Sequence[Path] = ()) -> None:
+    """Take the top-level `modules` from `folder` before everything else: it holds the code the sweep started with.
 
-    `others` are searched after everything installed.
+    The rest of the folder, and `others` after it, are searched after everything installed.
     """
+    global _archived
     look_in(others)
-    sys.path.insert(0, str(folder))
-    _added.append(str(folder))
     _roots.insert(0, str(folder))
+    for root in _roots:
+        _search_last(root)
+    _archived = _Archived(folder, modules)
+    sys.meta_path.insert(0, _archived)
 
 
 def looks_first_in(folder: Path) -> bool:
-    """Return whether `folder` is searched before everything else."""
-    return _roots[:1] == sys.path[:1] == [str(folder)]
+    """Return whether `folder` has the code that this process takes first."""
+    return _archived is not None and _archived.folder == folder
+
+
+def in_results(place: Path) -> bool:
+    """Return whether `place` is a sweep's results folder or lies in one."""
+    found = place.resolve()
+    return any(
+        (folder / "sweep.yaml").is_file() and ((folder / "journal").is_dir() or (folder / "manifest.json").is_file())
+        for folder in (found, *found.parents)
+    )
+
+
+def _search_last(root: str) -> None:
+    if root not in sys.path:
+        sys.path.append(root)
+        _added.append(root)
 
 
 def forget_loaded() -> None:
@@ -87,9 +132,13 @@ def _elsewhere(module_name: str) -> str:
 
 def _imported(path: str, module_name: str) -> ModuleType:
     for root in _roots:
-        if root not in sys.path:
-            sys.path.append(root)
-            _added.append(root)
+        _search_last(root)
+    inside = _in_results(module_name)
+    if inside is not None:
+        raise ExtensionError(
+            f"{path}: {inside} lies in a results folder, from which nothing is imported; move it next to your search "
+            "space if you wrote it"
+        )
     before = set(sys.modules)
     try:
         return importlib.import_module(module_name)
@@ -103,6 +152,16 @@ def _imported(path: str, module_name: str) -> ModuleType:
     finally:
         tops = {name.partition(".")[0] for name in set(sys.modules) - before}
         _loaded.update(top for top in tops if top not in OUR_PACKAGES and _lies_in_a_root(top))
+
+
+def _in_results(module_name: str) -> Path | None:
+    """Return where a module lies in a results folder; `None` for any other. Nothing is imported to find out."""
+    *packages, last = module_name.split(".")
+    for root in sys.path:
+        folder = Path(root, *packages)
+        if ((folder / last).is_dir() or (folder / f"{last}.py").is_file()) and in_results(folder / last):
+            return folder
+    return None
 
 
 def _lies_in_a_root(top: str) -> bool:
@@ -136,3 +195,42 @@ def describe_error(error: BaseException, target: str) -> str:
     place = package_place(target.partition(":")[0].partition(".")[0])
     own = [f for f in frames if place is not None and Path(f.filename).is_relative_to(place)]
     return f"{own[-1].filename}:{own[-1].lineno}: {sentence}" if own else sentence
+
+
+GROUP = "calibration_sweeper"
+"""Entry points are in `calibration_sweeper.losses`, `.architectures`, `.datasets`, `.metrics` and `.posthoc`."""
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""A name is part of column names, which SQL must not need to quote."""
+
+
+@functools.cache
+def _entry_points(group: str) -> dict[str, metadata.EntryPoint]:
+    found: dict[str, metadata.EntryPoint] = {}
+    for point in metadata.entry_points(group=f"{GROUP}.{group}"):
+        found.setdefault(point.name, point)
+    return found
+
+
+def installed_names(group: str) -> Mapping[str, str]:
+    """Return the names of a group such as `losses`, each with its import path. Nothing is imported.
+
+    Names that no column could have are left out; `sweeper doctor` reports them.
+    """
+    return {name: point.value for name, point in entry_points(group).items() if NAME.fullmatch(name)}
+
+
+def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
+    """Return the entry points of a group by name; where two packages use one name, the first on the path counts."""
+    return _entry_points(group)
+
+
+def provenance(group: str, name: str) -> str:
+    """Return the package and version that a name comes from, e.g. `my-package 1.0`, or an empty text."""
+    point = entry_points(group).get(name)
+    return f"{point.dist.name} {point.dist.version}" if point is not None and point.dist is not None else ""
+
+
+def look_again() -> None:
+    """Read the entry points again on the next request: the path has changed."""
+    _entry_points.cache_clear()

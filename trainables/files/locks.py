@@ -133,26 +133,54 @@ def file_lock(path: Path, *, shared: bool = False, patience: float = math.inf) -
         OSError: the file cannot be opened for writing.
     """
     with path.open("w") as file:
-        try:
-            taken = lock_open_file(file, shared=shared, patience=patience)
-        except NoLocksError:
-            with _heartbeat(path, patience):
-                yield
-            return
-        if not taken:
+        claim = claimed(file, path.with_name(f"{path.name}.heartbeat"), shared=shared, patience=patience)
+        if claim is None:
             raise LockHeldError(f"another process has the lock {path}")
-        yield
+        try:
+            yield
+        finally:
+            claim.release()
 
 
-@contextmanager
-def _heartbeat(path: Path, patience: float) -> Iterator[None]:
-    """Hold a lock file's heartbeat. Raises LockHeldError."""
-    heartbeat = Heartbeat(path.with_name(f"{path.name}.heartbeat"))
-    with _waiting():
-        taken = heartbeat.take(patience)
-    if not taken:
-        raise LockHeldError(f"another process has the lock {path}")
+class Claim:
+    """The right that an open lock file stands for, held until its release: a lock, or a heartbeat."""
+
+    def __init__(self, heartbeat: Heartbeat | None) -> None:
+        """Note what stands for the lock; `None` where it is one."""
+        self._heartbeat = heartbeat
+
+    @property
+    def locked(self) -> bool:
+        """Whether it is a lock; where it is not, another process can take the right over."""
+        return self._heartbeat is None
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process is known to have taken the right over."""
+        return self._heartbeat is not None and self._heartbeat.lost
+
+    def release(self) -> None:
+        """End the right, but for the lock itself, which falls with the open file."""
+        if self._heartbeat is not None:
+            self._heartbeat.release()
+
+
+def claimed(
+    file: int | HasDescriptor, stand_in: Path, *, shared: bool = False, patience: float = math.inf
+) -> Claim | None:
+    """Take the right that an open lock file stands for; return `None` if another still has it after `patience`.
+
+    Args:
+        file: the open lock file, or its descriptor.
+        stand_in: the file that is renewed where the file system has no locks.
+        shared: as of `lock_open_file`; a heartbeat is never shared.
+        patience: as of `lock_open_file`.
+
+    Raises OSError when it can be neither locked nor renewed.
+    """
     try:
-        yield
-    finally:
-        heartbeat.release()
+        return Claim(None) if lock_open_file(file, shared=shared, patience=patience) else None
+    except NoLocksError:
+        heartbeat = Heartbeat(stand_in)
+    with _waiting():
+        return Claim(heartbeat) if heartbeat.take(patience) else None

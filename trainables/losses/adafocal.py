@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES, Loss, State, full_precision, widened
+from trainables.losses.base import Loss, State, full_precision, widened
 from trainables.losses.focal import SMOOTHING, FocalTypeLoss
 from trainables.losses.numerics import Number, true_class_logs
 from trainables.registry import Component, Hyperparameter
@@ -119,14 +119,13 @@ def updated_gammas(gammas: Tensor, rate: Number, gaps: Tensor) -> Tensor:
     return torch.where(moved.abs() < SWITCH, -sign * SWITCH, moved)
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "adafocal",
         AdaFocal,
         hyperparameters=(
             Hyperparameter(
                 "gamma",
-                default=1.0,
                 minimum=SWITCH,
                 maximum=HIGHEST,
                 reason="every bin starts here, and γ between −0.2 and 0.2 flips its sign at each update",
@@ -134,7 +133,6 @@ LOSSES.register(
             ),
             Hyperparameter(
                 "rate",
-                default=1.0,
                 minimum=0.0,
                 reason="a negative rate would move γ away from calibration",
                 source="Ghosh et al. 2022: λ = 1",
@@ -142,7 +140,6 @@ LOSSES.register(
             Hyperparameter(
                 "bins",
                 "integer",
-                default=15,
                 minimum=1,
                 reason="at least one bin is needed",
                 source="Ghosh et al. 2022: 15 equal-mass bins",
@@ -152,5 +149,5 @@ LOSSES.register(
         summary="focal loss with γ per confidence bin, driven by the validation set's calibration gap",
         source="Ghosh et al. 2022 (AdaFocal)",
         tags=frozenset({"stateful"}),
-    )
+    ),
 )

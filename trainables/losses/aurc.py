@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES, Loss, full_precision, widened
-from trainables.losses.numerics import true_class
-from trainables.losses.weighted import WeightedCrossEntropy
-from trainables.metrics.scores import SCORE_NAMES, score_from_log_probabilities
+from trainables.losses.base import Loss, full_precision, widened
+from trainables.losses.cross_entropy import WeightedCrossEntropy
+from trainables.losses.numerics import SCORE_NAMES, score_from_log_probabilities, true_class
 from trainables.registry import Component, Hyperparameter
 
 
@@ -49,17 +48,15 @@ def rank_weights(scores: Tensor) -> Tensor:
     return empty.scatter(0, order, means.gather(0, run)).to(scores.dtype)
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "aurc",
         AreaUnderRiskCoverage,
         hyperparameters=(
-            Hyperparameter(
-                "score", "text", default="msp", choices=SCORE_NAMES, source="selective App. A, Table 1 lists all three"
-            ),
+            Hyperparameter("score", "text", choices=SCORE_NAMES, source="selective App. A, Table 1 lists all three"),
         ),
         summary="cross-entropy weighted by confidence rank in the batch",
         source="selective Def. 3.3; Zhou et al. 2024",
         tags=frozenset({"batch_coupled"}),
-    )
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES, Loss
+from trainables.losses.base import Loss
 from trainables.registry import Component
 
 
@@ -21,11 +21,11 @@ class Brier(Loss):
         return p.scatter_add(-1, targets.unsqueeze(-1), minus_one).square().sum(-1)
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "brier",
         Brier,
         summary="squared error between probabilities and the one-hot target, summed over classes",
         source="Brier 1950; mukhoti §5.1",
-    )
+    ),
 )

@@ -1,4 +1,4 @@
-"""Cross-entropy, plain and with smoothed labels."""
+"""Cross-entropy: plain, with smoothed labels, and with a constant weight a sample."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainables.losses.base import LOSSES, Loss
+from trainables.losses.base import Loss
 from trainables.losses.numerics import Number, as_type, true_class
 from trainables.registry import Component, Hyperparameter
 
@@ -45,31 +45,45 @@ class LabelSmoothing(Loss):
         return -(target * true_class(log_p, targets) + every * log_p.sum(-1))
 
 
-LOSSES.register(
+class WeightedCrossEntropy(Loss):
+    """−w_i log p_y(i) with constant weights [N], valid for the batch the weights were taken from."""
+
+    name = "weighted_cross_entropy"
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights.detach()
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return w_i·CE_i, [N]. Raises ValueError for a batch of another size than the weights'."""
+        if len(self.weights) != len(targets):
+            raise ValueError(f"{len(self.weights)} frozen weights do not fit a batch of {len(targets)}")
+        return self.weights * functional.cross_entropy(logits, targets, reduction="none")
+
+
+COMPONENTS = (
     Component(
         "cross_entropy",
         CrossEntropy,
         summary="negative log-likelihood of the true class",
         source="the baseline of all five papers",
-    )
-)
-LOSSES.register(
+        constant_gamma=lambda given: 0.0,  # the focal loss at γ = 0, where Ψ is the identity
+    ),
     Component(
         "label_smoothing",
         LabelSmoothing,
         hyperparameters=(
             Hyperparameter(
                 "alpha",
-                default=0.05,
                 minimum=0.0,
                 maximum=1.0,
                 open_maximum=True,
                 reason="it is the share of the target's probability given to other classes; at 1 the target has none",
                 source="mukhoti §5.1",
             ),
-            Hyperparameter("form", "text", default="others", choices=("others", "uniform"), source="mukhoti §5.1"),
+            Hyperparameter("form", "text", choices=("others", "uniform"), source="mukhoti §5.1"),
         ),
         summary="cross-entropy against softened targets",
         source="mukhoti §5.1",
-    )
+        constant_gamma=lambda given: 0.0,  # the smoothed focal loss at γ = 0 (posterior §6.1, LS)
+    ),
 )

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES
 from trainables.losses.focal import NON_NEGATIVE, SMOOTHING, FocalTypeLoss
 from trainables.losses.numerics import Number, true_class
 from trainables.registry import Component, Hyperparameter
@@ -79,14 +78,13 @@ def ranks_below(values: Tensor) -> Tensor:
     return torch.zeros_like(order).scatter(-1, order, below)
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "dual_focal",
         DualFocal,
         hyperparameters=(
             Hyperparameter(
                 "gamma",
-                default=5.0,
                 minimum=0.0,
                 maximum=100.0,
                 reason=NON_NEGATIVE + "; the weight reaches 2^γ, which float32 cannot hold beyond 2^127",
@@ -95,7 +93,6 @@ LOSSES.register(
             Hyperparameter(
                 "variant",
                 "text",
-                default="ranked_below",
                 choices=("ranked_below", "competitor"),
                 source="Tao et al. 2023 and its code; selective Eq. 24 is the other form",
             ),
@@ -103,5 +100,5 @@ LOSSES.register(
         ),
         summary="cross-entropy weighted by (1 − p_y + p_j)^γ with p_j of a rival class",
         source="Tao et al. 2023; selective App. C.3",
-    )
+    ),
 )

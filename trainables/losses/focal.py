@@ -1,13 +1,19 @@
-"""Focal loss, and what all losses of its type share: a weight on log p_y and optional label smoothing."""
+"""Focal loss, and what all losses of its type share: a weight on log p_y and optional label smoothing.
+
+With one γ, with one that falls in three steps over the run (FLSc, mukhoti App. E), and with one chosen by each sample's
+probability of the true class (FLSD, mukhoti §4).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES, Loss
+from trainables.losses.base import Loss, State, widened
 from trainables.losses.numerics import Number, as_type, is_zero, log_complements, smoothed_targets, true_class_logs
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, Hyperparameter, number_in
 
 
 class FocalTypeLoss(Loss):
@@ -71,7 +77,6 @@ class Focal(FocalTypeLoss):
 SMOOTHING = (
     Hyperparameter(
         "smoothing",
-        default=0.0,
         minimum=0.0,
         maximum=1.0,
         open_maximum=True,
@@ -81,24 +86,149 @@ SMOOTHING = (
     Hyperparameter(
         "smoothing_form",
         "text",
-        default="uniform",
         choices=("others", "uniform"),
         source="posterior §6.1 states no form; `uniform` is torch's own",
     ),
 )
 NON_NEGATIVE = "a negative γ puts more weight on correctly classified samples; adafocal offers that form"
 
-LOSSES.register(
+
+SCHEDULES = {"flsc_532": (5.0, 3.0, 2.0), "flsc_531": (5.0, 3.0, 1.0)}
+
+
+class FocalScheduled(FocalTypeLoss):
+    """Focal loss with γ 5, then 3, then 2 (FLSc-532) or 1 (FLSc-531), switching at given shares of the run.
+
+    γ changes in `begin_epoch` alone: epoch e of E uses the second γ once e/E ≥ `first_switch`.
+    """
+
+    name = "focal_scheduled"
+    stateful = True
+
+    def __init__(
+        self,
+        variant: str = "flsc_532",
+        first_switch: float = 100 / 350,
+        second_switch: float = 250 / 350,
+        smoothing: Number = 0.0,
+        smoothing_form: str = "uniform",
+    ) -> None:
+        super().__init__(smoothing, smoothing_form)
+        self.schedule = SCHEDULES[variant]
+        self.switches = (first_switch, second_switch)
+        self.gamma: Number = self.schedule[0]
+
+    def gammas(self, true_log_p: Tensor) -> Number:
+        """Return the γ of the present epoch."""
+        return self.gamma
+
+    def begin_epoch(self, epoch: int, max_epochs: int) -> None:
+        """Set γ for epoch `epoch` (from 0) of `max_epochs`."""
+        self.gamma = self.schedule[sum(epoch / max_epochs >= switch for switch in self.switches)]
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
+        """Return focal loss at the present γ."""
+        return Focal(self.gamma, self.smoothing, self.smoothing_form)
+
+    def state_dict(self) -> State:
+        """Return the present γ."""
+        return {"gamma": self.gamma}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Take over γ: a number, or a tensor in a lane."""
+        gamma = state["gamma"]
+        assert isinstance(gamma, (int, float, Tensor))
+        self.gamma = gamma
+
+
+def check_switches(values: Mapping[str, object]) -> str | None:
+    """Return why the two switches do not belong together, or `None`."""
+    first, second = number_in(values, "first_switch", 100 / 350), number_in(values, "second_switch", 250 / 350)
+    if first <= second:
+        return None
+    return f"first_switch = {first:g} must not come after second_switch = {second:g}"
+
+
+# variant → the γ below the first boundary of p_y, then (boundary, γ from there on)
+POLICIES: dict[str, tuple[float, tuple[tuple[float, float], ...]]] = {
+    "flsd_53": (5.0, ((0.2, 3.0),)),
+    "flsd_532": (5.0, ((0.2, 3.0), (0.5, 2.0))),
+}
+
+
+class FocalSampleDependent(FocalTypeLoss):
+    """Focal loss with γ 5 for p_y < 0.2 and 3 above (FLSD-53), or also 2 from 0.5 (FLSD-532).
+
+    γ is chosen without gradient; the loss jumps where p_y crosses a boundary.
+    """
+
+    name = "focal_sample_dependent"
+
+    def __init__(self, variant: str = "flsd_53", smoothing: Number = 0.0, smoothing_form: str = "uniform") -> None:
+        super().__init__(smoothing, smoothing_form)
+        self.policy = POLICIES[variant]
+
+    def gammas(self, true_log_p: Tensor) -> Number:
+        """Return γ of each sample, [N]."""
+        lowest, steps = self.policy
+        p = true_log_p.exp()
+        chosen = torch.full_like(p, lowest)
+        for boundary, gamma in steps:
+            chosen = torch.where(p >= boundary, gamma, chosen)
+        return chosen
+
+    def frozen(self, logits: Tensor, targets: Tensor) -> Loss:
+        """Return focal loss with the per-sample γ of these logits."""
+        log_p, _ = true_class_logs(widened(logits.detach()), targets)
+        return Focal(self.gammas(log_p), self.smoothing, self.smoothing_form)
+
+
+COMPONENTS = (
     Component(
         "focal",
         Focal,
         hyperparameters=(
-            Hyperparameter(
-                "gamma", default=3.0, minimum=0.0, reason=NON_NEGATIVE, source="mukhoti App. E: best fixed γ by ECE"
-            ),
+            Hyperparameter("gamma", minimum=0.0, reason=NON_NEGATIVE, source="mukhoti App. E: best fixed γ by ECE"),
             *SMOOTHING,
         ),
         summary="cross-entropy weighted by (1 − p_y)^γ",
         source="Lin et al. 2017; mukhoti §3",
-    )
+        constant_gamma=lambda given: number_in(given, "gamma"),
+    ),
+    Component(
+        "focal_scheduled",
+        FocalScheduled,
+        hyperparameters=(
+            Hyperparameter("variant", "text", choices=tuple(SCHEDULES), source="mukhoti App. E"),
+            Hyperparameter(
+                "first_switch",
+                minimum=0.0,
+                maximum=1.0,
+                reason="it is a share of the run's epochs",
+                source="mukhoti App. E: epoch 100 of 350; Tiny-ImageNet 30 of 100",
+            ),
+            Hyperparameter(
+                "second_switch",
+                minimum=0.0,
+                maximum=1.0,
+                reason="it is a share of the run's epochs",
+                source="mukhoti App. E: epoch 250 of 350; Tiny-ImageNet 70 of 100",
+            ),
+            *SMOOTHING,
+        ),
+        summary="focal loss with γ 5, 3 and 2 (or 1) over the run",
+        source="mukhoti App. E",
+        check=check_switches,
+        tags=frozenset({"stateful"}),
+    ),
+    Component(
+        "focal_sample_dependent",
+        FocalSampleDependent,
+        hyperparameters=(
+            Hyperparameter("variant", "text", choices=tuple(POLICIES), source="mukhoti §5.1, App. E"),
+            *SMOOTHING,
+        ),
+        summary="focal loss with a larger γ for samples whose true class is improbable",
+        source="mukhoti §4, §5.1, App. E",
+    ),
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES
 from trainables.losses.focal import SMOOTHING, Focal
 from trainables.losses.numerics import Number
-from trainables.registry import Component, Hyperparameter
+from trainables.registry import Component, Hyperparameter, Options, number_in
 
 NEWTON_STEPS = 12  # quadratic from a tight bound: float64 accuracy after 6
 
@@ -54,14 +53,19 @@ def lambert_w_minus_one(log_argument: Tensor) -> Tensor:
     return w
 
 
-LOSSES.register(
+def _constant_gamma(given: Options) -> float | None:
+    """Return γ as a built loss says it, else as it follows from p₀."""
+    gamma, p0 = number_in(given, "gamma"), number_in(given, "p0")
+    return lambert_gamma(p0).item() if gamma is None and p0 is not None else gamma
+
+
+COMPONENTS = (
     Component(
         "focal_lambert",
         FocalLambert,
         hyperparameters=(
             Hyperparameter(
                 "p0",
-                default=0.25,
                 minimum=0.0,
                 maximum=0.5,
                 open_minimum=True,
@@ -73,5 +77,6 @@ LOSSES.register(
         ),
         summary="focal loss whose gradient equals cross-entropy's at p_y = p₀",
         source="mukhoti Prop. 2",
-    )
+        constant_gamma=_constant_gamma,
+    ),
 )

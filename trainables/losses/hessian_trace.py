@@ -45,7 +45,7 @@ class HessianTrace(Loss):
         self.generator = torch.Generator()
         self.reseed(seed)
 
-    def __call__(  # type: ignore[override]
+    def __call__(  # type: ignore[override]  # it takes the model, as `needs_model` says
         self, model: nn.Module, inputs: Tensor, targets: Tensor, share: float = 1.0
     ) -> Tensor:
         """Return base + τ·Tr(H) for `model(inputs)` → [N, K] and targets [N], times `share`; one forward pass.
@@ -136,7 +136,7 @@ class HessianTrace(Loss):
 def inner(left: Iterable[Tensor | None], right: Iterable[Tensor]) -> Tensor:
     """Return the inner product of two sequences of tensors, summed over all entries; `None` stands for zeros."""
     products = [(a * b).sum() for a, b in zip(left, right, strict=True) if a is not None]
-    total: Tensor = sum(products)  # type: ignore[assignment]
+    total: Tensor = sum(products)  # type: ignore[assignment]  # there is at least one
     return total
 
 
@@ -151,6 +151,8 @@ def refusal(name: str) -> str:
 def check_base(values: Mapping[str, object]) -> str | None:
     """Return why the base loss or one of its hyperparameters is refused, or `None`."""
     name = str(values.get("base", "cross_entropy"))
+    if LOSSES.trusts(name):
+        return None
     unknown = LOSSES.fault(name)
     if unknown:
         return f"base: {unknown}"
@@ -175,12 +177,14 @@ def build(
     return HessianTrace(build_loss(base, **base_hyperparameters(of_base)), weight, probes, seed)
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "hessian_trace",
         build,
         hyperparameters=(
-            Hyperparameter("base", "text", default="cross_entropy", source="curvature Eq. 33: cross-entropy"),
+            Hyperparameter(
+                "base", "text", default="cross_entropy", names="loss", source="curvature Eq. 33: cross-entropy"
+            ),
             Hyperparameter(
                 "weight",
                 default=1e-2,
@@ -208,5 +212,5 @@ LOSSES.register(
         source="curvature Eq. 33",
         check=check_base,
         tags=frozenset({"needs_model", "stateful", "third_order"}),
-    )
+    ),
 )

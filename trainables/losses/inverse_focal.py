@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES
 from trainables.losses.focal import SMOOTHING, FocalTypeLoss
 from trainables.losses.numerics import Number
 from trainables.registry import Component, Hyperparameter, number_in
@@ -57,28 +56,24 @@ def check_gradient(values: Mapping[str, object]) -> str | None:
     return f"gamma = {gamma:g} is outside [0, 3.5911]: {REVERSES}"
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "inverse_focal",
         InverseFocal,
         hyperparameters=(
             Hyperparameter(
                 "gamma",
-                default=1.5,
                 minimum=0.0,
                 reason="a negative γ would turn it into a focal loss; " + REVERSES,
                 source="selective Table 2: 1 … 3 selected, 1.5 the middle; limit derived from App. C.2's gradient",
             ),
             *SMOOTHING,
             Hyperparameter(
-                "allow_reversed_gradient",
-                "boolean",
-                default=False,
-                source="selective App. E.1: large γ consistently underperforms",
+                "allow_reversed_gradient", "boolean", source="selective App. E.1: large γ consistently underperforms"
             ),
         ),
         summary="cross-entropy weighted by (1 + p_y)^γ",
         source="Wang et al. 2021; selective Def. 3.2",
         check=check_gradient,
-    )
+    ),
 )

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES, Loss
+from trainables.losses.base import Loss
 from trainables.losses.numerics import Number, as_type, true_class
 from trainables.registry import Component, Hyperparameter
 
@@ -115,29 +115,21 @@ def select_bandwidth(f: Tensor) -> Tensor:
     return candidates.gather(0, torch.stack(likelihoods).argmax().reshape(1)).squeeze(0)
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "kde_xe",
         KernelCalibrationError,
         hyperparameters=(
             Hyperparameter(
                 "weight",
-                default=0.3,
                 minimum=0.0,
                 reason="a negative weight would reward miscalibration",
                 source="selective App. E.1: .3 on CIFAR-10, .5 on CIFAR-100",
             ),
-            Hyperparameter(
-                "variant",
-                "text",
-                default="canonical",
-                choices=("canonical", "top_label"),
-                source="Popordanoska et al. 2022",
-            ),
+            Hyperparameter("variant", "text", choices=("canonical", "top_label"), source="Popordanoska et al. 2022"),
             Hyperparameter(
                 "norm",
                 "integer",
-                default=1,
                 minimum=1,
                 maximum=2,
                 reason="only L1 and L2 calibration errors are in use",
@@ -154,5 +146,5 @@ LOSSES.register(
         summary="cross-entropy plus a kernel estimate of calibration error; quadratic in the batch size",
         source="Popordanoska et al. 2022; selective App. E.1",
         tags=frozenset({"batch_coupled"}),
-    )
+    ),
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainables.losses.base import LOSSES, Loss, widened
+from trainables.losses.base import Loss, widened
 from trainables.losses.numerics import Number, as_type
 from trainables.registry import Component, Hyperparameter
 
@@ -58,7 +58,7 @@ def calibration_penalty(logits: Tensor, right: Tensor, variant: str) -> Tensor:
     return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "mmce",
         # `right` serves `frozen` and is no hyperparameter
@@ -66,7 +66,6 @@ LOSSES.register(
         hyperparameters=(
             Hyperparameter(
                 "weight",
-                default=2.0,
                 minimum=0.0,
                 reason="a negative weight would reward miscalibration",
                 source="mukhoti App. D: λ = 2 for images, 8 for documents",
@@ -74,7 +73,6 @@ LOSSES.register(
             Hyperparameter(
                 "variant",
                 "text",
-                default="weighted",
                 choices=("weighted", "plain"),
                 source="Kumar et al. 2018 train with the weighted form",
             ),
@@ -82,5 +80,5 @@ LOSSES.register(
         summary="cross-entropy plus a kernel penalty on calibration error; quadratic in the batch size",
         source="Kumar et al. 2018; mukhoti §5.1",
         tags=frozenset({"batch_coupled"}),
-    )
+    ),
 )

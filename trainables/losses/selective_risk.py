@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainables.losses.base import LOSSES, Loss, State, full_precision, widened
-from trainables.losses.numerics import Number, as_type, true_class
-from trainables.losses.weighted import WeightedCrossEntropy
-from trainables.metrics.scores import SCORE_NAMES, score_from_log_probabilities
+from trainables.losses.base import Loss, State, full_precision, widened
+from trainables.losses.cross_entropy import WeightedCrossEntropy
+from trainables.losses.numerics import SCORE_NAMES, Number, as_type, score_from_log_probabilities, true_class
 from trainables.registry import Component, Hyperparameter
 
 BINS = 64  # over [0, 1]; the counts of a finer histogram change the smoothed survival by less than ν does
@@ -141,14 +140,13 @@ def quantile(values: Tensor, level: Number) -> Tensor:
     return lower + (position - at) * (upper - lower)
 
 
-LOSSES.register(
+COMPONENTS = (
     Component(
         "selective_risk",
         SelectiveRisk,
         hyperparameters=(
             Hyperparameter(
                 "coverage",
-                default=0.8,
                 minimum=0.0,
                 maximum=1.0,
                 open_minimum=True,
@@ -157,21 +155,16 @@ LOSSES.register(
             ),
             Hyperparameter(
                 "nu",
-                default=0.1,
                 minimum=1e-6,
                 reason="the smoothing sigmoid is divided by it; below, its slope overflows",
                 source="selective App. E.2: .1 on CIFAR-10; tuned on scores of another scale, so search up to 1",
             ),
-            Hyperparameter(
-                "score", "text", default="msp", choices=SCORE_NAMES, source="selective App. A, Table 1 lists all three"
-            ),
-            Hyperparameter(
-                "history", "text", default="batch", choices=("batch", "epoch"), source="selective Eqs. 14–15: the batch"
-            ),
-            Hyperparameter("normalise", "boolean", default=False, source="selective Eq. 12 as printed"),
+            Hyperparameter("score", "text", choices=SCORE_NAMES, source="selective App. A, Table 1 lists all three"),
+            Hyperparameter("history", "text", choices=("batch", "epoch"), source="selective Eqs. 14–15: the batch"),
+            Hyperparameter("normalise", "boolean", source="selective Eq. 12 as printed"),
         ),
         summary="cross-entropy weighted by rank among the less confident samples, evenly above a threshold (AU loss)",
         source="selective Eqs. 13–17, Alg. 1",
         tags=frozenset({"batch_coupled", "stateful"}),
-    )
+    ),
 )

@@ -1,12 +1,36 @@
-"""Calibration, accuracy and selective-prediction metrics of stored probabilities."""
+"""Metrics of stored probabilities by name; how one is added is said in `trainables.metrics.base`.
 
-from trainables.metrics import bleu  # registers what it measures
-from trainables.metrics.evaluate import (
-    METRIC_NAMES,
-    SMALLEST_PROBABILITY,
-    evaluate_probabilities,
-    reliability_bins,
-    softmax64,
-)
+They import numpy, and scipy and torch inside the functions that need them: readers of results ask them for labels.
+"""
 
-__all__ = ["METRIC_NAMES", "SMALLEST_PROBABILITY", "bleu", "evaluate_probabilities", "reliability_bins", "softmax64"]
+from trainables.metrics.base import METRICS, Metric, always_measured
+from trainables.metrics.evaluate import evaluate_probabilities, reliability_bins
+from trainables.metrics.probabilities import SMALLEST_PROBABILITY, softmax64
+
+METRICS.discover(__name__)
+
+METRIC_NAMES = always_measured()
+"""What every evaluation computes from probabilities and targets."""
+
+BOOTSTRAPPED = always_measured(lambda metric: metric.binned)
+"""The binned errors, which are biased at small samples: every evaluation reports the standard error of each."""
+
+RECALIBRATED = always_measured(lambda metric: metric.recalibrated)
+"""What is recorded of recalibrated probabilities; accuracy among them, because MetaCal makes the rows that it rejects
+uniform (selective App. Table 4)."""
+
+HEADLINES = always_measured(lambda metric: metric.headline)
+"""What trial pages and model cards show."""
+
+__all__ = [
+    "BOOTSTRAPPED",
+    "HEADLINES",
+    "METRICS",
+    "METRIC_NAMES",
+    "RECALIBRATED",
+    "SMALLEST_PROBABILITY",
+    "Metric",
+    "evaluate_probabilities",
+    "reliability_bins",
+    "softmax64",
+]

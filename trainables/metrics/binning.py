@@ -10,11 +10,14 @@ Conventions differ between packages, and the numbers with them. Here, unless a c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
+from trainables.metrics.base import Metric
 from trainables.metrics.probabilities import Floats, Integers
+from trainables.registry import Hyperparameter
 
 Scheme = Literal["equal_width", "equal_mass"]
 Closed = Literal["right", "left"]
@@ -143,3 +146,33 @@ def sums_by_bin(index: Integers, values: Floats, bins: int) -> Floats:
 def group_sums(values: Floats, bins: int, axis: int = 0) -> Floats:
     """Return the sums of the `bins` equal-mass groups of sorted `values` along `axis`, which holds at least `bins`."""
     return np.asarray(np.add.reduceat(values, equal_mass_starts(values.shape[axis], bins), axis=axis))
+
+
+def binned_error(
+    probabilities: Floats,
+    targets: Integers,
+    bins: int = 15,
+    scheme: Scheme = "equal_width",
+    norm: Norm = "root_mean_square",
+) -> float:
+    """Return the `calibration_error` of the top confidence of probabilities [N, K] against targets [N]."""
+    correct = (probabilities.argmax(axis=1) == targets).astype(np.float64)
+    return calibration_error(probabilities.max(axis=1), correct, bins, scheme, norm=norm)
+
+
+BINS = Hyperparameter("bins", "integer", minimum=1, source="Guo et al. 2017, section 5")
+SCHEME = Hyperparameter("scheme", "text", choices=("equal_width", "equal_mass"), source="Guo et al. 2017, section 5")
+_NORM = Hyperparameter(
+    "norm", "text", choices=("mean", "maximum", "root_mean_square"), source="Hendrycks et al. 2019, arXiv:1812.04606"
+)
+
+COMPONENTS = (
+    Metric(
+        "calibration_error",
+        binned_error,
+        (BINS, replace(SCHEME, source="mukhoti §3"), _NORM),
+        "calibration error with the bins and norm you choose; `ece`, `ada_ece` and `mce` are always measured",
+        "Naeini et al. 2015; Hendrycks et al. 2019",
+        range=(0, 1),
+    ),
+)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainables.metrics.further import METRICS
+from trainables.metrics.base import Metric
 from trainables.metrics.probabilities import Floats, Integers
-from trainables.registry import Component, Hyperparameter, HyperparameterValue
+from trainables.registry import Hyperparameter, HyperparameterValue
 
 BLEU, BY_TEMPERATURE = "bleu", "bleu_by_temperature"
 
@@ -72,8 +72,8 @@ def _of_translations(probabilities: Floats, targets: Integers, **options: Hyperp
 
 _VASWANI = "Vaswani et al. 2017, section 6.1"
 
-METRICS.register(
-    Component(
+COMPONENTS = (
+    Metric(
         BLEU,
         _of_translations,
         (
@@ -82,21 +82,26 @@ METRICS.register(
         ),
         "BLEU of translations by beam search, 0 to 100, before and after each temperature",
         "Papineni et al. 2002; Post 2018 (sacrebleu)",
+        label="BLEU",
+        mode="max",
+        range=(0, 100),
+        needs="translations",
         tags=frozenset({"translation"}),
-    )
-)
-METRICS.register(
-    Component(
+    ),
+    Metric(
         BY_TEMPERATURE,
         _of_translations,
         (),
         "BLEU on the test split and ECE at temperatures from .7 to 1.5, and the largest of these BLEU",
         "mukhoti Fig. 5",
+        mode="max",
+        range=(0, 100),
+        needs="translations",
         tags=frozenset({"translation"}),
         columns=(
             "best_bleu",
             *(column_at("bleu", each) for each in TEMPERATURES),
             *(column_at("ece", each) for each in TEMPERATURES),
         ),
-    )
+    ),
 )

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics import METRIC_NAMES, evaluate_probabilities
+from trainables.metrics.base import always_measured
 from trainables.metrics.binning import equal_width_bin, group_sums, norm_of_gaps, stable_order
+from trainables.metrics.evaluate import evaluate_probabilities
 from trainables.metrics.probabilities import Floats, Integers, require_probabilities
 
-BOOTSTRAPPED = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
-"""The binned errors, which are biased at small samples: every evaluation reports the standard error of each.
-
-Their repetitions are computed together; any other name recomputes `evaluate_probabilities` each time."""
+TOGETHER = ("ece", "ada_ece", "mce", "cw_ece", "cw_ada_ece")
+"""Metrics whose repetitions are computed together; any other name recomputes `evaluate_probabilities` each time."""
 
 Metric = Callable[[Floats, Integers], float]
 
@@ -59,13 +58,16 @@ def bootstrap_standard_error(
         name = getattr(metrics, "__name__", "metric")
         return {f"{name}_se": _spread(metrics(values[d], labels[d]) for d in _draws(len(labels), repetitions, seed))}
     names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    unknown = [name for name in names if name not in METRIC_NAMES]
+    known = always_measured()
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"unknown metric {', '.join(unknown)}; known: {', '.join(METRIC_NAMES)}")
-    spread = _fast_spreads(values, labels, [n for n in names if n in BOOTSTRAPPED], bins, repetitions, seed)
-    slow = [name for name in names if name not in BOOTSTRAPPED]
+        raise ValueError(f"unknown metric {', '.join(unknown)}; known: {', '.join(known)}")
+    spread = _fast_spreads(values, labels, [n for n in names if n in TOGETHER], bins, repetitions, seed)
+    slow = [name for name in names if name not in TOGETHER]
     if slow:
-        repeats = [evaluate_probabilities(values[d], labels[d], bins) for d in _draws(len(labels), repetitions, seed)]
+        repeats = [
+            evaluate_probabilities(values[d], labels[d], bins, slow) for d in _draws(len(labels), repetitions, seed)
+        ]
         spread |= {name: _spread(r[name] for r in repeats) for name in slow}
     return {f"{name}_se": spread[name] for name in names}
 
@@ -82,7 +84,7 @@ def _spread(values: Iterable[float]) -> float:
 def _fast_spreads(
     values: Floats, labels: Integers, names: Sequence[str], bins: int, repetitions: int, seed: int
 ) -> dict[str, float]:
-    """Return the standard errors of BOOTSTRAPPED metrics. Samples are sorted by confidence once, for equal mass."""
+    """Return the standard errors of the metrics of TOGETHER. Samples are sorted by confidence once, for equal mass."""
     if not names:
         return {}
     order = stable_order(values.max(axis=1))

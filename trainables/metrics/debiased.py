@@ -6,10 +6,14 @@ The squared error's bias in a bin can be subtracted; that of ECE, an absolute va
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from trainables.metrics.binning import Scheme, bin_of_each, sums_by_bin
+from trainables.metrics.base import Metric
+from trainables.metrics.binning import BINS, SCHEME, Scheme, bin_of_each, sums_by_bin
 from trainables.metrics.probabilities import Floats, Integers
+from trainables.registry import Hyperparameter
 
 _BLOCK_ELEMENTS = 4_000_000  # repetitions × samples drawn at once: 32 MB in float64
 
@@ -77,3 +81,43 @@ def ece_bias(
         hits = np.add.reduceat(drawn, starts, axis=1, dtype=np.int64)
         total += float(np.abs(hits - expected).sum())
     return total / (repetitions * len(order))
+
+
+_SOURCE = "Kumar, Liang & Ma 2019, arXiv:1909.10155"
+_BINNING = (BINS, replace(SCHEME, source="Kumar, Liang & Ma 2019"))
+
+COMPONENTS = (
+    Metric(
+        "debiased_l2",
+        debiased_l2,
+        _BINNING,
+        "root of the binned squared error less label noise",
+        _SOURCE,
+        label="debiased L2 error",
+        range=(0, 1),
+    ),
+    Metric(
+        "cw_debiased_l2",
+        classwise_debiased_l2,
+        _BINNING,
+        "debiased_l2 over classes",
+        _SOURCE,
+        label="class-wise debiased L2 error",
+        range=(0, 1),
+    ),
+    Metric(
+        "ece_bias",
+        ece_bias,
+        (
+            BINS,
+            SCHEME,
+            Hyperparameter("repetitions", "integer", minimum=1, source="an error of 2 % of the bias"),
+            Hyperparameter("seed", "integer", minimum=0, source="arbitrary"),
+        ),
+        "the ECE that these confidences would have if they were right: compare `ece` with it",
+        "Vaicenavicius et al. 2019, arXiv:1902.06977",
+        label="ECE if calibrated",
+        mode=None,
+        range=(0, 1),
+    ),
+)

@@ -1,17 +1,20 @@
-"""Calibration, accuracy and selective-prediction metrics of one set of predictions.
+"""The calibration, accuracy and selective-prediction metrics that every evaluation measures, with one sort for all.
 
-`evaluate_probabilities` gives every column at once and shares one sort between them; the functions of
-`trainables.metrics.binning` and `trainables.metrics.selective` give single metrics under other conventions, and
-`trainables.metrics.bootstrap` their standard errors.
+The functions of `trainables.metrics.binning` and `trainables.metrics.selective` give single metrics under other
+conventions, and `trainables.metrics.bootstrap` their standard errors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trainables.metrics.base import METRICS, Metric, always_measured
 from trainables.metrics.binning import (
     bin_edges,
     classwise_calibration_error,
@@ -21,41 +24,18 @@ from trainables.metrics.binning import (
     stable_order,
     sums_by_bin,
 )
-from trainables.metrics.probabilities import Booleans, Floats, Integers, require_probabilities, softmax64
-from trainables.metrics.selective import optimal_area_under_risk_coverage, tied_rank_weights
-
-__all__ = ["METRIC_NAMES", "evaluate_probabilities", "reliability_bins", "softmax64"]
-
-METRIC_NAMES: tuple[str, ...] = (
-    "accuracy",
-    "top5",
-    "nll",
-    "nll_correct",
-    "nll_wrong",
-    "brier",
-    "ece",
-    "ada_ece",
-    "mce",
-    "cw_ece",
-    "cw_ada_ece",
-    "aurc",
-    "e_aurc",
-    "s99",
-    "s99_accuracy",
-    "confidence",
-    "confidence_wrong",
-    "entropy_correct",
-    "entropy_wrong",
-    "balanced_accuracy",
-    "majority_share",
+from trainables.metrics.probabilities import (
+    SMALLEST_PROBABILITY,
+    Booleans,
+    Floats,
+    Integers,
+    require_probabilities,
 )
-
-SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
-"""A probability that underflowed to 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite."""
+from trainables.metrics.selective import optimal_area_under_risk_coverage, tied_rank_weights
 
 
 def evaluate_probabilities(
-    probabilities: ArrayLike, targets: ArrayLike, bins: int = 15, names: Sequence[str] = METRIC_NAMES
+    probabilities: ArrayLike, targets: ArrayLike, bins: int = 15, names: Sequence[str] | None = None
 ) -> dict[str, float]:
     """Return every metric of `names`, in that order, as plain floats; an undefined one (no wrong samples) is NaN.
 
@@ -65,13 +45,14 @@ def evaluate_probabilities(
     confidences sharing their weight, `e_aurc` its excess over the best ranking of as many errors (Geifman, Uziel &
     El-Yaniv 2019), `s99` the share of samples with confidence above .99, `balanced_accuracy` the mean over the classes
     that occur of the share of their samples that are right (Brodersen et al. 2010), `majority_share` the accuracy of
-    always predicting the most frequent class.
+    always predicting the most frequent class. Metrics of other files are added by their own functions.
 
     Args:
         probabilities: [N, K], rows on the simplex; float64 is best, float32 ties confidences near 1.
         targets: [N] class indices in [0, K).
         bins: number of bins, at most N; 15 as in mukhoti §5 and properness §5.1.
-        names: of METRIC_NAMES; without `cw_ada_ece`, which sorts every class, it takes a fraction of the time.
+        names: of METRIC_NAMES, `None` for all; without `cw_ada_ece`, which sorts every class, it takes a fraction of
+            the time.
 
     Raises:
         UnusablePredictions: non-finite or non-simplex rows, labels outside [0, K), fewer samples than bins.
@@ -79,6 +60,7 @@ def evaluate_probabilities(
     values: Floats = np.asarray(probabilities, dtype=np.float64)
     require_probabilities(values, targets, bins)
     labels: Integers = np.asarray(targets, dtype=np.int64)
+    names = always_measured() if names is None else names
     prediction = values.argmax(axis=1)
     rows = np.arange(len(labels))
     confidence = values[rows, prediction]
@@ -92,7 +74,7 @@ def evaluate_probabilities(
     hits = np.bincount(labels[correct], minlength=values.shape[1])
     found["balanced_accuracy"] = float((hits[sizes > 0] / sizes[sizes > 0]).mean())
     found["majority_share"] = float(sizes.max() / len(labels))
-    return {name: found[name] for name in names}
+    return {name: found[name] if name in found else METRICS[name].build(values, labels) for name in names}
 
 
 def _likelihood_metrics(values: Floats, labels: Integers, correct: Booleans) -> dict[str, float]:
@@ -172,3 +154,60 @@ def confidence_bins(confidence: Floats, correct: Booleans, bins: int = 15) -> li
 
 def _mean(values: Floats | Booleans) -> float:
     return float(values.mean()) if values.size else float("nan")
+
+
+def _alone(name: str, probabilities: Floats, targets: Integers) -> float:
+    """Return one of the metrics that are computed together."""
+    return evaluate_probabilities(probabilities, targets, names=(name,))[name]
+
+
+def _described(
+    name: str,
+    summary: str,
+    label: str = "",
+    mode: Literal["min", "max"] | None = "min",
+    marks: str = "",
+    high: float = 1.0,
+) -> Metric:
+    """Return what a metric declares; `marks` names those of `binned`, `recalibrated` and `headline` that hold."""
+    return Metric(
+        name,
+        partial(_alone, name),
+        summary=summary,
+        label=label or name.replace("_", " "),
+        mode=mode,
+        range=(0, high),
+        unit="nats" if math.isinf(high) else "",
+        always=True,
+        binned="binned" in marks,
+        recalibrated="recalibrated" in marks,
+        headline="headline" in marks,
+    )
+
+
+_in_nats = partial(_described, high=math.inf)
+_SHOWN, _BINNED, _ALL = "recalibrated headline", "binned recalibrated", "binned recalibrated headline"
+
+COMPONENTS = (
+    _described("accuracy", "share of samples whose most probable class is right", "", "max", _SHOWN),
+    _described("top5", "share of samples whose class is among the five most probable", "top-5 accuracy", "max"),
+    _in_nats("nll", "negative log-likelihood", "NLL", marks=_SHOWN),
+    _in_nats("nll_correct", "of samples that are right", "NLL of correct samples"),
+    _in_nats("nll_wrong", "of samples that are wrong", "NLL of wrong samples"),
+    _described("brier", "squared distance from the one-hot vector", "Brier score", marks=_SHOWN, high=2.0),
+    _described("ece", "gap of confidence and accuracy, equal-width bins", "ECE", marks=_ALL),
+    _described("ada_ece", "gap of confidence and accuracy, equal-mass bins", "equal-mass ECE", marks=_ALL),
+    _described("mce", "largest gap of any equal-width bin", "MCE", marks=_BINNED),
+    _described("cw_ece", "ECE of each class's probability, averaged", "class-wise ECE", marks=_BINNED),
+    _described("cw_ada_ece", "equal-mass ECE of each class, averaged", "class-wise equal-mass ECE", marks="binned"),
+    _described("aurc", "area under the risk-coverage curve", "AURC", marks=_SHOWN),
+    _described("e_aurc", "AURC above that of the best ranking of as many errors", "E-AURC"),
+    _described("s99", "share of samples with confidence above .99", "share above .99", None, "recalibrated"),
+    _described("s99_accuracy", "accuracy of those", "accuracy above .99", "max", "recalibrated"),
+    _described("confidence", "mean top confidence", mode=None),
+    _described("confidence_wrong", "of samples that are wrong", "confidence of wrong samples", None),
+    _in_nats("entropy_correct", "of samples that are right", "entropy of correct samples", None),
+    _in_nats("entropy_wrong", "of samples that are wrong", "entropy of wrong samples", None),
+    _described("balanced_accuracy", "accuracy of each class, averaged", "", "max", "headline"),
+    _described("majority_share", "accuracy of always predicting the most frequent class", mode=None),
+)

@@ -14,7 +14,9 @@ import math
 
 import numpy as np
 
+from trainables.metrics.base import Metric
 from trainables.metrics.probabilities import Floats, Integers
+from trainables.registry import Hyperparameter
 
 BLOCK_ROWS = 512
 """Samples against all later ones at a time: 41 MB in float64 for 10,000."""
@@ -95,3 +97,32 @@ def _kernel(first: Floats, first_squares: Floats, second: Floats, second_squares
     np.sqrt(distance, out=distance)
     distance *= -1.0 / width
     return np.exp(distance, out=distance)
+
+
+_SOURCE = "Widmann, Lindsten & Zachariah 2019, arXiv:1910.11385"
+_PAIRS = "ours: pairs (Widmann et al., lemma 4) see little"
+
+COMPONENTS = (
+    Metric(
+        "skce",
+        squared_kernel_calibration_error,
+        (),
+        "squared kernel calibration error of all probabilities, unbiased: may be below 0",
+        _SOURCE,
+        label="SKCE",
+        range=(-math.inf, math.inf),
+    ),
+    Metric(
+        "skce_p",
+        kernel_calibration_p,
+        (
+            Hyperparameter("block", "integer", minimum=2, source=_PAIRS),
+            Hyperparameter("seed", "integer", minimum=0, source="arbitrary"),
+        ),
+        "p of the hypothesis of calibration, by blocks",
+        _SOURCE,
+        label="p of the SKCE test",
+        mode=None,
+        range=(0, 1),
+    ),
+)

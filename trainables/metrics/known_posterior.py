@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics import SMALLEST_PROBABILITY
+from trainables.metrics.base import Metric
 from trainables.metrics.binning import Scheme, calibration_error
-from trainables.metrics.probabilities import Floats, UnusablePredictions, require_probabilities
+from trainables.metrics.probabilities import SMALLEST_PROBABILITY, Floats, UnusablePredictions, require_probabilities
 
 
 def kl_to_posterior(posterior: ArrayLike, probabilities: ArrayLike) -> float:
@@ -45,16 +47,20 @@ def confidence_to_posterior_distance(posterior: ArrayLike, probabilities: ArrayL
     return float(np.abs(q.max(axis=1) - _of_prediction(eta, q)).mean())
 
 
-def posterior_metrics(posterior: ArrayLike, probabilities: ArrayLike, bins: int = 100) -> dict[str, float]:
-    """Return `kl_to_posterior`, `true_calibration_error` and `confidence_to_posterior_distance` of η and q [N, K].
+def posterior_metrics(posterior: ArrayLike | None, probabilities: ArrayLike, bins: int = 100) -> dict[str, float]:
+    """Return the columns of `POSTERIOR_COLUMNS` for η and q [N, K], or nothing where η is not known.
 
-    Raises UnusablePredictions as `true_calibration_error`.
+    Of fewer samples than `bins` each is a bin of its own. Raises UnusablePredictions as `true_calibration_error`.
     """
-    return {
-        "kl_to_posterior": kl_to_posterior(posterior, probabilities),
-        "true_calibration_error": true_calibration_error(posterior, probabilities, bins),
-        "confidence_to_posterior_distance": confidence_to_posterior_distance(posterior, probabilities),
-    }
+    if posterior is None:
+        return {}
+    eta, q = _checked(posterior, probabilities)
+    values = (
+        kl_to_posterior(eta, q),
+        true_calibration_error(eta, q, min(bins, len(q))),
+        confidence_to_posterior_distance(eta, q),
+    )
+    return dict(zip(POSTERIOR_COLUMNS, values, strict=True))
 
 
 def _of_prediction(eta: Floats, q: Floats) -> Floats:
@@ -70,3 +76,16 @@ def _checked(posterior: ArrayLike, probabilities: ArrayLike, bins: int = 1) -> t
     require_probabilities(eta, labels, bins)
     require_probabilities(q, labels, bins)
     return eta, q
+
+
+COMPONENTS = tuple(
+    Metric(name, dict, summary=summary, source="posterior §5.2", range=(0, high), always=True, needs="true posterior")
+    for name, summary, high in (
+        ("kl_to_posterior", "Kullback-Leibler divergence from the true posterior, in nats", math.inf),
+        ("true_calibration_error", "calibration error by the true posterior in place of labels", 1.0),
+        ("confidence_to_posterior_distance", "distance of the confidence from the predicted class's posterior", 1.0),
+    )
+)
+
+POSTERIOR_COLUMNS = tuple(each.name for each in COMPONENTS)
+"""Columns of every evaluation, filled on the test split of data sets that know their posterior."""

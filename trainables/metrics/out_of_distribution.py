@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trainables.metrics.base import Metric
 from trainables.metrics.probabilities import Floats, log_softmax64
 from trainables.metrics.selective import area_under_roc
 
@@ -43,7 +44,23 @@ SCORES: dict[str, Callable[[Floats], Floats]] = {
 
 MEASURES = ("auroc", "fpr95", "aupr")
 
-OOD_COLUMNS: tuple[str, ...] = tuple(f"ood_{score}_{measure}" for score in SCORES for measure in MEASURES)
+COMPONENTS = tuple(
+    Metric(
+        f"ood_{score}_{measure}",
+        dict,
+        summary="how well the samples of another distribution are told apart",
+        source="Hendrycks & Gimpel 2017, arXiv:1610.02136",
+        label=f"OOD {measure.upper()} ({score.replace('_', ' ')})",
+        mode="min" if measure == "fpr95" else "max",
+        range=(0, 1),
+        always=True,
+        needs="another split",
+    )
+    for score in SCORES
+    for measure in MEASURES
+)
+
+OOD_COLUMNS = tuple(each.name for each in COMPONENTS)
 """Columns of `evaluations`, filled for splits that are not of `OWN_SPLITS`."""
 
 

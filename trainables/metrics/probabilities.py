@@ -9,6 +9,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
+SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
+"""A probability that underflowed to 0 counts as this in logarithms: a sample's nll is at most 708.4, not infinite."""
+
 
 class UnusablePredictions(ValueError):  # noqa: N818 - says what is the matter, as the project's errors do
     """Predictions or targets that no metric or post-hoc method can use; the message says value, rule and remedy."""

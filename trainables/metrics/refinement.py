@@ -23,15 +23,34 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
+from trainables.metrics.base import Metric
 from trainables.metrics.probabilities import Floats, Integers
 
 FOLDS = 5
 """K: of five folds, a temperature is fitted on 80 % of the samples, and probmetrics takes as many."""
 
-REFINEMENT_COLUMNS: tuple[str, ...] = ("refinement_nll", "refinement_brier", "calibration_nll", "calibration_brier")
+COMPONENTS = tuple(
+    Metric(
+        f"{part}_{score}",
+        dict,
+        summary=summary,
+        source="Berta, Holzmüller, Jordan & Bach 2025, arXiv:2501.19195",
+        label=f"{part} {words}",
+        range=(low, math.inf),
+        always=True,
+        headline=(part, score) == ("refinement", "nll"),
+        needs="logits",
+    )
+    for part, summary, low in (
+        ("refinement", "what of it no temperature repairs", 0.0),
+        ("calibration", "what of it a temperature repairs", -math.inf),
+    )
+    for score, words in (("nll", "NLL"), ("brier", "Brier score"))
+)
+
+REFINEMENT_COLUMNS = tuple(each.name for each in COMPONENTS)
 """What an evaluation records of each split: the scores after cross-fitted temperature scaling, and the differences."""
 
 LOG_BOUND = 16.0
@@ -105,7 +124,9 @@ def refinement(logits: ArrayLike, targets: ArrayLike) -> Refinement:
         return Refinement(float("nan"), float("nan"), ())
     precision = np.float32 if given.size >= SINGLE_PRECISION else np.float64
     values: Logits = np.array(given, precision, order="C")
-    values -= torch.from_numpy(values).amax(1, keepdim=True).numpy()  # numpy's takes five times as long
+    import torch  # numpy's own maximum of rows takes five times as long
+
+    values -= torch.from_numpy(values).amax(1, keepdim=True).numpy()
     own = values[np.arange(len(labels)), labels].astype(np.float64)
     fold = folds_of(labels)
     inverse = _inverse_temperatures(values, own, fold)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainables.metrics.base import Metric
 from trainables.metrics.probabilities import Booleans, Floats, Integers
+from trainables.registry import Hyperparameter
 
 
 def rank_weights(samples: int) -> Floats:
@@ -103,3 +105,41 @@ def area_under_generalised_risk_coverage(probabilities: Floats, targets: Integer
     if wrong in (0.0, 1.0):
         return wrong / 2
     return (1 - confidence_auroc(probabilities, targets)) * (1 - wrong) * wrong + wrong**2 / 2
+
+
+_SHARE = "it is the share of samples that are accepted"
+_OURS = "our choice: one sample in five is rejected"
+
+COMPONENTS = (
+    Metric(
+        "risk_at_coverage",
+        risk_at_coverage,
+        (
+            Hyperparameter(
+                "coverage", "number", minimum=0.0, maximum=1.0, open_minimum=True, reason=_SHARE, source=_OURS
+            ),
+        ),
+        "error rate among the most confident share of samples",
+        "Geifman & El-Yaniv 2017, arXiv:1705.08500",
+        range=(0, 1),
+    ),
+    Metric(
+        "confidence_auroc",
+        confidence_auroc,
+        (),
+        "how well confidence separates correct from wrong predictions; larger is better",
+        "Hendrycks & Gimpel 2017, arXiv:1610.02136",
+        label="AUROC of confidence",
+        mode="max",
+        range=(0, 1),
+    ),
+    Metric(
+        "augrc",
+        area_under_generalised_risk_coverage,
+        (),
+        "share of samples both accepted and wrong, averaged over coverages",
+        "Traub et al. 2024, arXiv:2407.01032",
+        label="AUGRC",
+        range=(0, 1),
+    ),
+)

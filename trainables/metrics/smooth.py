@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainables.metrics.base import Metric
 from trainables.metrics.probabilities import Floats, Integers
 
 CELLS = 4096
@@ -53,3 +54,12 @@ def classwise_smooth_ece(probabilities: Floats, targets: Integers) -> float:
     classes = range(probabilities.shape[1])
     each = [smooth_calibration_error(probabilities[:, k], (targets == k).astype(np.float64)) for k in classes]
     return float(np.mean(each))
+
+
+_SOURCE = "Błasiok & Nakkiran 2023, arXiv:2309.12236"
+_TOP, _EACH = "calibration error without bins, of the top confidence", "smooth_ece of each class, averaged"
+
+COMPONENTS = (
+    Metric("smooth_ece", smooth_ece, (), _TOP, _SOURCE, label="smooth ECE", range=(0, 1)),
+    Metric("cw_smooth_ece", classwise_smooth_ece, (), _EACH, _SOURCE, label="class-wise smooth ECE", range=(0, 1)),
+)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trainables.metrics.binning import calibration_error
 from trainables.metrics.evaluate import confidence_bins, confidence_metrics
 from trainables.metrics.probabilities import Booleans, Floats, Integers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEPT = 8
 """Logits of a token that are stored, the largest ones."""
@@ -78,6 +80,8 @@ class TokenStatistics:
 
 def token_statistics(logits: Tensor, targets: Tensor, temperatures: Sequence[float]) -> TokenStatistics:
     """Return what is kept of logits [N, K] and targets int64 [N]; sums are float64."""
+    import torch  # which readers of results, who ask this folder for labels, do without
+
     top = logits.topk(min(KEPT, logits.shape[1]), 1)
     of_target = logits.gather(1, targets[:, None])
     ahead = (logits > of_target).sum(1)

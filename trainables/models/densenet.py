@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainables.models.base import require_image
 from trainables.models.layers import conv1x1, conv3x3, initialise
-from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter
 
 
@@ -99,7 +99,7 @@ COMPONENTS = (
     Component(
         "densenet121",
         partial(densenet, blocks=(6, 12, 24, 16)),
-        (Hyperparameter("growth", "integer", 32, minimum=2, source="Huang et al. 2017, Table 1"),),
+        (Hyperparameter("growth", "integer", minimum=2, source="Huang et al. 2017, Table 1"),),
         summary="DenseNet-121, stem for small images",
         source="mukhoti; Huang et al. 2017",
         stand_in=SMALL,
@@ -108,8 +108,8 @@ COMPONENTS = (
         "densenet",
         _even_densenet,
         (
-            Hyperparameter("layers", "integer", 6, minimum=1, source="our choice: DenseNet-121's first block"),
-            Hyperparameter("growth", "integer", 12, minimum=2, source="Huang et al. 2017, section 4.2"),
+            Hyperparameter("layers", "integer", minimum=1, source="our choice: DenseNet-121's first block"),
+            Hyperparameter("growth", "integer", minimum=2, source="Huang et al. 2017, section 4.2"),
         ),
         summary="DenseNet of four equal blocks for small images, of any size",
         source="Huang et al. 2017",

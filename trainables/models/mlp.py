@@ -39,9 +39,9 @@ COMPONENTS = (
         "mlp",
         mlp,
         (
-            Hyperparameter("depth", "integer", 2, minimum=0, source="curvature, section on Tr(H) regularisation"),
-            Hyperparameter("width", "integer", 100, minimum=1, source="curvature, section on Tr(H) regularisation"),
-            Hyperparameter("bias", "boolean", True, source="mukhoti App. B trains without a bias"),
+            Hyperparameter("depth", "integer", minimum=0, source="curvature, section on Tr(H) regularisation"),
+            Hyperparameter("width", "integer", minimum=1, source="curvature, section on Tr(H) regularisation"),
+            Hyperparameter("bias", "boolean", source="mukhoti App. B trains without a bias"),
         ),
         summary="fully connected network of `depth` hidden layers, `width` units each",
         source="curvature",

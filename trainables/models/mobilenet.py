@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from trainables.models.base import require_image
 from trainables.models.layers import initialise
-from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter
 
 # expansion, channels, blocks, stride (Table 2; the 24-channel stage has stride 2 there)
@@ -96,7 +96,7 @@ COMPONENTS = (
     Component(
         "mobilenet_v2",
         mobilenet_v2,
-        (Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="Sandler et al. 2018"),),
+        (Hyperparameter("width", "number", minimum=0, open_minimum=True, source="Sandler et al. 2018"),),
         summary="MobileNet-v2, strides for small images",
         source="curvature; Sandler et al. 2018",
         stand_in={"name": "mobilenet_v2", "width": 0.125},

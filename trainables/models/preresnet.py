@@ -15,9 +15,9 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainables.models.base import require_image
 from trainables.models.layers import conv1x1, conv3x3, initialise
 from trainables.models.resnet_cifar import depth_fault
-from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter
 
 EXPANSION = 4
@@ -138,9 +138,9 @@ def preresnet_depth_fault(values: Mapping[str, object]) -> str | None:
     return depth_fault({"depth": values.get("depth", 56)})
 
 
-WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
+WIDTH = Hyperparameter("width", "number", minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
 SHORTCUT = Hyperparameter(
-    "shortcut", "text", ACTIVATED, choices=(ACTIVATED, RAW), source="He et al. 2016, section 4.1; raw: selective's code"
+    "shortcut", "text", choices=(ACTIVATED, RAW), source="He et al. 2016, section 4.1; raw: selective's code"
 )
 SMALL = {"name": "preresnet", "depth": 8, "width": 0.25}
 """Stand-in for these networks in a rehearsal."""
@@ -166,9 +166,9 @@ COMPONENTS = (
         "preresnet",
         preresnet,
         (
-            Hyperparameter("depth", "integer", 56, minimum=8, source="selective"),
+            Hyperparameter("depth", "integer", minimum=8, source="selective"),
             WIDTH,
-            Hyperparameter("bottleneck", "boolean", False, source="He et al. 2016, Identity Mappings"),
+            Hyperparameter("bottleneck", "boolean", source="He et al. 2016, Identity Mappings"),
             SHORTCUT,
         ),
         summary="pre-activation ResNet of any depth 6n+2 for small images",

@@ -14,8 +14,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from trainables.extensions.torchvision_compat import register_missing_operators
+from trainables.models.base import require_image
 from trainables.models.resnet_cifar import SMALL_RESNET
-from trainables.models.shapes import require_image
 from trainables.models.vision_transformer import SMALL_TRANSFORMER
 from trainables.registry import Component, Hyperparameter
 from trainables.registry.nearest import nearest
@@ -191,7 +191,7 @@ def _refusal(
 
 
 MODEL = Hyperparameter("model", "text", required=True)
-PRETRAINED = Hyperparameter("pretrained", "boolean", False, source="selective fine-tunes pretrained weights")
+PRETRAINED = Hyperparameter("pretrained", "boolean", source="selective fine-tunes pretrained weights")
 WEIGHTS_FILE = Hyperparameter("weights_file", "text", None)
 
 COMPONENTS = (

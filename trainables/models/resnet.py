@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainables.models.base import require_image
 from trainables.models.layers import BasicBlock, conv1x1, conv3x3, initialise, projection
 from trainables.models.resnet_cifar import SMALL_RESNET
-from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter
 
 EXPANSION = 4  # a bottleneck's output channels over its inner ones
@@ -107,8 +107,8 @@ def resnet(
     return FourStageResNet(in_channels, classes, blocks, bottleneck, width, pool)
 
 
-WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="curvature: ResNet-18 at 1 and 2")
-POOL = Hyperparameter("pool", "integer", 1, minimum=1, source="mukhoti's released code pools Tiny-ImageNet to 2x2")
+WIDTH = Hyperparameter("width", "number", minimum=0, open_minimum=True, source="curvature: ResNet-18 at 1 and 2")
+POOL = Hyperparameter("pool", "integer", minimum=1, source="mukhoti's released code pools Tiny-ImageNet to 2x2")
 
 COMPONENTS = tuple(
     Component(

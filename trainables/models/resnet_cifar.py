@@ -13,8 +13,8 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainables.models.base import require_image
 from trainables.models.layers import BasicBlock, conv3x3, initialise
-from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter, number_in
 
 DEPTHS = (8, 20, 32, 44, 56, 110)
@@ -102,9 +102,9 @@ def depth_fault(values: Mapping[str, object]) -> str | None:
     return None
 
 
-WIDTH = Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
+WIDTH = Hyperparameter("width", "number", minimum=0, open_minimum=True, source="He et al. 2016, section 4.2")
 SHORTCUT = Hyperparameter(
-    "shortcut", "text", "identity", choices=("identity", "projection"), source="He et al. 2016, section 4.2 (option A)"
+    "shortcut", "text", choices=("identity", "projection"), source="He et al. 2016, section 4.2 (option A)"
 )
 
 SMALL_RESNET = {"name": "resnet8", "width": 0.25}
@@ -125,7 +125,7 @@ COMPONENTS = (
     Component(
         "resnet_cifar",
         resnet_cifar,
-        (Hyperparameter("depth", "integer", 20, minimum=8, source="He et al. 2016, section 4.2"), WIDTH, SHORTCUT),
+        (Hyperparameter("depth", "integer", minimum=8, source="He et al. 2016, section 4.2"), WIDTH, SHORTCUT),
         summary="ResNet of any depth 6n+2, basic blocks, for small images",
         source="He et al. 2016, section 4.2",
         check=depth_fault,

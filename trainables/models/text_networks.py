@@ -141,9 +141,9 @@ def _require_tokens(input_shape: tuple[int, ...], minimum: int, network: str) ->
         )
 
 
-VOCABULARY = Hyperparameter("vocabulary", "integer", 20_000, minimum=2, source="mukhoti's released code, 20,000 words")
+VOCABULARY = Hyperparameter("vocabulary", "integer", minimum=2, source="mukhoti's released code, 20,000 words")
 TRAIN_EMBEDDING = Hyperparameter("train_embedding", "boolean", None, source="mukhoti's released code keeps GloVe fixed")
-WORD_DIMENSION = Hyperparameter("dimension", "integer", 100, minimum=1, source="mukhoti's released code, GloVe 6B 100d")
+WORD_DIMENSION = Hyperparameter("dimension", "integer", minimum=1, source="mukhoti's released code, GloVe 6B 100d")
 
 COMPONENTS = (
     Component(
@@ -152,9 +152,9 @@ COMPONENTS = (
         (
             VOCABULARY,
             WORD_DIMENSION,
-            Hyperparameter("channels", "integer", 128, minimum=1, source="mukhoti's released code"),
+            Hyperparameter("channels", "integer", minimum=1, source="mukhoti's released code"),
             Hyperparameter(
-                "dropout", "number", 0.3, minimum=0, maximum=1, open_maximum=True, source="mukhoti's released code"
+                "dropout", "number", minimum=0, maximum=1, open_maximum=True, source="mukhoti's released code"
             ),
             TRAIN_EMBEDDING,
         ),
@@ -169,7 +169,7 @@ COMPONENTS = (
         (
             VOCABULARY,
             WORD_DIMENSION,
-            Hyperparameter("width", "integer", 100, minimum=1, source="our choice"),
+            Hyperparameter("width", "integer", minimum=1, source="our choice"),
             TRAIN_EMBEDDING,
         ),
         summary="mean of word vectors, one hidden layer: the plain text network",

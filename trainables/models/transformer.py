@@ -184,7 +184,7 @@ class Transformer(nn.Module):
         return [*map(_layer, self.decoder)]
 
     def _embedded(self, tokens: Tensor, first: int) -> Tensor:
-        positions = self.positions[first : first + tokens.shape[1]]  # type: ignore[index]
+        positions = self.positions[first : first + tokens.shape[1]]  # type: ignore[index]  # a buffer
         embedded: Tensor = self.dropout(self.embedding(tokens) * math.sqrt(self.width) + positions)
         return embedded
 
@@ -250,11 +250,11 @@ COMPONENTS = (
         "transformer",
         transformer,
         (
-            Hyperparameter("layers", "integer", 6, minimum=1, source=_VASWANI),
-            Hyperparameter("width", "integer", 512, minimum=2, source=_VASWANI),
-            Hyperparameter("heads", "integer", 8, minimum=1, source=_VASWANI),
-            Hyperparameter("inner", "integer", 2048, minimum=1, source=_VASWANI),
-            Hyperparameter("dropout", "number", 0.1, minimum=0, maximum=1, open_maximum=True, source=_VASWANI),
+            Hyperparameter("layers", "integer", minimum=1, source=_VASWANI),
+            Hyperparameter("width", "integer", minimum=2, source=_VASWANI),
+            Hyperparameter("heads", "integer", minimum=1, source=_VASWANI),
+            Hyperparameter("inner", "integer", minimum=1, source=_VASWANI),
+            Hyperparameter("dropout", "number", minimum=0, maximum=1, open_maximum=True, source=_VASWANI),
         ),
         summary="Transformer encoder and decoder for translation",
         source="Vaswani et al. 2017, arXiv:1706.03762",

@@ -129,13 +129,13 @@ COMPONENTS = (
         tree_lstm,
         (
             VOCABULARY,
-            Hyperparameter("dimension", "integer", 300, minimum=1, source="Tai et al. 2015, section 5.2, GloVe 300d"),
-            Hyperparameter("width", "integer", 150, minimum=1, source="Tai et al. 2015, Table 1"),
+            Hyperparameter("dimension", "integer", minimum=1, source="Tai et al. 2015, section 5.2, GloVe 300d"),
+            Hyperparameter("width", "integer", minimum=1, source="Tai et al. 2015, Table 1"),
             Hyperparameter(
-                "dropout", "number", 0.5, minimum=0, maximum=1, open_maximum=True, source="Tai et al. 2015, section 5.3"
+                "dropout", "number", minimum=0, maximum=1, open_maximum=True, source="Tai et al. 2015, section 5.3"
             ),
-            Hyperparameter("output_gate", "boolean", True, source="Tai et al. 2015, Eq. 11"),
-            Hyperparameter("train_embedding", "boolean", True, source="mukhoti App. D: vectors were fine-tuned"),
+            Hyperparameter("output_gate", "boolean", source="Tai et al. 2015, Eq. 11"),
+            Hyperparameter("train_embedding", "boolean", source="mukhoti App. D: vectors were fine-tuned"),
         ),
         summary="binary constituency Tree-LSTM for parse trees",
         source="mukhoti App. D; Tai et al. 2015",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from trainables.models.base import require_image
 from trainables.models.layers import initialise
-from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter
 
 COLUMN_E = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))  # channels and convolutions before each pooling
@@ -53,7 +53,7 @@ COMPONENTS = (
     Component(
         "vgg19",
         vgg19,
-        (Hyperparameter("width", "number", 1.0, minimum=0, open_minimum=True, source="Simonyan & Zisserman 2015"),),
+        (Hyperparameter("width", "number", minimum=0, open_minimum=True, source="Simonyan & Zisserman 2015"),),
         summary="VGG-19 with batch normalisation for 32x32 images",
         source="curvature; Simonyan & Zisserman 2015",
         stand_in={"name": "vgg19", "width": 0.0625},

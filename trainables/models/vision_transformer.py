@@ -12,7 +12,7 @@ from functools import partial
 from torch import nn
 
 from trainables.extensions.torchvision_compat import register_missing_operators
-from trainables.models.shapes import require_image
+from trainables.models.base import require_image
 from trainables.registry import Component, Hyperparameter
 
 
@@ -66,9 +66,9 @@ def vision_transformer(
 
 
 OPTIONS = (
-    Hyperparameter("patch_size", "integer", 4, minimum=1, source="our choice: 64 patches of a 32x32 image"),
-    Hyperparameter("depth", "integer", 12, minimum=1, source="Dosovitskiy et al. 2021, Table 1"),
-    Hyperparameter("dropout", "number", 0.0, minimum=0, maximum=1, open_maximum=True, source="Touvron et al. 2021"),
+    Hyperparameter("patch_size", "integer", minimum=1, source="our choice: 64 patches of a 32x32 image"),
+    Hyperparameter("depth", "integer", minimum=1, source="Dosovitskiy et al. 2021, Table 1"),
+    Hyperparameter("dropout", "number", minimum=0, maximum=1, open_maximum=True, source="Touvron et al. 2021"),
 )
 
 SMALL_TRANSFORMER = {"name": "vit_small_32", "patch_size": 8, "depth": 1}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from trainables.models.base import require_image
 from trainables.models.preresnet import PreActivationResNet
 from trainables.models.resnet_cifar import ThreeStageResNet
-from trainables.models.shapes import require_image
 from trainables.registry import Component, Hyperparameter, number_in
 
 STEM_CHANNELS = 16
@@ -64,9 +64,9 @@ def _stage_channels(width: float) -> list[int]:
     return [max(1, round(base * width)) for base in (16, 32, 64)]
 
 
-WIDTH = Hyperparameter("width", "number", 10, minimum=0, open_minimum=True, source="Zagoruyko & Komodakis 2016")
+WIDTH = Hyperparameter("width", "number", minimum=0, open_minimum=True, source="Zagoruyko & Komodakis 2016")
 DROPOUT = Hyperparameter(
-    "dropout", "number", 0.0, minimum=0, maximum=1, open_maximum=True, source="Zagoruyko & Komodakis 2016, Table 4"
+    "dropout", "number", minimum=0, maximum=1, open_maximum=True, source="Zagoruyko & Komodakis 2016, Table 4"
 )
 
 SMALL = {"name": "wide_resnet", "depth": 10, "width": 0.25}
@@ -92,7 +92,7 @@ COMPONENTS = (
     Component(
         "wide_resnet",
         wide_resnet,
-        (Hyperparameter("depth", "integer", 28, minimum=10, source="Zagoruyko & Komodakis 2016"), WIDTH, DROPOUT),
+        (Hyperparameter("depth", "integer", minimum=10, source="Zagoruyko & Komodakis 2016"), WIDTH, DROPOUT),
         summary="wide ResNet of any depth 6n+4",
         source="Zagoruyko & Komodakis 2016",
         check=wide_depth_fault,

@@ -1,15 +1,49 @@
-"""What all post-hoc methods share: the calibrator they return, the error they raise, the checks before fitting."""
+"""What a post-hoc method is: how it is fitted and checked, and the registry of all of them by name.
+
+Adding one: a file of this folder with a function of validation logits [N, K], targets [N] and options that returns a
+`Calibrator`, and the `COMPONENTS` that describe it; no other file lists them.
+
+    class Sharpened(Calibrator):
+        def _probabilities(self, logits: Floats) -> Floats:
+            return softmax64(logits * self.parameters["power"])
+
+    def fit_sharpened(logits: ArrayLike, targets: ArrayLike, *, power: float = 2.0) -> Sharpened:
+        values, _ = validation_data(logits, targets)
+        return Sharpened("sharpened", {"power": power}, values.shape[1])
+
+    COMPONENTS = (
+        PosthocMethod("sharpened", fit_sharpened, (Hyperparameter("power", minimum=0),), "p^2", columns=("power",)),
+    )
+
+`tests/trainables/posthoc/test_base.py` tests what holds for every method. Users' own need no file here: this module
+adapts what their import paths name, and checks their probabilities before anything is measured.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from torch import nn
 
-from trainables.metrics.probabilities import Floats, Integers, UnusablePredictions, bin_faults, require_logits
-from trainables.registry import HyperparameterValue
+from trainables.extensions.own import OwnFamily, described
+from trainables.extensions.signature import hyperparameters_of
+from trainables.extensions.targets import describe_error
+from trainables.metrics.probabilities import (
+    Floats,
+    Integers,
+    UnusablePredictions,
+    bin_faults,
+    require_logits,
+    require_probabilities,
+)
+from trainables.metrics.refinement import FOLDS, folds_of
+from trainables.registry import Component, ExtensionError, HyperparameterValue, Options, Registry
 
 LogitsAndTargets = tuple[Floats, Integers]
 
@@ -56,6 +90,27 @@ class Calibrator(ABC):
         return f"{type(self).__name__}({self.name}: {inside})"
 
 
+@dataclass(frozen=True)
+class PosthocMethod(Component):
+    """A method that is fitted on validation predictions; its `columns` are the keys of its calibrators' `parameters`.
+
+    Attributes:
+        label: how reports call it; empty for its name.
+        layer: makes of a fitted calibrator the torch module that computes it in an exported model; `None` where torch
+            cannot.
+        takes_gamma: whether with these options it takes the training loss's γ where a search space gives none.
+    """
+
+    label: str = ""
+    layer: Callable[[Any], nn.Module] | None = None
+    takes_gamma: Callable[[Options], bool] = lambda options: False
+
+    @property
+    def words(self) -> str:
+        """How reports call it."""
+        return self.label or self.name.replace("_", " ")
+
+
 def one_by_one(
     fit: Callable[..., Calibrator],
     data: Sequence[tuple[ArrayLike, ArrayLike]],
@@ -88,3 +143,121 @@ def validation_data(logits: ArrayLike, targets: ArrayLike, bins: int | None = No
     if faults:
         raise PosthocUnavailable("; ".join(faults))
     return np.asarray(logits, dtype=np.float64), labels
+
+
+class CheckedCalibrator(Calibrator):
+    """What a user's method returned; its faults are raised as a calibrator raises them."""
+
+    def __init__(self, inner: object, name: str, path: str, columns: Sequence[str], classes: int) -> None:
+        """Take over `inner`, which maps logits to probabilities.
+
+        Raises ExtensionError: it cannot be called, or its `parameters` are not those that its `PARAMETERS` name.
+        """
+        if not callable(inner):
+            raise ExtensionError(f"{path} returned a {type(inner).__name__}, which must map logits to probabilities")
+        parameters = dict(getattr(inner, "parameters", {}))
+        unnamed = sorted(set(parameters) - set(columns))
+        if unnamed:
+            raise ExtensionError(
+                f"{path} has the parameters {', '.join(unnamed)}, which become columns: name them beforehand, "
+                f"PARAMETERS = {tuple(sorted(parameters))!r}"
+            )
+        super().__init__(name, parameters, classes)
+        self._inner, self._path = inner, path
+
+    def _probabilities(self, logits: Floats) -> Floats:
+        try:
+            found: Floats = np.asarray(self._inner(logits), dtype=np.float64)
+        except PosthocUnavailable:
+            raise
+        except Exception as error:
+            raise PosthocUnavailable(describe_error(error, self._path)) from error
+        if found.shape != logits.shape:
+            raise PosthocUnavailable(
+                f"its result has shape {found.shape}, which must be that of the logits, {logits.shape}"
+            )
+        try:
+            require_probabilities(found, np.zeros(len(found), dtype=np.int64), bins=1)
+        except UnusablePredictions as error:
+            raise PosthocUnavailable(f"its {error}") from error
+        return found
+
+
+def _posthoc(target: object, path: str, name: str) -> PosthocMethod:
+    if not callable(target):
+        raise ExtensionError(f"{path} is {described(target)}; a post-hoc method is called with (logits, targets)")
+    columns = tuple(getattr(target, "PARAMETERS", ()))
+
+    def fit(logits: ArrayLike, targets: ArrayLike, **options: HyperparameterValue) -> CheckedCalibrator:
+        values, labels = validation_data(logits, targets)
+        try:
+            inner = target(values, labels, **options)
+            return CheckedCalibrator(inner, name, path, columns, np.shape(values)[1])
+        except PosthocUnavailable:
+            raise
+        except Exception as error:
+            raise PosthocUnavailable(describe_error(error, path)) from error
+
+    return PosthocMethod(name, fit, hyperparameters_of(target, path, ["logits", "targets"]), columns=columns)
+
+
+POSTHOC = Registry("post-hoc method", OwnFamily("posthoc", _posthoc))
+
+
+def fit(name: str, logits: ArrayLike, targets: ArrayLike, **options: HyperparameterValue) -> Calibrator:
+    """Fit post-hoc method `name` on validation logits [N, K] and targets [N] and return its calibrator.
+
+    Raises:
+        ValueError: unknown name or options, every fault at once.
+        PosthocUnavailable: a ValueError too; the data do not allow it (non-finite logits, labels outside [0, K),
+            one class only, fewer samples than bins, a request MetaCal cannot meet).
+    """
+    calibrator: Calibrator = POSTHOC.build(name, logits, targets, **options)
+    return calibrator
+
+
+def fit_many(
+    name: str, data: Sequence[tuple[ArrayLike, ArrayLike]], **options: HyperparameterValue
+) -> list[Calibrator | PosthocUnavailable]:
+    """Fit post-hoc method `name` on several networks' validation logits [N, K] and targets [N], at once where it can.
+
+    Returns, for each, what `fit` returns, or the `PosthocUnavailable` that it raises. Raises ValueError as `fit`.
+    """
+    component = POSTHOC.get(name)
+    if component is None or component.build_many is None or component.faults(options):
+        return one_by_one(partial(fit, name), data, options)
+    return component.build_many(data, **options)
+
+
+def parameter_names(name: str) -> tuple[str, ...]:
+    """Return the keys that `Calibrator.parameters` of method `name` has, in order. Raises ValueError if unknown."""
+    unknown = POSTHOC.fault(name)
+    if unknown:
+        raise ValueError(unknown)
+    return POSTHOC[name].columns
+
+
+def cross_fitted(method: str, logits: ArrayLike, targets: ArrayLike, options: Mapping[str, Any]) -> Floats:
+    """Return probabilities [N, K] of which fold f's are calibrated by `method` as fitted on the other folds.
+
+    Folds are those of refinement: five, each class dealt out in turn (`trainables.metrics.refinement.folds_of`).
+
+    Args:
+        method: its name in POSTHOC.
+        logits: [N, K].
+        targets: [N] class indices.
+        options: of the method.
+
+    Raises:
+        PosthocUnavailable: there are fewer samples than folds, or the method cannot be fitted without one of them.
+    """
+    values, labels = np.asarray(logits), np.asarray(targets)
+    if len(labels) < FOLDS:
+        raise PosthocUnavailable(f"{len(labels)} samples are fewer than the {FOLDS} folds of a cross-fitted {method}")
+    fold = folds_of(labels)
+    probabilities: Floats = np.empty(values.shape, dtype=np.float64)
+    for each in range(FOLDS):
+        held_out = fold == each
+        calibrator = POSTHOC.build(method, values[~held_out], labels[~held_out], **options)
+        probabilities[held_out] = calibrator(values[held_out])
+    return probabilities

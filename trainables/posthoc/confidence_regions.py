@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +12,16 @@ from numpy.typing import ArrayLike
 
 from trainables.metrics.probabilities import Booleans, Floats
 from trainables.posthoc.base import PosthocUnavailable
-from trainables.posthoc.focal_map import focal_map, log_phi
+from trainables.posthoc.focal_map import focal_map, log_phi, training_gamma
+
+REGION_COLUMNS = (
+    "region_below_tau_oc",
+    "region_ambiguous",
+    "region_above_tau_uc",
+    "region_over_confident",
+    "region_under_confident",
+)
+"""Shares of samples by region of posterior Thm. 8, for networks trained with one constant γ > 0."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,14 @@ def region_shares(probabilities: ArrayLike, gamma: float) -> dict[str, float]:
         "over_confident": over,
         "under_confident": 1.0 - over,
     }
+
+
+def region_columns(probabilities: Floats, loss: Mapping[str, object]) -> dict[str, float]:
+    """Return the region shares of `probabilities` [N, K] of a network trained with `loss` (name, γ), or nothing."""
+    gamma = training_gamma(loss)
+    if not gamma:
+        return {}
+    return {f"region_{name}": share for name, share in region_shares(probabilities, gamma).items()}
 
 
 def binary_focal_margin(margin: ArrayLike, gamma: float) -> Floats:

@@ -11,19 +11,26 @@ whatever the network. With p sorted descending and r the rank of k:
 - `raps`: aps + λ·max(0, r − k_reg) (Angelopoulos, Bates, Jordan & Malik 2021, arXiv:2009.14193), without its tails.
 
 Per class, each class has a threshold of its own from its own validation samples, and the promise holds for each.
+
+A post-hoc method that was fitted on the samples that give the threshold fits them better than new ones, and the promise
+breaks: from 360 validation samples of ten classes, sets after `matrix` hold .81 of the truths instead of .9. So the
+method is fitted on one half and the threshold on the other (`fit_apart`, which keeps the promise), or both on all
+samples, each scored by a fit to the other folds (CV+: Barber, Candès, Ramdas & Tibshirani 2021, arXiv:1905.02928; for
+classes Romano, Sesia & Candès 2020): that promises less (`promised_coverage`), but is about 1 − α in simulations.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trainables.metrics.probabilities import Booleans, Floats, Integers, require_probabilities
-from trainables.posthoc.base import PosthocUnavailable
+from trainables.metrics.refinement import FOLDS, folds_of
+from trainables.posthoc.base import POSTHOC, Calibrator, PosthocUnavailable
 
 SCORES = ("thr", "aps", "raps")
 
@@ -108,8 +115,7 @@ def fit_sets(
         ValueError: an unknown score.
     """
     values: Floats = np.asarray(probabilities, dtype=np.float64)
-    if not 0 < alpha < 1:
-        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is the share of sets that miss the truth")
+    require_alpha(alpha)
     require_probabilities(values, targets, bins=1)
     labels: Integers = np.asarray(targets, dtype=np.int64)
     unfitted = ConformalSets(score, alpha, np.zeros(values.shape[1]), randomised, options, seed)
@@ -125,6 +131,93 @@ def quantile(values: Floats, alpha: float) -> float:
     """Return the ⌈(n + 1)(1 − α)⌉-th smallest of `values` [n]; infinity where there are too few."""
     rank = math.ceil((len(values) + 1) * (1 - alpha) - 1e-9)
     return float(np.partition(values, rank - 1)[rank - 1]) if rank <= len(values) else math.inf
+
+
+@dataclass(frozen=True)
+class FittedApart:
+    """A post-hoc method of which each of some validation samples was calibrated by a fit that has not seen it.
+
+    Attributes:
+        calibrators: one a fold.
+        fold: of each sample [N], its place in `calibrators`; −1 of those that only the fit has seen.
+        probabilities: [N, K], each by the calibrator of its fold; NaN where there is none.
+        targets: [N].
+    """
+
+    calibrators: Sequence[Calibrator]
+    fold: Integers
+    probabilities: Floats
+    targets: Integers
+
+    def sets(
+        self, score: str, logits: ArrayLike, *, alpha: float = 0.1, by_class: bool = False, seed: int = 0
+    ) -> Booleans:
+        """Return which classes are in the sets [M, K] of new logits [M, K].
+
+        A class is in unless at least (1 − α)(n + 1) of the n samples (by class, of those of that class) are less
+        strange than the new one would be under the calibrator of their fold; with one fold, this is `fit_sets`' rule.
+
+        Raises PosthocUnavailable if α is outside (0, 1), and ValueError for an unknown score.
+        """
+        require_alpha(alpha)
+        random = np.random.default_rng(seed)
+        noise, new_noise = random.random(len(self.fold)), random.random(len(np.asarray(logits)))
+        classes, less_strange = range(self.probabilities.shape[1]), np.zeros(np.shape(logits), dtype=np.int64)
+        counted = np.zeros(len(classes), dtype=np.int64)
+        for at, calibrator in enumerate(self.calibrators):
+            mine = self.fold == at
+            seen = scores(score, self.probabilities[mine], noise[mine])
+            true = seen[np.arange(len(seen)), self.targets[mine]]
+            new = scores(score, calibrator(logits), new_noise)
+            for k in classes:
+                own = np.sort(true[self.targets[mine] == k] if by_class else true)
+                less_strange[:, k] += np.searchsorted(own, new[:, k] - 1e-12)
+                counted[k] += len(own)
+        return np.asarray(less_strange < (1 - alpha) * (counted + 1) - 1e-9)
+
+
+def fit_apart(
+    method: str, logits: ArrayLike, targets: ArrayLike, *, crosswise: bool = False, seed: int = 0
+) -> FittedApart:
+    """Fit a post-hoc method on a random half of validation logits [N, K] and targets [N]; thresholds get the other.
+
+    Args:
+        method: its name, with its default options.
+        logits: [N, K].
+        targets: [N] class indices.
+        crosswise: instead, calibrate every sample by a fit to the folds that it is not in.
+        seed: of the halves.
+
+    Raises ValueError as `trainables.posthoc.fit`, also where a part has too few samples.
+    """
+    values, labels = np.asarray(logits, dtype=np.float64), np.asarray(targets, dtype=np.int64)
+    if crosswise:
+        fold = folds_of(labels)
+    else:
+        fold = np.where(np.random.default_rng(seed).permutation(len(labels)) < len(labels) // 2, -1, 0)
+    probabilities, calibrators = np.full(values.shape, np.nan), []
+    for each in range(FOLDS if crosswise else 1):
+        mine = fold == each
+        calibrators.append(POSTHOC.build(method, values[~mine], labels[~mine]))
+        probabilities[mine] = calibrators[-1](values[mine])
+    return FittedApart(calibrators, fold, probabilities, labels)
+
+
+def promised_coverage(alpha: float, samples: int, *, crosswise: bool = False) -> float:
+    """Return what the coverage of sets from so many samples is at least: 1 − α, or crosswise 1 − 2α less a little.
+
+    Source of the latter: Barber et al. 2021, Theorem 4.
+    """
+    if not crosswise:
+        return 1 - alpha
+    within = samples / FOLDS
+    return 1 - 2 * alpha - min(2 * (1 - 1 / FOLDS) / (within + 1), (1 - FOLDS / samples) / (FOLDS + 1))
+
+
+def require_alpha(alpha: float) -> None:
+    """Raise PosthocUnavailable if α is outside (0, 1)."""
+    if not 0 < alpha < 1:
+        raise PosthocUnavailable(f"alpha = {alpha:g} is outside (0, 1): it is the share of sets that miss the truth")
 
 
 def set_measures(sets: Booleans, targets: Integers) -> dict[str, float]:

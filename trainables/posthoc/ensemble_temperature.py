@@ -13,12 +13,15 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
+from torch import Tensor, nn
 
 from trainables.metrics import SMALLEST_PROBABILITY
 from trainables.metrics.probabilities import Floats, Integers, softmax64
-from trainables.posthoc.base import Calibrator, validation_data
+from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
 from trainables.posthoc.temperature import temperature_by_nll
+from trainables.registry import Hyperparameter
 
 Objective = Literal["nll", "brier"]
 
@@ -33,6 +36,21 @@ class EnsembleTemperatureCalibrator(Calibrator):
         mixed = found["weight_scaled"] * softmax64(logits / found["temperature"])
         mixed += found["weight_plain"] * softmax64(logits)
         return np.asarray(mixed + found["weight_uniform"] / self.classes)
+
+
+class EnsembleTemperatureLayer(nn.Module):
+    """A mixture of softmax(z/T), softmax(z) and the uniform distribution."""
+
+    def __init__(self, calibrator: EnsembleTemperatureCalibrator) -> None:
+        """Keep T and the weights."""
+        super().__init__()
+        self.fitted, self.classes = dict(calibrator.parameters), calibrator.classes
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return probabilities [N, K]."""
+        scaled = torch.softmax(logits / self.fitted["temperature"], dim=1) * self.fitted["weight_scaled"]
+        plain = torch.softmax(logits, dim=1) * self.fitted["weight_plain"]
+        return scaled + plain + self.fitted["weight_uniform"] / self.classes
 
 
 def fit_ensemble_temperature(
@@ -95,3 +113,16 @@ def _on_simplex(loss: Callable[[Floats], tuple[float, Floats]]) -> tuple[Floats,
     )
     weights = np.clip(found.x, 0.0, None)
     return weights / weights.sum(), bool(found.success)
+
+
+COMPONENTS = (
+    PosthocMethod(
+        "ensemble_temperature",
+        fit_ensemble_temperature,
+        (Hyperparameter("objective", "text", choices=("nll", "brier"), source="Zhang et al. 2020, 3.2"),),
+        "a mixture of softmax(z/T), softmax(z) and the uniform distribution",
+        "Zhang, Kailkhura & Han 2020, arXiv:2003.07329",
+        columns=PARAMETERS,
+        layer=EnsembleTemperatureLayer,
+    ),
+)

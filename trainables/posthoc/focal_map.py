@@ -10,14 +10,28 @@ in log space, so that it stays exact where v rounds to 1 or underflows to 0.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike
+import math
+from collections.abc import Mapping
 
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from trainables.losses import LOSSES
 from trainables.metrics.probabilities import Floats, log_softmax64, softmax64
-from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
+from trainables.posthoc.base import POSTHOC, Calibrator, PosthocMethod, PosthocUnavailable, validation_data
+from trainables.registry import Hyperparameter, HyperparameterValue
 
 SMALLEST_GAMMA = -1.0
 """Below −1, φ turns negative near v = 1: the map is undefined."""
+
+
+NEAR_MINUS_ONE = -0.99
+"""Below this γ, log(1 + γw) cancels where t is small."""
+
+SMALLEST_LOG = -1e30
+"""What stands for the logarithm of 0, so that its product with γ is finite; within float32, which ONNX writes it in."""
 
 
 def require_gamma(gamma: float) -> None:
@@ -56,7 +70,7 @@ def log_phi(log_v: Floats, log_t: Floats, gamma: float) -> Floats:
 
 def _log_one_plus(w: Floats, t: Floats, log_t: Floats, gamma: float) -> Floats:
     """Return ln(1 + γw). Near γ = −1 it is ln((1+γ)w + (1−w)), 1 − w = t Σ_j t^j/((j+1)(j+2)) being lost near t = 0."""
-    if gamma > -0.99:
+    if gamma > NEAR_MINUS_ONE:
         return np.asarray(np.log1p(gamma * w))
     series = 1 / 2 + t * (1 / 6 + t * (1 / 12 + t * (1 / 20 + t / 30)))
     log_rest = log_t + np.log(np.where(t < 1e-3, series, (1.0 - w) / t))
@@ -106,6 +120,69 @@ class FocalTemperatureCalibrator(Calibrator):
         return softmax64(scaled) if self.gamma == 0.0 else focal_map_of_logits(scaled, self.gamma)
 
 
+class FocalTemperatureLayer(nn.Module):
+    """Ψ^γ(softmax(z/T)): temperature scaling at γ = 0, the focal map at T = 1."""
+
+    def __init__(self, calibrator: FocalTemperatureCalibrator) -> None:
+        """Keep T and γ."""
+        super().__init__()
+        self.temperature, self.gamma = calibrator.temperature, calibrator.gamma
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return probabilities [N, K]."""
+        log_p = torch.log_softmax((logits - logits.amax(dim=1, keepdim=True)) / self.temperature, dim=1)
+        if self.gamma == 0.0:
+            return log_p.exp()
+        top = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, log_p.argmax(dim=1, keepdim=True), True)
+        others = log_p.masked_fill(top, -torch.inf)
+        log_t = torch.where(top, others.logsumexp(dim=1, keepdim=True), torch.log1p(-others.exp()))
+        log_t = log_t.clamp(min=SMALLEST_LOG / (1.0 + abs(self.gamma)))
+        return torch.softmax(log_p - self._log_phi(log_p, log_t), dim=1)
+
+    def _log_phi(self, log_v: Tensor, log_t: Tensor) -> Tensor:
+        t = log_t.exp()
+        precise = torch.where(t < 0.5, torch.log1p(-t.clamp(max=0.5)), log_v)
+        v = precise.exp()
+        w = torch.where(v > 0, v * torch.where(t > 0, -precise / t, 1.0), 0.0)
+        if self.gamma > NEAR_MINUS_ONE:
+            return self.gamma * log_t + torch.log1p(self.gamma * w)
+        series = 1 / 2 + t * (1 / 6 + t * (1 / 12 + t * (1 / 20 + t / 30)))
+        log_rest = log_t + torch.where(t < 1e-3, series, (1 - w) / t).log()
+        factor = math.log1p(self.gamma) if self.gamma > -1 else -math.inf
+        return self.gamma * log_t + torch.logaddexp(factor + w.log(), log_rest)
+
+
+def training_gamma(loss: Mapping[str, object]) -> float | None:
+    """Return the γ of a training loss whose risk minimiser Ψ^γ turns back into the posterior; `None` for other losses.
+
+    A loss declares it, see `constant_gamma` of `Component`.
+
+    Args:
+        loss: its `name` and hyperparameters.
+
+    Raises:
+        ValueError: a hyperparameter that γ follows from is not a number.
+    """
+    name = str(loss.get("name"))
+    declared = None if LOSSES.is_own(name) else LOSSES[name].constant_gamma
+    gamma = None if declared is None else declared(loss)
+    return None if gamma is None else float(gamma)
+
+
+def with_training_gamma(
+    method: str, options: Mapping[str, HyperparameterValue], loss: Mapping[str, object]
+) -> dict[str, HyperparameterValue]:
+    """Return `options` of a post-hoc method, completed with the training loss's γ where it takes one and none is given.
+
+    The focal map needs one, and so does temperature scaling by the focal loss: TS_FL uses each network's own (posterior
+    §6.1).
+    """
+    found = None if POSTHOC.is_own(method) else POSTHOC[method]
+    if not isinstance(found, PosthocMethod) or not found.takes_gamma(options) or options.get("gamma") is not None:
+        return dict(options)
+    return {**options, "gamma": training_gamma(loss)}
+
+
 def fit_focal_map(logits: ArrayLike, targets: ArrayLike, *, gamma: float | None = None) -> FocalTemperatureCalibrator:
     """Return the calibrator Ψ^γ(softmax(logits)). Nothing is fitted: γ is the training loss's (posterior Thm. 11).
 
@@ -124,3 +201,25 @@ def fit_focal_map(logits: ArrayLike, targets: ArrayLike, *, gamma: float | None 
         )
     require_gamma(gamma)
     return FocalTemperatureCalibrator("focal_map", {"gamma": gamma}, values.shape[1], gamma=gamma)
+
+
+COMPONENTS = (
+    PosthocMethod(
+        "focal_map",
+        fit_focal_map,
+        (
+            Hyperparameter(
+                "gamma",
+                minimum=-1.0,
+                reason="below -1 the map is undefined",
+                source="posterior Thm. 11: the training loss's own gamma",
+            ),
+        ),
+        "the focal calibration map, which undoes the focal loss's bias; nothing is fitted",
+        "posterior Eqs. 11-13; properness Eq. 1",
+        columns=("gamma",),
+        label="focal map",
+        layer=FocalTemperatureLayer,
+        takes_gamma=lambda options: True,
+    ),
+)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trainables.metrics.binning import BINS
 from trainables.metrics.probabilities import Floats, Integers
-from trainables.posthoc.base import PosthocUnavailable, validation_data
+from trainables.posthoc.base import PosthocMethod, PosthocUnavailable, validation_data
 from trainables.posthoc.focal_grid import GridValues, focal_grid
-from trainables.posthoc.focal_map import FocalTemperatureCalibrator
+from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, first_smallest
+from trainables.registry import Hyperparameter
 
 Objective = Literal["ada_ece", "nll"]
 Search = Literal["grid", "line"]
@@ -162,3 +164,21 @@ def fit_focal_temperature(
     return FocalTemperatureCalibrator(
         "focal_temperature", parameters, values.shape[1], chosen.temperature, chosen.gamma
     )
+
+
+COMPONENTS = (
+    PosthocMethod(
+        "focal_temperature",
+        fit_focal_temperature,
+        (
+            Hyperparameter("objective", "text", choices=("ada_ece", "nll"), source="properness §5.1"),
+            Hyperparameter("search", "text", choices=("grid", "line"), source="properness §5.1, §5.2"),
+            replace(BINS, source="mukhoti §5; properness §5.1"),
+            Hyperparameter("gamma_objective", "text", choices=("ada_ece", "nll"), source="properness Table 1"),
+        ),
+        "the focal map after a temperature, gamma and T chosen on a grid or a line; both results are reported",
+        "properness §4.2, §5.1, §5.2",
+        columns=PARAMETERS,
+        layer=FocalTemperatureLayer,
+    ),
+)

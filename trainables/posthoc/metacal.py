@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike
 
 from trainables.metrics.binning import group_sums
 from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
-from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
+from trainables.posthoc.base import Calibrator, PosthocMethod, PosthocUnavailable, validation_data
 from trainables.posthoc.temperature import temperature_by_nll
+from trainables.registry import Hyperparameter
 
 ENTROPY_BINS = 20
 """Equal-mass entropy bins of the coverage-accuracy curve (Ma & Blaschko's code)."""
@@ -163,3 +164,49 @@ def _scaled(
     # twice the largest entropy accepts everything as infinity does, and can be written to any table or JSON
     threshold = min(threshold, 2.0 * math.log(logits.shape[1]))
     return MetaCalibrator(name, {"threshold": threshold, **found, "accepted": share}, logits.shape[1])
+
+
+_SEED = Hyperparameter("seed", "integer", minimum=0, source="arbitrary: selects the samples that set the threshold")
+
+COMPONENTS = (
+    PosthocMethod(
+        "metacal_mis",
+        fit_metacal_mis,
+        (
+            Hyperparameter(
+                "alpha",
+                minimum=0.0,
+                maximum=1.0,
+                open_minimum=True,
+                open_maximum=True,
+                reason="it is the share of correct predictions rejected",
+                source="Ma & Blaschko 2021; selective §5",
+            ),
+            _SEED,
+        ),
+        "uniform above an entropy threshold that rejects a share alpha of correct predictions, else temperature",
+        "Ma & Blaschko 2021",
+        columns=PARAMETERS,
+        label="MetaCal mis-coverage",
+    ),
+    PosthocMethod(
+        "metacal_acc",
+        fit_metacal_acc,
+        (
+            Hyperparameter(
+                "accuracy",
+                minimum=0.0,
+                maximum=1.0,
+                open_minimum=True,
+                open_maximum=True,
+                reason="it is the accuracy of accepted samples",
+                source="selective §5: .97 CIFAR-10, .87 CIFAR-100, .85 Tiny-ImageNet",
+            ),
+            _SEED,
+        ),
+        "uniform above an entropy threshold that keeps a target accuracy, else temperature",
+        "Ma & Blaschko 2021",
+        columns=PARAMETERS,
+        label="MetaCal accuracy",
+    ),
+)

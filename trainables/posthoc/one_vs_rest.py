@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.binning import Scheme, bin_edges, equal_mass_starts
+from trainables.metrics.binning import BINS, SCHEME, Scheme, bin_edges, equal_mass_starts
 from trainables.metrics.isotonic import isotonic_levels
 from trainables.metrics.probabilities import Floats, Integers, softmax64
-from trainables.posthoc.base import Calibrator, validation_data
+from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
+from trainables.registry import Hyperparameter
 
 ISOTONIC_PARAMETERS = ("steps", "uniform")
 HISTOGRAM_PARAMETERS = ("filled_bins", "uniform")
@@ -127,3 +128,29 @@ def fit_histogram_binning(
 
 def _uniform(labels: Integers, mix: bool) -> float:
     return 1 / (len(labels) + 1) if mix else 0.0
+
+
+_MIX = Hyperparameter("mix", "boolean", source="keeps the NLL finite; the papers do without")
+
+COMPONENTS = (
+    PosthocMethod(
+        "isotonic",
+        fit_isotonic,
+        (_MIX,),
+        "isotonic regression of each class against the rest, normalised",
+        "Zadrozny & Elkan 2002",
+        columns=ISOTONIC_PARAMETERS,
+    ),
+    PosthocMethod(
+        "histogram_binning",
+        fit_histogram_binning,
+        (
+            BINS,
+            SCHEME,
+            _MIX,
+        ),
+        "frequencies in bins of each class against the rest, normalised",
+        "Zadrozny & Elkan 2001; Guo et al. 2017, section 4.1",
+        columns=HISTOGRAM_PARAMETERS,
+    ),
+)

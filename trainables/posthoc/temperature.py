@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainables.metrics.binning import Scheme, calibration_error
+from trainables.metrics.binning import BINS, SCHEME, Scheme, calibration_error
 from trainables.metrics.probabilities import Floats, Integers, log_softmax64, softmax64
-from trainables.posthoc.base import Calibrator, PosthocUnavailable, validation_data
-from trainables.posthoc.focal_map import FocalTemperatureCalibrator, log_complement, log_phi
+from trainables.posthoc.base import Calibrator, PosthocMethod, PosthocUnavailable, validation_data
+from trainables.posthoc.focal_map import FocalTemperatureCalibrator, FocalTemperatureLayer, log_complement, log_phi
+from trainables.registry import Hyperparameter
 
 Objective = Literal["nll", "ece", "focal"]
 
@@ -264,3 +266,25 @@ def fit_temperatures(
             for (at, _, _), each in zip(part, fitted, strict=True):
                 found[at] = FocalTemperatureCalibrator("temperature", each, classes, each["temperature"], 0.0)
     return [each for each in found if each is not None]
+
+
+COMPONENTS = (
+    PosthocMethod(
+        "temperature",
+        fit_temperature,
+        (
+            Hyperparameter("objective", "text", choices=("nll", "ece", "focal"), source="Guo et al. 2017"),
+            Hyperparameter("gamma", minimum=0.0, source="posterior §6.1: the training loss's own gamma"),
+            Hyperparameter("grid", "text", choices=tuple(TEMPERATURE_GRIDS), source="mukhoti released code"),
+            replace(BINS, source="mukhoti §5; properness §5.1"),
+            replace(SCHEME, source="mukhoti §5"),
+            Hyperparameter("apply_focal_map", "boolean", source="posterior §6.1"),
+        ),
+        "softmax(z/T), one T chosen by NLL, by ECE on a grid or by the focal loss",
+        "Guo et al. 2017; mukhoti §5; posterior §6.1",
+        build_many=fit_temperatures,
+        columns=("temperature", "converged", "at_bound"),
+        layer=FocalTemperatureLayer,
+        takes_gamma=lambda options: options.get("objective") == "focal",
+    ),
+)

@@ -8,7 +8,9 @@ from trainables.registry.registry import (
     Registry,
     column_label,
     entry_label,
+    importing_nothing,
     is_import_path,
+    permit_only,
 )
 from trainables.registry.values import HyperparameterValue, hyperparameter_values, number_in
 
@@ -27,6 +29,8 @@ __all__ = [
     "column_label",
     "entry_label",
     "hyperparameter_values",
+    "importing_nothing",
     "is_import_path",
     "number_in",
+    "permit_only",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trainables.registry.nearest import did_you_mean
@@ -33,12 +34,15 @@ class Hyperparameter:
     Attributes:
         name: the key in a search space.
         kind: `number` (float), `integer`, `text`, `boolean`, `numbers` or `texts` (lists of them).
-        default: the value used when a search space is silent; `None` means the component decides.
+        default: the value used when a search space is silent. Of a `Component` it is what the signature of `build` says
+            unless it is given here; `None` means the component decides.
         minimum, maximum: the valid range, ends included unless `open_minimum` / `open_maximum`.
         choices: the valid values of a `text`; empty means any.
         reason: one sentence that says why the range ends where it does.
         source: paper and section the default comes from.
         required: a search space must give it.
+        names: the kind of component that its value names, e.g. `loss`, as text or as a mapping with a `name`; empty for
+            none. A value that may be the user's own code is found by this.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Hyperparameter:
     reason: str = ""
     source: str = ""
     required: bool = False
+    names: str = ""
 
     @property
     def range_text(self) -> str:
@@ -154,6 +159,8 @@ class Component:
         stand_in: what a rehearsal trains with in its place; empty for the component itself. Of a network the name and
             hyperparameters of a smaller one, of a data set options of `digits_stand_in`, or a function of its own
             options that gives them. `None`: a network stays as it is, data are taken for images like CIFAR's.
+        constant_gamma: the γ of a loss of these hyperparameters whose risk minimiser the focal map Ψ^γ turns back into
+            the posterior; `None` where no map does, as for a γ that changes by sample or epoch.
         build_many: makes several of it at once, of a list of what `build` is given, with its hyperparameters in common;
             `None` where that is no faster.
         lanes: why a network or loss cannot be trained as lanes, replicates side by side; empty where it can.
@@ -172,6 +179,17 @@ class Component:
     stand_in: Options | Callable[[Options], Options] | None = None
     lanes: str = ""
     build_many: Callable[..., list[Any]] | None = None
+    constant_gamma: Callable[[Options], float | None] | None = None
+
+    def __post_init__(self) -> None:
+        """Take defaults from the signature of `build`, their one place; an empty list there stands for none."""
+        try:
+            arguments = inspect.signature(self.build).parameters
+        except ValueError:  # of a builtin such as `dict`, which has none
+            return
+        known = {name: each.default for name, each in arguments.items() if each.default not in (each.empty, ())}
+        filled = (replace(h, default=known.get(h.name)) if h.default is None else h for h in self.hyperparameters)
+        object.__setattr__(self, "hyperparameters", tuple(filled))
 
     def hyperparameter(self, name: str) -> Hyperparameter | None:
         """Return the description of hyperparameter `name`, or `None`."""

@@ -5,13 +5,6 @@ from __future__ import annotations
 CROSS_FITTED = "cross_fitted_"
 """What columns of cross-fitted post-hoc methods begin with, in place of `posthoc_`, where the fit saw all samples."""
 
-_LARGER_IS_BETTER = ("accuracy", "top5", "auroc")
-
-
-def larger_is_better(metric: str) -> bool:
-    """Return whether a metric should be large by its name, as accuracies and areas under ROC curves should."""
-    return metric.endswith(_LARGER_IS_BETTER)
-
 
 def measured_as(metric: str) -> tuple[str, str]:
     """Return the split and the column of `evaluations` that hold an objective.

@@ -10,8 +10,12 @@ A name may also be a user's own: an import path, `my_losses:Tilted`, or an entry
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from trainables.registry.component import Component
@@ -22,8 +26,35 @@ LABEL, FITTED_ON = "label", "fitted_on"
 split that it is fitted on, `val` where it says none."""
 
 
+_reopening: ContextVar[bool] = ContextVar("reopening", default=False)
+_permitted: frozenset[str] | None = None
+
+
 class ExtensionError(ValueError):
     """A user-defined component that cannot be used: one sentence with the place in the user's file."""
+
+
+@contextmanager
+def importing_nothing() -> Iterator[None]:
+    """Accept names of the user's own unchecked and import none: the file was checked when its sweep began.
+
+    Somebody else may have changed it since, and reading a results folder must not run what it names.
+    """
+    before = _reopening.set(True)
+    try:
+        yield
+    finally:
+        _reopening.reset(before)
+
+
+def permit_only(names: Iterable[str] | None) -> None:
+    """Let the registries of this process import these names of the user's own and no others; `None` permits all.
+
+    A program of the user's own may name anything. Once a results folder is about to be run, only what its user was
+    asked about is imported, so that a name which nobody found in the folder is refused instead of run.
+    """
+    global _permitted
+    _permitted = None if names is None else frozenset(names)
 
 
 class OwnComponents(Protocol):
@@ -41,7 +72,7 @@ class OwnComponents(Protocol):
 
 
 class Registry(Mapping[str, Component]):
-    """The components of one kind, by name. Adding a component is one `register` call in its own file.
+    """The components of one kind, by name: what the files of its folder list in their `COMPONENTS`.
 
     A registry with `own` also knows user-defined components: by import path, and by the names that installed
     packages give in their entry points. They are imported when they are asked for.
@@ -51,7 +82,6 @@ class Registry(Mapping[str, Component]):
         """Create an empty registry; `kind` is the noun used in messages, e.g. `loss`; `own` finds users' components."""
         self.kind = kind
         self.own = own
-        self.trusting = False
         self._components: dict[str, Component] = {}
         self._own: dict[str, Component] = {}
 
@@ -59,9 +89,13 @@ class Registry(Mapping[str, Component]):
         """Return a component. Raises KeyError for an unknown name, ExtensionError for one that cannot be used."""
         if name in self._components:
             return self._components[name]
+        if not (is_import_path(name) or name in self._own or name in self.installed()):
+            raise KeyError(name)
+        if _reopening.get() or not (_permitted is None or name in _permitted):
+            raise ExtensionError(
+                f"{name}: it was not imported, because nobody was asked whether this {self.kind} may be run"
+            )
         if name not in self._own:
-            if not (is_import_path(name) or name in self.installed()):
-                raise KeyError(name)
             if self.own is None:
                 raise ExtensionError(f"{name}: your own {self.kind} is not supported; name a built-in one")
             self._own[name] = self.own.component(name, self.installed().get(name, name))
@@ -83,6 +117,17 @@ class Registry(Mapping[str, Component]):
         self._components[component.name] = component
         return component
 
+    def discover(self, package: str) -> None:
+        """Register the `COMPONENTS` of every module of a package, in the order of the modules' names.
+
+        Called once, by the package's `__init__` with its `__name__`: a new member is a new file and nothing else.
+        """
+        folder = importlib.import_module(package).__path__
+        for module in pkgutil.iter_modules(folder, f"{package}."):
+            if not module.ispkg:
+                for component in getattr(importlib.import_module(module.name), "COMPONENTS", ()):
+                    self.register(component)
+
     def installed(self) -> Mapping[str, str]:
         """Return the names from installed packages, each with its import path, without importing anything."""
         return {} if self.own is None else self.own.names()
@@ -101,14 +146,19 @@ class Registry(Mapping[str, Component]):
         return name in self._components and tag in self._components[name].tags
 
     def trusts(self, name: str) -> bool:
-        """Return whether `name` and its hyperparameters are accepted unchecked, because they were checked before."""
-        return self.trusting and self.is_own(name)
+        """Return whether `name` and its hyperparameters are accepted unchecked, as `importing_nothing` says."""
+        return _reopening.get() and self.is_own(name)
 
-    def trusted(self) -> Registry:
-        """Return a registry of the same components that imports nothing: it accepts user-defined names unchecked."""
+    def only(self, kept: Callable[[Component], bool]) -> Registry:
+        """Return a registry of those of the project's components that are `kept`, and of all of users' own."""
         view = Registry(self.kind, self.own)
-        view._components, view.trusting = self._components, True
+        view._components = {name: each for name, each in self._components.items() if kept(each)}
+        view._own = self._own  # so that forgetting them in one forgets them in both
         return view
+
+    def built_in(self) -> tuple[Component, ...]:
+        """Return the project's components, without users' own."""
+        return tuple(self._components.values())
 
     def forget_own(self) -> None:
         """Reimport the user's own components at their next use."""

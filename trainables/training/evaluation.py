@@ -18,33 +18,26 @@ from torch import Tensor, nn
 from trainables.curvature import CurvatureSettings, CurvatureUnavailable, measure_curvature, spectral_density
 from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss, build_loss
-from trainables.metrics import evaluate_probabilities, reliability_bins, softmax64
-from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
-from trainables.metrics.further import Metrics, further_metric_columns
+from trainables.metrics import BOOTSTRAPPED, RECALIBRATED, evaluate_probabilities, reliability_bins, softmax64
+from trainables.metrics.base import Metrics, further_metric_columns
+from trainables.metrics.bootstrap import bootstrap_standard_error
+from trainables.metrics.known_posterior import posterior_metrics
 from trainables.metrics.out_of_distribution import ood_columns, other_splits
 from trainables.metrics.refinement import refinement_columns
 from trainables.metrics.tokens import TokenStatistics
 from trainables.posthoc import PosthocUnavailable, fit
-from trainables.posthoc.cross_fitting import cross_fitted
+from trainables.posthoc.base import cross_fitted
+from trainables.posthoc.confidence_regions import region_columns
 from trainables.posthoc.focal_grid_tensors import grids_on
-from trainables.posthoc.posterior_columns import posterior_columns, region_columns
-from trainables.posthoc.training_gamma import with_training_gamma
+from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label
 from trainables.registry.measured import CROSS_FITTED
-from trainables.training.network_norms import Predicting, logits_and_norms
-from trainables.training.prediction import shifted_data
+from trainables.training.prediction import Predicting, logits_and_norms, on_host, shifted_data
 from trainables.training.trajectory import TrajectorySettings
-from trainables.training.transfers import on_host
 
 Row = dict[str, object]
 """A record of a table: column → value."""
-
-POSTHOC_METRICS = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc", "s99", "s99_accuracy")
-"""The metrics recorded of recalibrated probabilities: those that a change of confidence can move.
-
-Accuracy among them, because MetaCal makes the rows that it rejects uniform (selective App. Table 4).
-"""
 
 FITTED_ON = "val"
 """The split that post-hoc methods are fitted on, curvature is taken on and objectives are judged on."""
@@ -66,7 +59,7 @@ class EvaluationSettings:
         bootstrap: repetitions of the bootstrap for standard errors; 0 for none.
         trajectory: what is measured after each epoch besides, or `None` for nothing.
         splits: the data set's splits to measure on, in the order of the rows; `val` among them.
-        shifts: other splits, which finished networks are measured on besides, see `trainables.datasets.shifts`.
+        shifts: other splits, which finished networks are measured on besides, see `trainables.datasets.splits`.
         cross_fitted: those of `posthoc`, by label, that are cross-fitted on `val` besides: objectives need them.
 
     Raises:
@@ -167,7 +160,7 @@ def evaluate(
         probabilities = softmax64(logits[name])
         rows[name] = _metrics_row(logits[name], probabilities, targets[name], settings, seed)
         rows[name].update(region_columns(probabilities, _trained_with(loss)))
-        rows[name].update(posterior_columns(_posterior(dataset, name), probabilities))
+        rows[name].update(posterior_metrics(_posterior(dataset, name), probabilities))
         diagram = reliability_bins(probabilities, targets[name], settings.bins)
         reliability += [{"split": name, **row} for row in diagram]
     for name in other_splits(settings.splits):
@@ -288,10 +281,10 @@ def _posthoc_columns(
             continue
         for name, row in columns.items():
             row.update({prefix + key: value for key, value in calibrator.parameters.items()})
-            measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins, POSTHOC_METRICS)
+            measured = evaluate_probabilities(calibrated[name], targets[name], settings.bins, RECALIBRATED)
             row.update({prefix + metric: value for metric, value in measured.items()})
             row.update(further_metric_columns(settings.metrics, calibrated[name], targets[name], prefix))
-            distances = posterior_columns(_posterior(dataset, name), calibrated[name])
+            distances = posterior_metrics(_posterior(dataset, name), calibrated[name])
             row.update({prefix + metric: value for metric, value in distances.items()})
     return columns
 
@@ -305,7 +298,7 @@ def _cross_fitted_columns(logits: np.ndarray, targets: np.ndarray, settings: Eva
         prefix = f"{CROSS_FITTED}{entry_label(entry)}_"
         try:
             probabilities = cross_fitted(method, logits, targets, options)
-            measured = evaluate_probabilities(probabilities, targets, settings.bins, POSTHOC_METRICS)
+            measured = evaluate_probabilities(probabilities, targets, settings.bins, RECALIBRATED)
         except PosthocUnavailable as error:
             columns[f"{prefix}unavailable"] = str(error)
             continue
@@ -313,9 +306,9 @@ def _cross_fitted_columns(logits: np.ndarray, targets: np.ndarray, settings: Eva
     return columns
 
 
-def _posterior(dataset: DataSet, split: str) -> Tensor | None:
+def _posterior(dataset: DataSet, split: str) -> np.ndarray | None:
     """Return the true class probabilities of a split; those of the test split alone are known, if any are."""
-    return dataset.posterior if split == "test" else None
+    return dataset.posterior.cpu().numpy() if split == "test" and dataset.posterior is not None else None
 
 
 def _trained_with(loss: Loss) -> dict[str, Any]:

@@ -22,16 +22,13 @@ from trainables.training.acceleration import (
     training_arithmetic,
     training_forward,
 )
-from trainables.training.averaging import AveragedWeights
 from trainables.training.depth import freeze_layers, hold_frozen, scale_by_depth
 from trainables.training.epoch_metrics import epoch_metrics
 from trainables.training.evaluation import END, Evaluation, EvaluationSettings, evaluate
 from trainables.training.graphs import changes_between_epochs, recorded_steps
-from trainables.training.kept_weights import KeptWeights
-from trainables.training.network_norms import Predicting, logits_and_norms
-from trainables.training.prediction import predict
-from trainables.training.progress import EpochProgress
-from trainables.training.randomness import OwnRandomness
+from trainables.training.kept_weights import AveragedWeights, KeptWeights
+from trainables.training.prediction import Predicting, logits_and_norms, on_host, placed, predict
+from trainables.training.randomness import EpochProgress, OwnRandomness
 from trainables.training.recipe import (
     build_optimizer,
     changes_by_step,
@@ -42,7 +39,6 @@ from trainables.training.recipe import (
 )
 from trainables.training.sharpness import SharpnessAware, radius_of
 from trainables.training.trajectory import TrajectorySettings, trajectory_row
-from trainables.training.transfers import on_host, placed
 from trainables.training.translation import evaluate_translation, token_epoch_metrics
 
 

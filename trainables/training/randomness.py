@@ -1,9 +1,11 @@
-"""One replicate's randomness among others in a process: its own state of torch's global generators."""
+"""What continues within an epoch beside weights: a replicate's own random state, and how far its epoch has come."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,3 +59,47 @@ def _set(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+@dataclass
+class EpochProgress:
+    """An epoch between its first batch and its last.
+
+    Attributes:
+        order: state of the generator of order and augmentation when the epoch began.
+        loss_sum: of the losses of samples so far, a scalar on the device.
+        batches: so far.
+        samples: in them.
+        loss_state: of a loss that continues, which the beginning of an epoch would reset; `None` in an epoch from its
+            first batch.
+    """
+
+    order: Tensor
+    loss_sum: Tensor
+    batches: int = 0
+    samples: int = 0
+    loss_state: Mapping[str, Any] | None = None
+
+    def add(self, value: Tensor, samples: int) -> None:
+        """Count a batch and its mean loss."""
+        self.loss_sum += value * samples
+        self.batches += 1
+        self.samples += samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to save."""
+        return {"loss_sum": self.loss_sum, "batches": self.batches, "samples": self.samples}
+
+    @staticmethod
+    def from_state(saved: Mapping[str, Any], device: torch.device) -> EpochProgress | None:
+        """Return the epoch in whose midst a replicate was saved; `None` where it was saved between epochs.
+
+        Args:
+            saved: `Replicate.state_dict()`.
+            device: where it continues.
+        """
+        progress = saved.get("progress")
+        if progress is None:
+            return None
+        total = progress["loss_sum"].to(device, copy=True)
+        return EpochProgress(saved["order"].cpu(), total, progress["batches"], progress["samples"], saved["loss"])

@@ -18,13 +18,13 @@ from torch import nn
 from trainables.datasets.base import DataSet, Split
 from trainables.losses import Loss
 from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.training.network_norms import (
+from trainables.training.prediction import (
     features_and_logits,
     gradient_norm_counts,
     last_layer_gradient_norms,
     last_linear,
+    on_host,
 )
-from trainables.training.transfers import on_host
 
 TRAJECTORY_METRICS = (
     "nll",

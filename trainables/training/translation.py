@@ -16,8 +16,9 @@ from torch import nn
 
 from trainables.datasets.base import DataSet, Split
 from trainables.losses import LOSSES
+from trainables.metrics import RECALIBRATED
+from trainables.metrics.base import METRICS, UNAVAILABLE
 from trainables.metrics.bleu import BLEU, TEMPERATURES, BleuUnavailableError, Decoding, bleu, column_at, decoding_of
-from trainables.metrics.further import METRICS, UNAVAILABLE
 from trainables.metrics.tokens import (
     TokenStatistics,
     joined,
@@ -31,7 +32,7 @@ from trainables.models.beam_search import beam_search
 from trainables.posthoc.temperature import TEMPERATURE_GRIDS, best_on_grid
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import entry_label
-from trainables.training.evaluation import FITTED_ON, POSTHOC_METRICS, Evaluation, EvaluationSettings, Row
+from trainables.training.evaluation import FITTED_ON, Evaluation, EvaluationSettings, Row
 
 SENTENCES = 64
 """Sentences whose tokens are predicted, or that are translated, at once."""
@@ -142,7 +143,7 @@ def evaluate_translation(model: nn.Module, dataset: DataSet, settings: Evaluatio
         for label, fitted in chosen.items():
             measured = token_metrics(tokens[name], fitted["temperature"], settings.bins)
             row |= {f"posthoc_{label}_{key}": value for key, value in fitted.items()}
-            row |= {f"posthoc_{label}_{key}": measured[key] for key in POSTHOC_METRICS if key in measured}
+            row |= {f"posthoc_{label}_{key}": measured[key] for key in RECALIBRATED if key in measured}
         if decoding is not None:
             row |= _scores(model, dataset, name, decoding, chosen, tokens[name], stage, settings.bins)
         rows.append(row)

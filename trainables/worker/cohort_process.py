@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from trainables.datasets.base import DataSet
-from trainables.training.cohorts import Cohort, cohort_key
-from trainables.training.cohorts.width import chosen_width
+from trainables.training.lanes import Cohort, cohort_key
+from trainables.training.lanes.packing import chosen_width
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.replicates import replicate_of
 from trainables.worker.trial import Trial
@@ -31,7 +31,7 @@ WRITERS = 4
 
 
 @dataclass(frozen=True)
-class Orders:
+class WorkerCommand:
     """What the driver wants of a process.
 
     Attributes:
@@ -48,26 +48,29 @@ class Orders:
 
 
 @dataclass(frozen=True)
-class News:
+class WorkerReport:
     """What a process reports before it continues.
 
     Attributes:
         reports: in the order of configurations, each with whether its trial has no more.
         room: how many more trials like these it could take.
         lost: configurations whose trial raised, with the exception's type and text.
-        given_back: configurations that the process gave up for want of memory.
+        gave_up: the process has let go of all its trials but those, also of such as it had not taken up yet, for want
+            of memory.
         most_lanes: the width that memory allows; 0 where it is not known to be short.
+        trained: the reports are of epochs trained since the last command, not repeated from checkpoints.
     """
 
     reports: tuple[tuple[TrialReport, bool], ...] = ()
     room: int = 0
     lost: tuple[tuple[int, str, str], ...] = ()
-    given_back: tuple[int, ...] = ()
+    gave_up: bool = False
     most_lanes: int = 0
+    trained: bool = False
 
 
 @dataclass
-class _Seat:
+class _Slot:
     """A trial in this process, and its time since its last report."""
 
     trial: Trial
@@ -90,30 +93,30 @@ class CohortProcess:
         prepare_process(settings)
         with self._watchdog.watching():
             self._datasets = DataSets(settings)
-        self._seats: dict[int, _Seat] = {}
+        self._slots: dict[int, _Slot] = {}
         self._cohort: Cohort | None = None
         self._most = 0
-        self._refused: tuple[int, ...] = ()
 
-    def follow(self, orders: Orders) -> News:
+    def follow(self, command: WorkerCommand) -> WorkerReport:
         """Do what the driver wants, train until a report is due, and say what came of it."""
-        for configuration in orders.over:
+        for configuration in command.over:
             self._drop(configuration)
-        self._most = min(filter(None, (self._most, orders.most_lanes)), default=0)
-        empty, lost = not self._seats, list[tuple[int, str, str]]()
+        self._most = min(filter(None, (self._most, command.most_lanes)), default=0)
+        empty, lost = not self._slots, list[tuple[int, str, str]]()
+        given = {*self._slots, *(int(str(fields[0])) for fields in command.new)}
         try:
-            for fields in orders.new:
+            for fields in command.new:
                 lost += self._take(Assignment(*fields))  # type: ignore[arg-type]  # plain values of its fields
-            repeated = [(seat.trial.repeated(), seat) for seat in self._in_order()]
-            reports = tuple((report, seat.trial.finished) for report, seat in repeated if report is not None)
-            if reports or lost or not self._seats or (empty and self._room):
-                return News(reports, self._room, tuple(lost))
+            repeated = [(slot.trial.repeated(), slot) for slot in self._in_order()]
+            reports = tuple((report, slot.trial.finished) for report, slot in repeated if report is not None)
+            if reports or lost or not self._slots or (empty and self._room):
+                return WorkerReport(reports, self._room, tuple(lost))
             with self._watchdog.watching(self._hung_folder()):
-                return self._train(orders.report_all)
+                return self._train(command.report_all)
         except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-            if not _is_memory(error) or self._cohort is None or len(self._seats) < 2:
+            if not _is_memory(error) or self._cohort is None or len(given) - len(lost) < 2:
                 raise
-        return self._halve()
+        return self._halve(lost)
 
     @property
     def _room(self) -> int:
@@ -122,11 +125,11 @@ class CohortProcess:
             return 0
         lanes = min(filter(None, (self._cohort.width, self._most)))
         most = lanes - len(self._cohort.lanes)
-        return max(0, most // max(len(seat.trial.assignment.seeds) for seat in self._seats.values()))
+        return max(0, most // max(len(slot.trial.assignment.seeds) for slot in self._slots.values()))
 
     def _take(self, assignment: Assignment) -> list[tuple[int, str, str]]:
         """Take a trial up; return what it raised, if anything."""
-        if not self._seats:
+        if not self._slots:
             prepare_process(self.settings)  # what a trial before changed in this process is set again
             self._cohort = None
         try:
@@ -137,11 +140,10 @@ class CohortProcess:
                 self._cohort = self._cohort or self._new_cohort(trial, max(width, len(assignment.seeds)))
                 trial.join(self._cohort)
         except Exception as error:
-            if _is_memory(error) and self._seats:
-                self._refused = (assignment.configuration,)
+            if _is_memory(error) and self._slots:
                 raise
             return [_loss_of(assignment.configuration, error)]
-        self._seats[assignment.configuration] = _Seat(trial)
+        self._slots[assignment.configuration] = _Slot(trial)
         return []
 
     def _new_cohort(self, trial: Trial, width: int) -> Cohort:
@@ -166,20 +168,20 @@ class CohortProcess:
             )
         return min(width, self._most) if self._most else width
 
-    def _train(self, report_all: bool) -> News:
+    def _train(self, report_all: bool) -> WorkerReport:
         """Train epochs until a report is due."""
         if self._cohort is None:
             return self._train_alone(report_all)
-        for seat in self._seats.values():
-            if seat.fresh:
-                seat.trial.begin()
-                seat.spent, seat.since, seat.fresh = 0.0, time.monotonic(), False
-        due: list[_Seat] = []
+        for slot in self._slots.values():
+            if slot.fresh:
+                slot.trial.begin()
+                slot.spent, slot.since, slot.fresh = 0.0, time.monotonic(), False
+        due: list[_Slot] = []
         while not due:
             due = self._train_epoch(self._cohort, report_all)
         return self._report(due, report_all)
 
-    def _train_epoch(self, cohort: Cohort, report_all: bool) -> list[_Seat]:
+    def _train_epoch(self, cohort: Cohort, report_all: bool) -> list[_Slot]:
         """Train an epoch of all lanes; return the trials whose report is due."""
         started, lanes = time.monotonic(), list(cohort.lanes)
         rows: dict[int, dict[str, Any]] = {
@@ -187,71 +189,77 @@ class CohortProcess:
         }
         now = time.monotonic()
         due = []
-        for seat in self._in_order():
-            own = [rows[id(replicate)] for replicate in seat.trial.replicates.values()]
-            seat.spent += (now - started) * len(own) / len(lanes)
-            if seat.trial.take(own, seat.spent, now - seat.since) or report_all:
-                due.append(seat)
+        for slot in self._in_order():
+            own = [rows[id(replicate)] for replicate in slot.trial.replicates.values()]
+            slot.spent += (now - started) * len(own) / len(lanes)
+            if slot.trial.take(own, slot.spent, now - slot.since) or report_all:
+                due.append(slot)
         return due
 
-    def _report(self, due: Sequence[_Seat], at_once: bool) -> News:
+    def _report(self, due: Sequence[_Slot], at_once: bool) -> WorkerReport:
         """Evaluate the trials whose report is due, and report them, in order."""
         reports, lost, written = list[tuple[TrialReport, bool]](), list[tuple[int, str, str]](), []
-        # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables.
+        # Disks are waited for beside the next evaluation; a trial's checkpoint comes after its tables, and after the
+        # checkpoints of those before it: after a kill, who is ahead of the others is who began before them.
+        before: Future[None] | None = None
         with ThreadPoolExecutor(WRITERS) as writers:
-            for seat in due:
+            for slot in due:
                 try:
-                    report, write = self._made(seat, at_once)
-                    written.append((seat, report, writers.submit(write)))
+                    report, write = self._made(slot, at_once, before)
+                    before = writers.submit(write)
+                    written.append((slot, report, before))
                 except Exception as error:
-                    lost.append(_loss_of(seat.configuration, error))
-        for seat, report, writing in written:
+                    if _is_memory(error) and len(self._slots) > 1:
+                        raise  # all of them take it; what is written by now is reported once more
+                    lost.append(_loss_of(slot.configuration, error))
+        for slot, report, writing in written:
             try:
                 writing.result()
-                reports.append((report, seat.trial.finished or report.failure is not None))
+                reports.append((report, slot.trial.finished or report.failure is not None))
             except Exception as error:
-                lost.append(_loss_of(seat.configuration, error))
+                lost.append(_loss_of(slot.configuration, error))
         for configuration, _, _ in lost:
             self._drop(configuration)
-        return News(tuple(reports), self._room, tuple(lost))
+        return WorkerReport(tuple(reports), self._room, tuple(lost), trained=True)
 
-    def _made(self, seat: _Seat, at_once: bool) -> tuple[TrialReport, Callable[[], None]]:
-        """Return a report that is due, and what writes all that belongs to it."""
-        seat.fresh, started, trial = True, time.monotonic(), seat.trial
+    def _made(self, slot: _Slot, at_once: bool, before: Future[None] | None) -> tuple[TrialReport, Callable[[], None]]:
+        """Return a report that is due, and what writes all that belongs to it, a checkpoint after what is `before`."""
+        slot.fresh, started, trial = True, time.monotonic(), slot.trial
         evaluations = trial.evaluations() if trial.evaluates else {}
         rows, write_tables = trial.evaluated(evaluations)
-        report = trial.report(rows, seat.spent + time.monotonic() - started)
+        report = trial.report(rows, slot.spent + time.monotonic() - started)
 
         def write() -> None:
             write_tables()
+            if before is not None:
+                wait([before])
             trial.save(report, at_once=at_once)
 
         return report, write
 
-    def _train_alone(self, report_all: bool) -> News:
+    def _train_alone(self, report_all: bool) -> WorkerReport:
         """Train the one trial that is no lane up to its next report."""
-        (seat,) = self._seats.values()
-        report = seat.trial.advance(leaving=lambda: report_all)
-        return News(((report, seat.trial.finished or report.failure is not None),))
+        (slot,) = self._slots.values()
+        report = slot.trial.advance(leaving=lambda: report_all)
+        return WorkerReport(((report, slot.trial.finished or report.failure is not None),), trained=True)
 
-    def _halve(self) -> News:
-        """Give all trials back, for a cohort of half as many lanes has to be begun: memory ran out in this one."""
+    def _halve(self, lost: Sequence[tuple[int, str, str]]) -> WorkerReport:
+        """Let go of all trials, for a cohort of half as many lanes has to be begun: memory ran out in this one."""
         assert self._cohort is not None
-        back = tuple(sorted({*self._seats, *self._refused}))
-        self._most, self._refused = max(1, self._cohort.width // 2), ()
-        self._seats.clear()
+        self._most = max(1, self._cohort.width // 2)
+        self._slots.clear()
         self._cohort = None
         if self.settings.device != "cpu":
             torch.cuda.empty_cache()
-        return News(given_back=back, most_lanes=self._most)
+        return WorkerReport(lost=tuple(lost), gave_up=True, most_lanes=self._most)
 
     def _drop(self, configuration: int) -> None:
-        seat = self._seats.pop(configuration, None)
-        if seat is not None:
-            seat.trial.leave()
+        slot = self._slots.pop(configuration, None)
+        if slot is not None:
+            slot.trial.leave()
 
-    def _in_order(self) -> list[_Seat]:
-        return [self._seats[configuration] for configuration in sorted(self._seats)]
+    def _in_order(self) -> list[_Slot]:
+        return [self._slots[configuration] for configuration in sorted(self._slots)]
 
     def _hung_folder(self) -> Path | None:
         """Return where a killed process leaves its reason: in the first trial's folder."""

@@ -10,7 +10,6 @@ the kernel ends its children with it (`PR_SET_PDEATHSIG`).
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import signal
@@ -18,6 +17,8 @@ import socket
 import struct
 import sys
 from multiprocessing.connection import Connection
+
+from trainables.worker.child_process import die_with_parent, exit_code
 
 FORK, REAP = b"f", b"r"
 """Requests: fork a trial process around the descriptor that comes along; wait for a child's end."""
@@ -39,8 +40,6 @@ PRELOADED = (
     "pandas",
 )
 
-_PR_SET_PDEATHSIG = 1
-
 
 def serve(control: socket.socket) -> None:
     """Answer requests until the driver closes its end."""
@@ -54,7 +53,7 @@ def serve(control: socket.socket) -> None:
         if kind == FORK:
             control.sendall(ANSWER.pack(_forked(control, descriptors[0])))
         else:
-            control.sendall(ANSWER.pack(_exit_code(pid)))
+            control.sendall(ANSWER.pack(exit_code(pid)))
 
 
 def _forked(control: socket.socket, descriptor: int) -> int:
@@ -77,29 +76,6 @@ def _forked(control: socket.socket, descriptor: int) -> int:
         # Not `sys.exit`: what the server would do at its end is not the child's to do.
         os._exit(status)
     raise AssertionError("a process that has ended continues")
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was asked
-        os._exit(1)
-
-
-def ended_by(code: int) -> str:
-    """Return in words how a process ended without an error message, from its exit code as `_exit_code` gives it."""
-    if code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process ended by itself with exit code {code}"
-
-
-def _exit_code(pid: int) -> int:
-    """Wait for a child's end; return its exit code, negative for the signal that ended it."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except ChildProcessError:
-        return 0
-    return os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":

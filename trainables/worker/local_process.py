@@ -35,7 +35,7 @@ class Reports:
 
 
 @dataclass(frozen=True)
-class Died:
+class WorkerFailed:
     """The exception that ended the process: its class and its text, the last line naming the cause."""
 
     type_name: str
@@ -43,13 +43,13 @@ class Died:
 
 
 @dataclass(frozen=True)
-class Opening:
+class WorkerInit:
     """The first message to a process.
 
     Attributes:
         settings: `TrialSettings` of all trials, as plain values.
         log: the file that takes what libraries print.
-        together: trials train as a cohort; then `Orders` come and `News` go (`trainables.worker.cohort_process`).
+        together: trials train as a cohort, by the messages of `trainables.worker.cohort_process`.
     """
 
     settings: Mapping[str, object]
@@ -60,7 +60,7 @@ class Opening:
 def work(connection: Connection) -> None:
     """Serve assignments until the driver has no more, or is gone."""
     try:
-        opening: Opening = connection.recv()
+        opening: WorkerInit = connection.recv()
         _write_to(opening.log)
         settings = TrialSettings.from_mapping(opening.settings)
         crew = forked_crew(settings, connection) if settings.workers > 1 else None
@@ -76,7 +76,7 @@ def work(connection: Connection) -> None:
         return  # the driver is gone
     except Exception as error:
         traceback.print_exception(error)
-        connection.send(Died(type(error).__name__, f"{type(error).__name__}: {error}"))
+        connection.send(WorkerFailed(type(error).__name__, f"{type(error).__name__}: {error}"))
 
 
 def _train(process: Assignments, connection: Connection) -> None:

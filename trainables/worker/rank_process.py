@@ -16,7 +16,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from trainables.training.ranks import Build, Forget, Load, Order, Predict, RankedReplicate, Ranks, Train
-from trainables.worker.fork_server import die_with_parent, ended_by
+from trainables.worker.child_process import die_with_parent, ended_by, exit_code
 from trainables.worker.rank_crew import CrewOfProcesses, RankFault
 from trainables.worker.rank_group import LOOPBACK, Meeting, join
 from trainables.worker.trial_process import prepare_process
@@ -134,13 +134,8 @@ def forked_crew(settings: TrialSettings, drivers: Connection) -> CrewOfProcesses
         theirs.close()
         connections.append(ours)
         processes.append(pid)
-    return CrewOfProcesses(connections, LOOPBACK, settings.device, lambda rank: _end_of(processes[rank - 1]))
 
+    def end_of(rank: int) -> str:
+        return ended_by(exit_code(processes[rank - 1]))
 
-def _end_of(pid: int) -> str:
-    """Wait for a child's end; return it in words."""
-    try:
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:
-        return "its process ended"
-    return ended_by(code)
+    return CrewOfProcesses(connections, LOOPBACK, settings.device, end_of)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from torch import nn
 
 from trainables.datasets.base import DataSet
-from trainables.training.cohorts import COHORT, cohort_key
-from trainables.training.cohorts.networks import is_perceptron
+from trainables.training.lanes import COHORT, cohort_key
+from trainables.training.lanes.networks import is_perceptron
 from trainables.training.lanes.packing import SEQUENTIAL, chosen_packing
 from trainables.training.loop import Replicate
 from trainables.training.ranks import Crew, LeadingReplicate

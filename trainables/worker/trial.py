@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from trainables.datasets.base import DataSet
-from trainables.training.cohorts import COHORT, Cohort, CohortAlone
 from trainables.training.evaluation import END, Evaluation
+from trainables.training.lanes import COHORT, Cohort, Lanes
 from trainables.training.lanes.packing import FUSED, Packed, Sequential, pack
 from trainables.training.loop import Replicate
 from trainables.training.ranks import Crew, Forget
 from trainables.worker.checkpoint_writer import CheckpointWriter
-from trainables.worker.evaluation_files import evaluation_rows, write_evaluations
 from trainables.worker.replicates import packing_of, replicate_of
 from trainables.worker.saved_trial import saved_trial, state_of
 from trainables.worker.trial_files import TrialFiles
 from trainables.worker.trial_reports import NON_FINITE, TIMED_OUT, Row, TrialReport, mean_objective, non_finite
 from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_tables import evaluation_rows, write_evaluations
 
 
 class Trial:
@@ -233,7 +233,7 @@ class Trial:
         assert self._packing is not None
         replicates = [*self.replicates.values()]
         if self._packing == COHORT:
-            return CohortAlone(replicates, self.settings.own_lanes)
+            return Lanes(replicates, self.settings.own_lanes)
         if self._packing == FUSED:
             return pack(replicates, FUSED)
         trained, self._trained = self._trained, []

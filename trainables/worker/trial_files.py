@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from trainables.files.scratch import Scratch
+from trainables.files.stores.object_store import Store, patiently
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file, remove_checkpoints_before
-from trainables.worker.object_store import Store, patiently
 
 CHECKPOINTS, INCOMING = "checkpoints", "incoming"
 """Where the files are in a sweep's store; the driver looks there for them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainables.extensions.code import take_up
+from trainables.registry import permit_only
 from trainables.training.acceleration import card_fault, prepare_arithmetic
 from trainables.worker.trial_settings import TrialSettings
 
@@ -23,7 +24,9 @@ def prepare_process(settings: TrialSettings) -> None:
         ValueError: this GPU cannot compute as the settings say.
     """
     if settings.extensions is not None:
-        take_up(settings.extensions)
+        take_up(settings.extensions, settings.own_names or ())
+    if settings.own_names is not None:
+        permit_only(settings.own_names)
     torch.set_num_threads(settings.threads)
     torch.set_default_dtype(torch.float32)
     prepare_arithmetic(settings.training, settings.device)

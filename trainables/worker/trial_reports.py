@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -120,8 +120,7 @@ def mean_objective(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence
 def objective_values(metric: str, epoch_rows: Sequence[Row], evaluations: Sequence[Row]) -> list[float]:
     """Return a metric of each replicate at the last epoch; none where it was not measured.
 
-    The evaluation at a trial's end counts before the epoch's own measurement: it is of the weights that are kept, which
-    with `checkpoint: best_val_nll` are an earlier epoch's.
+    The evaluation at a trial's end counts before the epoch's own measurement, see `of_kept_weights`.
 
     Args:
         metric: as an objective names it.
@@ -129,8 +128,30 @@ def objective_values(metric: str, epoch_rows: Sequence[Row], evaluations: Sequen
         evaluations: of the same report.
     """
     split, name = measured_as(metric)
-    evaluated = [row for row in evaluations if row["split"] == split and name in row]
-    ended = [row[name] for row in evaluated if row.get("stage") == "end"]
     last = max(row["epoch"] for row in epoch_rows)
-    values = ended or [row[metric] for row in epoch_rows if row["epoch"] == last and metric in row]
-    return values or [row[name] for row in evaluated]
+    kept = of_kept_weights(epoch_rows, evaluations)
+    values = [row[metric] for row in kept if row["epoch"] == last and metric in row]
+    return values or [row[name] for row in evaluations if row.get("split") == split and name in row]
+
+
+def of_kept_weights(epoch_rows: Iterable[Row], evaluations: Iterable[Row]) -> list[Row]:
+    """Return epoch rows with the values of the evaluations at a trial's end in the place of the epoch's own.
+
+    That evaluation is of the weights that are kept, which with `checkpoint: best_val_nll` are an earlier epoch's: what
+    the last epoch itself measured is of weights that are gone. Everything that judges a trial by reports asks here,
+    everything that judges it by tables asks `sweeper.results.results.measured_sql`.
+    """
+    at_the_end = [row for row in evaluations if row.get("stage") == "end"]
+    ended = {(row["replicate"], row["epoch"], row.get("split")): row for row in at_the_end}
+    if not ended:
+        return list(epoch_rows)
+    kept: list[Row] = []
+    for row in epoch_rows:
+        places = {column: measured_as(column) for column in row}
+        found = {
+            column: ended[row["replicate"], row["epoch"], split][name]
+            for column, (split, name) in places.items()
+            if name in ended.get((row["replicate"], row["epoch"], split), ())
+        }
+        kept.append({**row, **found})
+    return kept

@@ -54,6 +54,7 @@ class TrialSettings:
         hang_seconds: a process that does no work for so long is ended, see `trainables.worker.hang_watchdog`; `None`
             for never.
         extensions: the archive with the code of the sweep's own components, see `trainables.extensions.code`.
+        own_names: the names in it that may be imported, which the sweep's user was asked about; `None` for any.
     """
 
     dataset: Mapping[str, Any]
@@ -84,6 +85,7 @@ class TrialSettings:
     timeout_seconds: float | None = None
     hang_seconds: float | None = None
     extensions: bytes | None = None
+    own_names: Sequence[str] | None = None
 
     @staticmethod
     def from_mapping(settings: Mapping[str, Any]) -> TrialSettings:

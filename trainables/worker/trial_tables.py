@@ -16,9 +16,12 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
 from trainables.files.atomic import replacing
+from trainables.worker.trial_reports import Row
 
-if TYPE_CHECKING:  # it brings torch along, which a process that only reads tables does not need
+if TYPE_CHECKING:  # they bring torch along, which a process that only reads tables does not need
     from trainables.metrics.tokens import TokenStatistics
+    from trainables.training.evaluation import Evaluation
+    from trainables.worker.trial_files import TrialFiles
 
 EVALUATION = (("trial", pa.string()), ("replicate", pa.int64()), ("epoch", pa.int64()))
 """The columns that say which evaluation a row belongs to."""
@@ -243,3 +246,26 @@ def _prediction_batch(key: tuple[str, int, int, str], logits: np.ndarray, target
         pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(logits).reshape(-1)), classes),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=predictions_schema(classes))
+
+
+def evaluation_rows(evaluations: Mapping[int, Evaluation], epoch: int) -> list[Row]:
+    """Return the rows of an epoch's evaluations, by number of the replicate."""
+    return [{"replicate": n, "epoch": epoch, **row} for n, found in evaluations.items() for row in found.rows]
+
+
+def write_evaluations(files: TrialFiles, trial: str, epoch: int, evaluations: Mapping[int, Evaluation]) -> None:
+    """Write the tables of an epoch's evaluations, by number of the replicate, where tables are written at all."""
+    if files.tables is None:
+        return
+    for number, evaluation in evaluations.items():
+        place = (files.tables, trial, number, epoch)
+        written = [
+            write_token_predictions(*place, tokens=evaluation.tokens)
+            if evaluation.tokens
+            else write_predictions(*place, logits=evaluation.logits, targets=evaluation.targets),
+            write_reliability(*place, rows=evaluation.reliability),
+        ]
+        if evaluation.spectra is not None:
+            written.append(write_spectra(*place, rows=evaluation.spectra))
+        for path in written:
+            files.table_written(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -22,8 +21,8 @@ class Verdict:
         verdict: `holds`, `does not hold` or `undecided`.
         statistic: what the rule looks at, e.g. a rank correlation; `None` where it could not be formed.
         interval: its 95 % interval; `None` where there is none.
-        n: what was resampled or paired: configurations, or pairs of replicates.
-        unit: what `n` counts.
+        n: how many independent values there were.
+        unit: what `n` counts: configurations, settings, replicates of one configuration …
         sentence: statistic, interval and n in words, and what they do not show.
         details: further figures, by name, which the verdict does not rest on.
     """
@@ -66,14 +65,6 @@ class Claim:
     def rule(self) -> str:
         """When it holds and when it does not, decided before looking; as one line."""
         return " ".join(inspect.cleandoc(self.judge.__doc__ or "").partition("Rule: ")[2].split())
-
-
-def decide(interval: tuple[float, float] | None, *, positive_holds: bool = True) -> str:
-    """Return the verdict of an interval: it excludes 0 on the claim's side, on the other, or not at all."""
-    if interval is None or any(math.isnan(limit) for limit in interval):
-        return UNDECIDED
-    low, high = interval if positive_holds else (-interval[1], -interval[0])
-    return HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED
 
 
 def undecided(claim: str, sentence: str, n: int = 0, unit: str = "configurations") -> Verdict:

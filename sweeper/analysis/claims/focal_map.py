@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-
-import numpy as np
 
 from sweeper.analysis.claims.base import Claim, Verdict
 from sweeper.analysis.claims.networks import by_network, correlations, verdict_of
 from sweeper.analysis.claims.numbers import (
-    LEVEL,
+    STRATUM_POINTS,
     Estimate,
+    Point,
+    mean_correlation,
+    mean_over,
     number,
     of_split,
-    paired_mean,
     trained_to_the_end,
     trial_mean,
 )
+from sweeper.analysis.statistics.basics import INTERVAL_PAIRS
 from sweeper.text.cells import Row, Rows, by_trial
 
 MAPPED, SCALED, SCALED_AND_MAPPED = (f"posthoc_{label}_ece" for label in ("focal_map", "ts_fl", "ts_fl_map"))
 """Columns of ECE with Ψ^γ, and of TS_FL without and with it: `ts_fl` and `ts_fl_map` are the paper's files' labels."""
-
-RESAMPLES = 1000
 
 
 def plain_gamma(row: Row) -> float | None:
@@ -47,8 +46,9 @@ def judge_map(rows: Rows) -> Verdict:
     """Judge that Ψ^γ lowers the ECE of plain networks.
 
     Rule: on each network, test ECE without Ψ^γ minus with it, paired within replicates of one-hot focal losses with
-    γ > 0; the mean over γ with Student's interval over seeds. Holds where every network's 95 % interval lies above 0,
-    does not hold where one lies below, else undecided. The paper finds so on SVHN, and the contrary on CIFAR-10.
+    γ > 0; the mean over configurations, of which at least three are needed (of one alone, over its replicates). Holds
+    where every network's 95 % interval lies above 0, does not hold where one lies below even at 95 % for all together
+    (Bonferroni), else undecided. The paper finds so on SVHN, and the contrary on CIFAR-10.
     """
     return _improvement("focal_map_lowers_ece", rows, "ece", MAPPED, smoothed=False)
 
@@ -57,7 +57,7 @@ def judge_map_smoothed(rows: Rows) -> Verdict:
     """Judge that Ψ^γ lowers the ECE of networks trained with label smoothing.
 
     Rule: as for focal_map_lowers_ece, over focal losses with smoothed targets. Holds where every network's 95 %
-    interval lies above 0, does not hold where one lies below, else undecided.
+    interval lies above 0, does not hold where one lies below (for all together), else undecided.
     """
     return _improvement("focal_map_lowers_ece_with_label_smoothing", rows, "ece", MAPPED, smoothed=True)
 
@@ -66,7 +66,7 @@ def judge_map_scaled(rows: Rows) -> Verdict:
     """Judge that Ψ^γ lowers the ECE after TS_FL, temperature scaling by the focal loss with the network's own γ.
 
     Rule: as for focal_map_lowers_ece, between TS_FL without and with Ψ^γ (labels ts_fl and ts_fl_map). Holds where
-    every network's 95 % interval lies above 0, does not hold where one lies below, else undecided.
+    every network's 95 % interval lies above 0, does not hold where one lies below (for all together), else undecided.
     """
     return _improvement("focal_map_lowers_ece_after_ts_fl", rows, SCALED, SCALED_AND_MAPPED, smoothed=False)
 
@@ -74,9 +74,10 @@ def judge_map_scaled(rows: Rows) -> Verdict:
 def judge_rise_smoothed(rows: Rows) -> Verdict:
     """Judge that without Ψ^γ, ECE rises with γ under label smoothing.
 
-    Rule: ρ(γ, test ECE) over the replicates of each network, γ 0 being label smoothing itself, with a bootstrap
-    interval over replicates. Holds where every network's 95 % interval lies above 0, does not hold where one lies
-    below, else undecided.
+    Rule: ρ(γ, test ECE) over the configurations of each network, γ 0 being label smoothing itself, averaged over
+    strata that differ in nothing else; all together where no four do. Holds where every network's 95 % interval lies
+    above 0, does not hold where one lies below even for all together (Bonferroni),
+    else undecided; at least six configurations.
     """
     return _rise("ece_rises_with_gamma_with_label_smoothing", rows, "ece", smoothed=True)
 
@@ -84,8 +85,8 @@ def judge_rise_smoothed(rows: Rows) -> Verdict:
 def judge_rise_scaled(rows: Rows) -> Verdict:
     """Judge that without Ψ^γ, ECE after TS_FL rises with γ.
 
-    Rule: ρ(γ, test ECE after TS_FL) over the replicates of each network, with a bootstrap interval over replicates.
-    Holds where every network's 95 % interval lies above 0, does not hold where one lies below, else undecided.
+    Rule: as for ece_rises_with_gamma_with_label_smoothing, of test ECE after TS_FL and one-hot targets. Holds where
+    every network's 95 % interval lies above 0, does not hold where one lies below (for all together), else undecided.
     """
     return _rise("ece_rises_with_gamma_after_ts_fl", rows, SCALED, smoothed=False)
 
@@ -93,62 +94,38 @@ def judge_rise_scaled(rows: Rows) -> Verdict:
 def judge_network_size(rows: Rows) -> Verdict:
     """Judge that the best γ grows with the network.
 
-    Rule: of each network the γ with the smallest mean test ECE, one-hot targets; the statistic is the slope of that γ
-    against the network's place by depth (the number in its name), with a bootstrap over replicates within each
-    configuration. Holds where its 95 % interval lies above 0, does not hold where it lies below, else undecided; at
-    least three networks with three γ and three replicates each.
+    Rule: of each network the γ with the smallest mean test ECE, one-hot targets, at least three γ; the statistic is the
+    rank correlation of that γ with the network's depth (the number in its name), each network counting once. Holds
+    where its 95 % interval lies above 0, does not hold where it lies below, else
+    undecided; at least five networks: of four, perfect order has a probability of one in twelve.
     """
-    name = "best_gamma_grows_with_network_size"
     test = [row for row in of_split(trained_to_the_end(rows), "test") if plain_gamma(row) is not None]
-    networks = {network: _errors_by_gamma(held) for network, held in by_network(test).items()}
-    usable = {
-        network: found
-        for network, found in networks.items()
-        if _depth(network) is not None and len(found) >= 3 and min(map(len, found.values())) >= 3
-    }
-    ordered = [usable[network] for network in sorted(usable, key=lambda network: _depth(network) or 0)]
-    found = {"by place": _slope_of_best(ordered)} if len(ordered) >= 3 else {}
-    best = {network: _best(errors) for network, errors in usable.items()}
-    what = f"best γ {', '.join(f'{gamma:g} of {network}' for network, gamma in best.items())}; slope"
-    missing = "three networks whose names end in their depth are needed, each with three γ and three replicates"
-    return verdict_of(name, found, what, "networks", missing=missing, form=".2f", details={"best": best})
+    errors = {network: _error_by_gamma(held) for network, held in by_network(test).items()}
+    best = {network: min(found, key=lambda gamma: found[gamma]) for network, found in errors.items() if len(found) >= 3}
+    points = [Point(None, depth, gamma) for network, gamma in best.items() if (depth := _depth(network)) is not None]
+    found = mean_correlation(points)
+    if len(points) >= STRATUM_POINTS and found.value is None:
+        found = Estimate(0.0, None, len(points), lacking="the same γ for all")
+    what = f"best γ {', '.join(f'{gamma:g} of {network}' for network, gamma in best.items())}; ρ(depth, best γ)"
+    missing = f"{len(points)} networks have a depth at the end of their name and three γ; {INTERVAL_PAIRS} are needed"
+    return verdict_of(
+        "best_gamma_grows_with_network_size",
+        {"over networks": replace(found, unit="networks", lacking=found.lacking.replace("configurations", "networks"))},
+        what,
+        missing=missing,
+        form=".2f",
+        details={"best": best},
+    )
 
 
-Errors = Mapping[float, Sequence[float]]
-"""ECE of each replicate, by γ."""
-
-
-def _slope_of_best(networks: Sequence[Errors]) -> Estimate:
-    """Return the slope of the best γ against a network's place, with a bootstrap over replicates."""
-    random = np.random.default_rng(0)
-    places = np.arange(len(networks))
-
-    def slope(of: Sequence[Errors]) -> float:
-        return float(np.polyfit(places, [_best(errors) for errors in of], 1)[0])
-
-    drawn = [
-        slope(
-            [{gamma: random.choice(held, len(held)).tolist() for gamma, held in errors.items()} for errors in networks]
-        )
-        for _ in range(RESAMPLES)
-    ]
-    tail = 100 * (1 - LEVEL) / 2
-    low, high = (float(limit) for limit in np.percentile(drawn, [tail, 100 - tail]))
-    return Estimate(slope(networks), (low, high), sum(len(held) for errors in networks for held in errors.values()))
-
-
-def _best(errors: Errors) -> float:
-    """Return the γ with the smallest mean ECE."""
-    return min((float(np.mean(held)), gamma) for gamma, held in errors.items())[1]
-
-
-def _errors_by_gamma(rows: Rows) -> dict[float, list[float]]:
+def _error_by_gamma(rows: Rows) -> dict[float, float]:
+    """Return the mean ECE of the configurations of each γ."""
     found: dict[float, list[float]] = {}
     for held in by_trial(rows).values():
-        gamma = plain_gamma(held[0])
-        if gamma is not None and trial_mean(held, "ece") is not None:
-            found[gamma] = [ece for row in held if (ece := number(row, "ece")) is not None]
-    return found
+        gamma, error = plain_gamma(held[0]), trial_mean(held, "ece")
+        if gamma is not None and error is not None:
+            found.setdefault(gamma, []).append(error)
+    return {gamma: sum(errors) / len(errors) for gamma, errors in found.items()}
 
 
 def _depth(network: str) -> int | None:
@@ -166,10 +143,10 @@ def _improvement(claim: str, rows: Rows, before: str, after: str, *, smoothed: b
             for each in by_trial(held).values()
         ]
         if any(groups):
-            found[network] = paired_mean(groups)
+            found[network] = mean_over(groups)
     kind = "smoothed focal losses" if smoothed else "focal losses"
     missing = f"networks trained with {kind} of γ > 0 and their ECE before and after Ψ are needed"
-    return verdict_of(claim, found, "Ψ^γ lowers test ECE by", "networks", missing=missing, form=".4f")
+    return verdict_of(claim, found, "Ψ^γ lowers test ECE by", missing=missing, form=".4f")
 
 
 def _rise(claim: str, rows: Rows, column: str, *, smoothed: bool) -> Verdict:
@@ -177,7 +154,7 @@ def _rise(claim: str, rows: Rows, column: str, *, smoothed: bool) -> Verdict:
     test = [row for row in of_split(trained_to_the_end(rows), "test") if gamma_of(row) is not None]
     found = correlations(test, gamma_of, column)
     missing = "ρ needs at least four γ, 0 among them, of one network"
-    return verdict_of(claim, found, "ρ(γ, test ECE)", "networks", missing=missing, form=".2f")
+    return verdict_of(claim, found, "ρ(γ, test ECE)", missing=missing, form=".2f")
 
 
 _of = partial(Claim, paper="posterior")

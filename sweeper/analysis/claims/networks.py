@@ -1,12 +1,23 @@
-"""Claims judged network by network: rows of each, and one verdict from the networks' own."""
+"""Claims judged network by network: rows of each, and one verdict from several estimates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Verdict, decide
-from sweeper.analysis.claims.numbers import LEVEL, Estimate, Point, difference, mean_correlation, number
-from sweeper.text.cells import Row, Rows, text_of
+from sweeper.analysis.claims.base import FAILS, HOLDS, UNDECIDED, Verdict
+from sweeper.analysis.claims.numbers import (
+    ANY_LOSS,
+    REPLICATES,
+    Estimate,
+    Point,
+    clusters,
+    difference,
+    mean_correlation,
+    other_settings,
+    trial_mean,
+)
+from sweeper.analysis.statistics.paired import SIGNIFICANT
+from sweeper.text.cells import Row, Rows, by_trial, text_of
 
 Ours = Callable[[Row], bool]
 """Selects the rows of one loss."""
@@ -32,7 +43,6 @@ def verdict_of(
     claim: str,
     found: Mapping[str, Estimate],
     what: str,
-    unit: str,
     *,
     missing: str,
     form: str = ".3g",
@@ -41,14 +51,15 @@ def verdict_of(
 ) -> Verdict:
     """Return one verdict from an estimate for each comparison, or each network.
 
-    It holds where every interval lies on the claim's side of 0, does not hold where one lies on the other side, and is
-    undecided otherwise. The verdict's statistic is that which is worst for the claim.
+    It holds where every 95 % interval lies on the claim's side of 0: where the claim is true but of one, that one's
+    interval errs in 2.5 %, however many there are. It does not hold where one lies on the other side even at 95 % for
+    all together (Bonferroni), since of many some err. It is undecided otherwise. The verdict's statistic is that which
+    is worst for the claim.
 
     Args:
         claim: its name.
         found: what was estimated, by network or comparison.
         what: the estimate in words, before the numbers.
-        unit: what n counts.
         missing: the sentence where nothing could be estimated.
         form: of the numbers.
         positive_holds: whether the claim's side of 0 is above it.
@@ -56,35 +67,44 @@ def verdict_of(
     """
     known = {name: each for name, each in found.items() if each.value is not None}
     if not known:
-        return Verdict(claim, UNDECIDED, None, None, 0, unit, missing, {})
-    verdicts = {name: decide(each.interval, positive_holds=positive_holds) for name, each in found.items()}
+        return Verdict(claim, UNDECIDED, None, None, 0, "configurations", missing, {})
+    sign = 1 if positive_holds else -1
+    verdicts = {name: _side(each, sign, len(known)) for name, each in found.items()}
     kinds = set(verdicts.values())
     verdict = HOLDS if kinds == {HOLDS} else FAILS if FAILS in kinds else UNDECIDED
-    sign = 1 if positive_holds else -1
     worst = min(known.values(), key=lambda each: sign * (each.value or 0.0))
     words = "; ".join(f"{name} {each.text(form)}" for name, each in found.items())
-    sentence = f"{what}: {words}; n = {_counts(known)} {unit}"
+    sentence = f"{what}: {words}; n = {_counts(known)}"
+    if any(each.unit == REPLICATES for each in known.values()):
+        sentence += ", so of these settings alone"
     more = {"verdicts": verdicts, "estimates": {name: each.value for name, each in found.items()}}
-    return Verdict(claim, verdict, worst.value, worst.interval, worst.n, unit, sentence, {**more, **(details or {})})
+    whole = {**more, **(details or {})}
+    return Verdict(claim, verdict, worst.value, worst.interval, worst.n, worst.unit, sentence, whole)
+
+
+def _side(found: Estimate, sign: int, among: int) -> str:
+    """Return what one of several estimates says by itself."""
+    if found.value is None or found.p >= SIGNIFICANT:
+        return UNDECIDED
+    if sign * found.value > 0:
+        return HOLDS
+    return FAILS if found.p * among < SIGNIFICANT else UNDECIDED
 
 
 def _counts(found: Mapping[str, Estimate]) -> str:
-    """Return how many were compared each time: `16`, or `12 to 16`."""
-    least, most = (choose(each.n for each in found.values()) for choose in (min, max))
-    return str(most) if least == most else f"{least} to {most}"
-
-
-def values(rows: Rows, column: str) -> list[float]:
-    """Return a column's finite numbers."""
-    return [value for row in rows if (value := number(row, column)) is not None]
+    """Return how many of what were compared each time: `16 settings`, or `12 to 16 configurations`."""
+    parts = []
+    for unit in dict.fromkeys(each.unit for each in found.values()):
+        sizes = [each.n for each in found.values() if each.unit == unit]
+        count = str(max(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        parts.append(f"{count} {unit}")
+    return ", ".join(parts)
 
 
 def differences(
     rows: Rows, column: str, ours: Ours, others: Mapping[str, Ours], extra: Mapping[str, str] | None = None
 ) -> dict[str, Estimate]:
-    """Return every other loss's mean of a column minus ours, network by network, with Welch's intervals.
-
-    Together they have 95 % (Bonferroni). What has no rows is left out.
+    """Return every other loss's mean of a column minus ours, network by network. What has no rows is left out.
 
     Args:
         rows: of one split.
@@ -94,32 +114,40 @@ def differences(
         extra: further columns to compare besides, by the word that stands behind the comparison's name.
     """
     columns = {"": column, **{f" {word}": each for word, each in (extra or {}).items()}}
-    pairs: dict[str, tuple[list[float], list[float]]] = {}
+    found: dict[str, Estimate] = {}
     for network, held in by_network(rows).items():
         for name, is_other in others.items():
             for word, each in columns.items():
-                pair = values(list(filter(is_other, held)), each), values(list(filter(ours, held)), each)
-                if all(pair):
-                    pairs[f"{network}, {name}{word}"] = pair
-    level = 1 - (1 - LEVEL) / max(1, len(pairs))
-    return {key: difference(*pair, level) for key, pair in pairs.items()}
+                theirs, mine = (clusters([row for row in held if of_it(row)], each) for of_it in (is_other, ours))
+                if theirs and mine:
+                    found[f"{network}, {name}{word}"] = difference(theirs, mine)
+    return found
 
 
-def correlations(rows: Rows, x: Callable[[Row], float | None], column: str) -> dict[str, Estimate]:
-    """Return each network's rank correlation of `x` and a column over its replicates, with a bootstrap interval."""
+def correlations(
+    rows: Rows, x: Callable[[Row], float | None], column: str | Callable[[Row], float | None], *, pool: bool = True
+) -> dict[str, Estimate]:
+    """Return each network's rank correlation of `x` and a column over its configurations, at equal other settings.
+
+    With `pool`, where no four agree in all but the loss, all of a network are taken together.
+    """
     found = {}
     for network, held in by_network(rows).items():
-        pairs = [(x(row), number(row, column)) for row in held]
-        points = [Point(None, a, b, 1) for a, b in pairs if a is not None and b is not None]
+        points = []
+        for of_one in by_trial(held).values():
+            a, b = x(of_one[0]), trial_mean(of_one, column)
+            if a is not None and b is not None:
+                points.append(Point(other_settings(of_one[0], ANY_LOSS), a, b))
         if points:
-            found[network] = mean_correlation(points)
+            found[network] = mean_correlation(points, pool=pool)
     return found
 
 
 def losses(names: Sequence[str]) -> dict[str, Ours]:
     """Return losses by name, each with what selects its rows, whatever their hyperparameters."""
-    return {name: _is(name) for name in names}
+    return {name: is_loss(name) for name in names}
 
 
-def _is(name: Hashable) -> Ours:
+def is_loss(name: Hashable) -> Ours:
+    """Return what selects the rows of a loss."""
     return lambda row: row["config_loss_name"] == name

@@ -1,21 +1,42 @@
-"""From rows of `final` to the figures that claims are judged by: means, intervals, correlations in strata."""
+"""From rows of `final` to the figures that claims are judged by: means, differences and correlations, by configuration.
+
+Replicates of a configuration are one cluster: what varies between configurations is in all of them, so that many
+replicates of few configurations are few values. Each configuration counts once, with the mean of its replicates; where
+the losses were trained at the same other settings (a grid), each setting counts once, with the difference there. Only
+where there is one configuration on each side, and nothing but the loss tells them apart, are its replicates the units:
+the verdict is then about these settings alone, and its sentence says so.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
-
-from sweeper.analysis.statistics.basics import INTERVAL_PAIRS, bootstrap_interval, spearman
-from sweeper.text.cells import Row, Rows, int_of, text_of
+from sweeper.analysis.statistics.basics import INTERVAL_PAIRS, correlation
+from sweeper.analysis.statistics.means import Mean, difference_of, mean_of
+from sweeper.text.cells import Row, Rows, by_trial, int_of, text_of
 
 STRATUM_POINTS = 4
 """Different values below which one stratum's rank correlation is left out: of three, one order in six is falling."""
 
-LEVEL = 0.95
+NEEDED = 3
+"""Independent values on each side below which there is no interval: two say next to nothing of their spread or skew."""
+
+CONFIGURATIONS, SETTINGS, REPLICATES, SEARCHES = (
+    "configurations",
+    "settings",
+    "replicates of one configuration",
+    "searches",
+)
+"""What was counted once each; a search is a part of the configurations, with the one that validation data choose."""
+
+SEARCH_PARTS = 8
+"""Most parts that the configurations of a loss are split into: more leave less to choose from in each."""
+
+ANY_LOSS = ("config_loss_",)
+"""What may differ between configurations at the same other settings."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +46,27 @@ class Point:
     stratum: Hashable
     x: float
     y: float
-    replicates: int
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic with its 95 % interval (`None` where there is too little for one), and what it counts."""
+    """A statistic and what is known of it.
+
+    Attributes:
+        value: None where it could not be formed.
+        interval: 95 %; None where there is too little for one.
+        n: how many units.
+        unit: what `n` counts.
+        p: two-sided, of a value of 0; with an interval, below .05 exactly where that excludes 0.
+        lacking: why there is no interval; empty where there is one.
+    """
 
     value: float | None
     interval: tuple[float, float] | None
     n: int
+    unit: str = CONFIGURATIONS
+    p: float = 1.0
+    lacking: str = ""
 
     def text(self, form: str = ".3g") -> str:
         """Return e.g. `−0.93 (95 % −0.99 … −0.80)`."""
@@ -42,14 +74,17 @@ class Estimate:
             return "not measurable"
         shown = f"{self.value:{form}}"
         if self.interval is None:
-            return f"{shown} (too few for an interval)".replace("-", "−")
+            return f"{shown} ({self.lacking})".replace("-", "−")
         return f"{shown} (95 % {self.interval[0]:{form}} … {self.interval[1]:{form}})".replace("-", "−")
+
+
+NOTHING = Estimate(None, None, 0)
 
 
 def trained_to_the_end(rows: Rows) -> list[Row]:
     """Return the rows of replicates that were trained to the last epoch; others cannot be compared with them.
 
-    Tables have no order, and a bootstrap's limits depend on it: the rows come by trial, replicate and split.
+    Tables have no order, and sums depend on it: the rows come by trial, replicate and split.
     """
     held = [row for row in rows if row.get("stage") == "end"]
     return sorted(held, key=lambda row: (text_of(row, "trial"), int_of(row, "replicate"), text_of(row, "split")))
@@ -68,10 +103,19 @@ def number(row: Row, column: str) -> float | None:
     return float(value)
 
 
-def trial_mean(rows: Rows, value: str | Callable[[Row], float | None]) -> float | None:
-    """Return the mean over replicates of a column, or of a function of a row; `None` where no row has it."""
+Reading = str | Callable[[Row], float | None]
+"""A column, or a function of a row."""
+
+
+def readings(rows: Rows, value: Reading) -> list[float]:
+    """Return the finite numbers of a column, or of a function of a row."""
     read = value if callable(value) else lambda row: number(row, value)
-    found = [v for row in rows if (v := read(row)) is not None]
+    return [found for row in rows if (found := read(row)) is not None]
+
+
+def trial_mean(rows: Rows, value: Reading) -> float | None:
+    """Return the mean over replicates of a reading; `None` where no row has it."""
+    found = readings(rows, value)
     return math.fsum(found) / len(found) if found else None
 
 
@@ -89,66 +133,135 @@ def other_settings(row: Row, besides: Sequence[str]) -> Hashable:
     )
 
 
-def mean_correlation(points: Sequence[Point]) -> Estimate:
-    """Return Spearman's correlation, averaged over strata, with a bootstrap interval over configurations.
+def mean_correlation(points: Sequence[Point], *, pool: bool = False) -> Estimate:
+    """Return Spearman's correlation over configurations, the mean over strata of those that agree in all else.
 
-    A stratum with fewer than `STRATUM_POINTS` different x is left out. No interval below 8 configurations.
+    A stratum with fewer than `STRATUM_POINTS` different x is left out. With `pool`, where all are left out because the
+    other settings were drawn at random as x was, they make one stratum: drawn independently, they only add noise.
     """
-    used = [p for p in points if len({q.x for q in points if q.stratum == p.stratum}) >= STRATUM_POINTS]
-    if not used:
-        return Estimate(None, None, 0)
-    labels = {stratum: place for place, stratum in enumerate(dict.fromkeys(p.stratum for p in used))}
-    data = np.array([[labels[p.stratum], p.x, p.y] for p in used], dtype=np.float64)
-
-    def statistic(sample: np.ndarray) -> float:
-        parts = [sample[sample[:, 0] == label] for label in range(len(labels))]
-        found = [spearman(part[:, 1], part[:, 2]) for part in parts if len(part) > 1]
-        found = [rho for rho in found if not math.isnan(rho)]
-        return math.fsum(found) / len(found) if found else math.nan
-
-    value = statistic(data)
-    if math.isnan(value):
+    values: dict[Hashable, set[float]] = {}
+    for point in points:
+        values.setdefault(point.stratum, set()).add(point.x)
+    used = [point for point in points if len(values[point.stratum]) >= STRATUM_POINTS]
+    if pool and not used and len({point.x for point in points}) >= STRATUM_POINTS:
+        used = [Point(None, point.x, point.y) for point in points]
+    found = correlation([p.x for p in used], [p.y for p in used], [p.stratum for p in used])
+    if found is None:
         return Estimate(None, None, len(used))
-    interval = bootstrap_interval(data, statistic) if len(used) >= INTERVAL_PAIRS else None
-    return Estimate(value, interval, len(used))
+    lacking = "" if found.interval else f"{found.n} configurations; {INTERVAL_PAIRS} are needed"
+    return Estimate(found.rho, found.interval, found.n, CONFIGURATIONS, found.p, lacking)
 
 
-def paired_mean(groups: Sequence[Sequence[float]]) -> Estimate:
-    """Return the mean of the groups' means of paired differences, with Student's interval of the pooled variance.
-
-    A group is a configuration, its members differences of its replicates: the inference is over seeds, for these
-    configurations. No interval below 4 degrees of freedom.
-    """
-    from scipy.stats import t
-
-    held = [np.asarray(group, dtype=np.float64) for group in groups if len(group)]
+def mean_over(groups: Sequence[Sequence[float]]) -> Estimate:
+    """Return the mean over configurations, each group being one and its members its replicates."""
+    held = [group for group in groups if len(group)]
     if not held:
-        return Estimate(None, None, 0)
-    value = float(np.mean([group.mean() for group in held]))
-    count = sum(map(len, held))
-    freedom = count - len(held)
-    if freedom < 4:
-        return Estimate(value, None, count)
-    variance = sum(((group - group.mean()) ** 2).sum() for group in held) / freedom
-    error = math.sqrt(variance * sum(1 / len(group) for group in held)) / len(held)
-    reach = float(t.ppf(0.5 + LEVEL / 2, freedom)) * error
-    return Estimate(value, (value - reach, value + reach), count)
+        return NOTHING
+    values, unit = (held[0], REPLICATES) if len(held) == 1 else (_means(held), CONFIGURATIONS)
+    return _estimate(mean_of(values), unit, len(values), len(values))
 
 
-def difference(first: Sequence[float], second: Sequence[float], level: float = LEVEL) -> Estimate:
-    """Return mean(first) − mean(second) of independent samples with Welch's interval; none below 3 of each.
+Clusters = Mapping[Hashable, Mapping[str, Sequence[float]]]
+"""The replicates' values of each configuration, by setting and trial."""
 
-    Source: Welch 1947; Satterthwaite's degrees of freedom.
+
+def clusters(rows: Rows, value: Reading, besides: Sequence[str] = ANY_LOSS) -> dict[Hashable, dict[str, list[float]]]:
+    """Return a reading of each configuration's replicates, by the settings besides the loss and by trial."""
+    found: dict[Hashable, dict[str, list[float]]] = {}
+    for trial, held in by_trial(rows).items():
+        if values := readings(held, value):
+            found.setdefault(other_settings(held[0], besides), {})[trial] = values
+    return found
+
+
+def difference(first: Clusters, second: Clusters, unit: str | None = None) -> Estimate:
+    """Return mean(first) − mean(second) over configurations.
+
+    Where at least `NEEDED` settings have both, it is the mean of their differences. Where settings differ, settings of
+    one side are compared with those of the other as independent. Where there is one setting in all, its configurations
+    are compared, or, one against one, their replicates.
     """
-    from scipy.stats import ttest_ind
+    if not first or not second:
+        return NOTHING
+    settings = [setting for setting in first if setting in second]
+    if len(settings) >= NEEDED:
+        pairs = [_setting_mean(first[each]) - _setting_mean(second[each]) for each in settings]
+        return _estimate(mean_of(pairs), unit or SETTINGS, len(pairs), len(pairs))
+    if len({*first, *second}) > 1:
+        sides = [[_setting_mean(side[setting]) for setting in side] for side in (first, second)]
+        unit = unit or SETTINGS
+    else:
+        configurations = [next(iter(side.values())) for side in (first, second)]
+        alone = all(len(side) == 1 for side in configurations)
+        sides = [[*next(iter(side.values()))] if alone else _means(side.values()) for side in configurations]
+        unit = REPLICATES if alone else CONFIGURATIONS
+    return _estimate(difference_of(*sides), unit, min(map(len, sides)), sum(map(len, sides)))
 
-    a, b = (np.asarray(values, dtype=np.float64) for values in (first, second))
-    if not len(a) or not len(b):
-        return Estimate(None, None, 0)
-    value, count = float(a.mean() - b.mean()), len(a) + len(b)
-    if min(len(a), len(b)) < 3:
-        return Estimate(value, None, count)
-    if a.var() == b.var() == 0:
-        return Estimate(value, (value, value), count)
-    limits = ttest_ind(a, b, equal_var=False).confidence_interval(level)
-    return Estimate(value, (float(limits.low), float(limits.high)), count)
+
+def tuned_difference(first: Rows, second: Rows, objective: str, column: str) -> Estimate:
+    """Return mean(first) − mean(second) of a column on test data, each side tuned by its least objective on validation.
+
+    The choice is part of what is repeated: it is made anew at each setting that both have, or, where settings differ,
+    in each of several searches, among which the configurations of a side are dealt out.
+    """
+    sides = [_candidates(rows, objective, column) for rows in (first, second)]
+    if not all(sides):
+        return NOTHING
+    settings = [{each.setting for each in side} for side in sides]
+    at_once = len(settings[0] | settings[1]) == 1 and all(len(side) == 1 for side in sides)
+    if at_once or len(settings[0] & settings[1]) >= NEEDED:
+        return difference(_best_of_settings(sides[0]), _best_of_settings(sides[1]))
+    fewest = min(map(len, sides))
+    parts = fewest if fewest < SEARCH_PARTS else max(SEARCH_PARTS // 2, min(SEARCH_PARTS, fewest // 2))
+    searches: list[dict[Hashable, Mapping[str, Sequence[float]]]] = [
+        {(at, part): _best(side[part::parts]) for part in range(parts)} for at, side in enumerate(sides)
+    ]
+    return difference(searches[0], searches[1], SEARCHES if parts >= NEEDED else CONFIGURATIONS)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    setting: Hashable
+    trial: str
+    objective: float
+    values: Sequence[float]
+
+
+def _candidates(rows: Rows, objective: str, column: str) -> list[_Candidate]:
+    """Return the configurations that have the objective on validation data and the column on test data."""
+    found = []
+    for trial, held in by_trial(rows).items():
+        chosen_by, values = trial_mean(of_split(held, "val"), objective), readings(of_split(held, "test"), column)
+        if chosen_by is not None and values:
+            found.append(_Candidate(other_settings(held[0], ANY_LOSS), trial, chosen_by, values))
+    return found
+
+
+def _best_of_settings(candidates: Sequence[_Candidate]) -> Clusters:
+    settings = dict.fromkeys(each.setting for each in candidates)
+    return {setting: _best([each for each in candidates if each.setting == setting]) for setting in settings}
+
+
+def _best(candidates: Sequence[_Candidate]) -> dict[str, Sequence[float]]:
+    best = min(candidates, key=lambda each: each.objective)
+    return {best.trial: best.values}
+
+
+def _setting_mean(configurations: Mapping[str, Sequence[float]]) -> float:
+    means = _means(configurations.values())
+    return math.fsum(means) / len(means)
+
+
+def _means(groups: Iterable[Sequence[float]]) -> list[float]:
+    return [math.fsum(group) / len(group) for group in groups]
+
+
+def _estimate(found: Mean, unit: str, smaller: int, n: int) -> Estimate:
+    """Return an estimate from a mean; without an interval where the smaller side has too few."""
+    if smaller < NEEDED:
+        one = unit.replace("settings", "setting").replace("configurations", "configuration") if smaller == 1 else unit
+        return Estimate(found.value, None, n, unit, 1.0, f"{smaller} {one}; {NEEDED} are needed")
+    interval = found.interval()
+    if interval is None:
+        return Estimate(found.value, None, n, unit, found.p, "all alike")
+    return Estimate(found.value, interval, n, unit, found.p)

@@ -9,12 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sweeper.analysis.selection import correction, selected
-from sweeper.analysis.statistics.paired import PairedDifference, holm, paired_difference, smallest_holm
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.analysis.selection import selected, winners_interval
+from sweeper.analysis.statistics.paired import (
+    SIGNIFICANT,
+    PairedDifference,
+    holm,
+    p_text,
+    paired_difference,
+    smallest_holm,
+)
 from sweeper.results import Results
-from sweeper.results.leaderboard import leaderboard
+from sweeper.results.leaderboard import Leaderboard, leaderboard
 from sweeper.results.multi_sweep import SeveralResults
 from sweeper.text.cells import Row, Rows, Value, measured_values
+from sweeper.text.labels import label, plural
 
 METRICS = (
     ("test", "accuracy"),
@@ -113,18 +125,35 @@ def compare(first: Results, second: Results) -> Comparison:
 def _best(results: Results) -> str:
     """Return the best finished configuration of a sweep by its own objective, `validation NLL 0.045 ± 0.001, …`.
 
-    Its value is optimistic, because it was chosen for it: the corrected one stands beside it.
+    Its value is optimistic, because it was chosen for it: an interval that allows for that stands beside it.
     """
     board = leaderboard(results)
     if not board.finished:
         return ""
-    row, count = board.finished[0], len(board.finished)
-    chosen = f"best of {count} finished"
-    if count > 1:
-        answer = selected(results, board)
-        unknown = "optimistic, because it was selected as the best; one replicate each cannot show by how much"
-        chosen += f", {unknown if answer is None else correction(answer[1])}"
-    return f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}, {chosen}"
+    row = board.finished[0]
+    said = f"{board.objective.label} {board.value(row)}, {row['trial']} {board.describe(row)}"
+    return "; ".join([f"{said}, best of {len(board.finished)} finished", *_optimism(results, board)])
+
+
+def _optimism(results: Results, board: Leaderboard) -> list[str]:
+    """Return how far the best finished configuration's value is owed to its having been chosen; none for the only one.
+
+    Constraints leave those to choose from that keep them: where one does or none, nothing was chosen by the objective.
+    """
+    if len(board.finished) == 1:
+        return []
+    kept = [row for row in board.finished if not board.breaks_constraint(row)]
+    constraints = ", ".join(board.constraints)
+    if not kept:
+        return [f"every one breaks a constraint: {constraints}"]
+    if len(kept) == 1:
+        return [f"the only one that keeps to {constraints}"]
+    answer = selected(results, board)
+    if answer is not None:
+        return [winners_interval(answer[1])]
+    alone = all(row["replicates"] == 1 for row in kept)
+    unknown = "one replicate each cannot show by how much" if alone else "single replicates' values are not stored"
+    return [f"optimistic, because it was selected as the best; {unknown}"]
 
 
 def differences(
@@ -214,3 +243,75 @@ def _sample_counts(units: Mapping[Unit, Rows]) -> set[Value]:
 def _mean(rows: Rows, column: str) -> float | None:
     values = measured_values(rows, column)
     return sum(values) / len(values) if values else None
+
+
+SHOWN = 12
+"""Differing values listed at most; the files have the rest."""
+
+
+def view(comparison: Comparison) -> RenderableType:
+    """Return the comparison as text for a terminal."""
+    first, second = comparison.names
+    parts: list[RenderableType] = [Text(f"{first} and {second}", style="bold")]
+    parts += _differing("settings", comparison.asked) + _differing("environment", comparison.ran_on)
+    parts += [Text(), Text(count_sentence(comparison))]
+    if comparison.metrics:
+        parts += [_table(comparison)]
+        parts += [Text(verdict(comparison, entry)) for entry in comparison.metrics if entry.difference.p < SIGNIFICANT]
+    best = [f"best of {name}: {text}" for name, text in zip(comparison.names, comparison.best, strict=True) if text]
+    parts += [Text(), *map(Text, best)] if best else []
+    parts += [Text(f"{label(name)} not compared: {why}", style="dim") for name, why in comparison.left_out.items()]
+    return Group(*parts)
+
+
+def count_sentence(comparison: Comparison) -> str:
+    """Return how many configurations are in both, and what a pair is."""
+    first, second = comparison.names
+    sentence = (
+        f"{plural(comparison.shared, 'configuration')} in both, {comparison.only[0]} only in {first}, "
+        f"{comparison.only[1]} only in {second}; {comparison.finished} finished in both"
+    )
+    if not comparison.metrics:
+        return sentence + "; no pairs to compare"
+    seeds = "with equal seeds" if comparison.equal_seeds else "with different seeds"
+    return f"{sentence}, paired by {comparison.unit} {seeds}"
+
+
+def verdict(comparison: Comparison, entry: MetricComparison) -> str:
+    """Return in words which sweep has more of a metric."""
+    higher = comparison.names[1] if entry.difference.mean > 0 else comparison.names[0]
+    return f"{label(entry.split)} {label(entry.metric)} is higher in {higher}: {entry.difference.text()}"
+
+
+def _differing(title: str, found: Sequence[Difference]) -> list[RenderableType]:
+    if not found:
+        return [Text(f"{title}: identical", style="dim")]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, a, b in found[:SHOWN]:
+        table.add_row(f"  {key}", _shown(a), "→", _shown(b))
+    more = [Text(f"  … and {len(found) - SHOWN} more", style="dim")] if len(found) > SHOWN else []
+    return [Text(title), table, *more]
+
+
+def _shown(value: object) -> str:
+    text = "–" if value is None else str(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("metric", no_wrap=True)
+    for heading in (*comparison.names, "difference", "95 %", "n", "p (Holm)"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for entry in comparison.metrics:
+        difference = entry.difference
+        limits = "" if difference.interval is None else f"{difference.interval[0]:+.3g} … {difference.interval[1]:+.3g}"
+        table.add_row(
+            f"{label(entry.split)} {label(entry.metric)}",
+            *(f"{mean:.4g}" for mean in entry.means),
+            f"{difference.mean:+.3g}",
+            limits,
+            str(difference.n),
+            p_text(difference.p, difference.smallest_p).removeprefix("p ").removeprefix("= "),
+        )
+    return table

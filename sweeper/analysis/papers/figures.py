@@ -96,7 +96,7 @@ def _correlation(found: Comparison, x: Mapping[str, float], metric: str) -> floa
         y = found.mean(trial, metric)
         row = found.trials[trial][0]
         if y is not None:
-            points.append(Point(other_settings(row, ("config_loss_",)), value, y, len(found.trials[trial])))
+            points.append(Point(other_settings(row, ("config_loss_",)), value, y))
     return mean_correlation(points).value
 
 

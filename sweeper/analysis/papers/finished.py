@@ -26,7 +26,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import objective
 from sweeper.text.cells import Row, by_trial, float_or_none, measured_values, text_of
 from trainables.losses import LOSSES
-from trainables.posthoc.training_gamma import training_gamma
+from trainables.posthoc.focal_map import training_gamma
 from trainables.registry import entry_label
 
 Trials = Mapping[str, Sequence[Row]]

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from sweeper.analysis.claims import CLAIMS
 from sweeper.analysis.claims.base import Verdict
-from sweeper.analysis.papers.curves import Curves, drawn, trajectories
 from sweeper.analysis.papers.table_formats import caption, grid
 from sweeper.analysis.papers.tables import PaperTable
-from sweeper.analysis.papers.trained_pictures import trained_pictures
-from sweeper.core.errors import SweeperError
+from sweeper.analysis.papers.trained_pictures import Curves, drawn, trained_pictures, trajectories
+from sweeper.core.errors import writing_to
 from sweeper.results import Results
 from trainables.files.atomic import write_text
 
@@ -86,10 +85,8 @@ def write_paper_page(
     held = list(sweeps)
     curves = [found for results in held for found in trajectories(results)]
     pictures = [found for results in held for found in trained_pictures(results)]
-    try:
+    with writing_to(path, "choose another --page"):
         write_text(path, _html(page, curves, pictures, rehearsed=rehearsed))
-    except OSError as error:
-        raise SweeperError(f"{path} cannot be written: {error.strerror or error}", "choose another --page") from error
     return page
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.text.cells import Row
 
 Points = tuple[list[float], list[float]]
@@ -74,13 +74,11 @@ def write_picture(figure: MapFigure, path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise SweeperError(f"pictures cannot be written as {path.suffix or 'files without a suffix'!s}", _REMEDY)
-    try:
+    with writing_to(path, "give --picture another path"):
         if path.suffix.lower() == ".html":
             path.write_text(_page(figure), encoding="utf-8")
         else:
             _draw(figure, path)
-    except OSError as error:
-        raise SweeperError(f"the picture cannot be written: {error}", "give --picture another path") from error
 
 
 _REMEDY = f"give --picture a path that ends in {', '.join(FORMATS)}"

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.predictive.members import FITTED_ON, MEASURED_ON, Member, finished_members
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import SweeperError, writing_to
 from sweeper.results import Results
 from sweeper.text.labels import label, plural
 from trainables.metrics import SMALLEST_PROBABILITY, evaluate_probabilities
@@ -198,7 +198,5 @@ def write_picture(rows: Sequence[EnsembleRow], path: Path, metric: str = "nll") 
     drawn.update_layout(
         template="plotly_white", xaxis_title="members", yaxis_title=f"test {label(metric)}", xaxis_dtick=1
     )
-    try:
+    with writing_to(path, "give --picture another path"):
         path.write_text(drawn.to_html(include_plotlyjs=True), encoding="utf-8")
-    except OSError as error:
-        raise SweeperError(f"the picture cannot be written: {error}", "give --picture another path") from error

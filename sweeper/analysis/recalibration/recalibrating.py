@@ -30,15 +30,16 @@ from sweeper.journal.state import COMPLETED
 from sweeper.results import Results
 from sweeper.results.queries import current_generation
 from sweeper.space.user_code import take_up_kept
+from sweeper.storage.lookup import refuse_links
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import Sweep, open_sweep
 from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA, link_recalibrations, write_part, writing
 from sweeper.text.cells import Row, Rows, Value, text_of
 from trainables.metrics import evaluate_probabilities, softmax64
-from trainables.metrics.further import Metrics, further_metric_columns
+from trainables.metrics.base import Metrics, further_metric_columns
 from trainables.metrics.probabilities import UnusablePredictions
 from trainables.posthoc import Calibrator, fit_many
-from trainables.posthoc.training_gamma import with_training_gamma
+from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import HyperparameterValue, hyperparameter_values
 
 ROWS_A_BATCH = 1000
@@ -105,7 +106,7 @@ def recalibrate(
         sweep: as opened from its folder.
         requests: see `sweeper.analysis.recalibration.request.read_requests`.
         progress: called after each evaluation.
-        metrics: what is measured besides, name and options: see `trainables.metrics.further.METRICS`.
+        metrics: what is measured besides, name and options: see `trainables.metrics.base.METRICS`.
 
     Raises:
         SweeperError: no predictions, a damaged file, another recalibration at work, or a folder not to be written to.
@@ -180,6 +181,7 @@ def recalibrate_sweep(
         SweeperError: with every fault of what is asked for; and as `recalibrate`.
     """
     sweep = open_sweep(name, output)
+    refuse_links(sweep.paths)
     if not methods and not bins and not metrics:
         raise SweeperError(
             "no post-hoc method, number of bins or metric was given",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from sweeper.core.errors import SweeperError
-from trainables.metrics.further import Metrics
+from trainables.metrics.base import Metrics
 from trainables.registry import Component, column_label, hyperparameter_values
 from trainables.registry.nearest import did_you_mean
 
@@ -146,11 +146,12 @@ def read_metrics(names: Sequence[str], given: Sequence[Mapping[str, object]]) ->
         SweeperError: with every name that no further metric has.
     """
     from trainables.metrics import METRIC_NAMES
-    from trainables.metrics.further import METRICS
+    from trainables.metrics.base import further_metrics
 
     measured = [f"--metric {name} is always measured: omit it" for name in names if name in METRIC_NAMES]
     others = [name for name in dict.fromkeys(names) if name not in METRIC_NAMES]
-    faults = [*measured, *(f"--metric {fault}" for name in others if (fault := METRICS.fault(name)))]
+    known = further_metrics()
+    faults = [*measured, *(f"--metric {fault}" for name in others if (fault := known.fault(name)))]
     if faults:
         raise SweeperError("\n".join(["recalibrate:", *faults]), "see `sweeper spaces --metrics`")
     options = {str(each["name"]): {key: value for key, value in each.items() if key != "name"} for each in given}

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
+from sweeper.results.results import measured_sql
 from sweeper.text.cells import float_of, int_of, text_of
 from sweeper.text.labels import plural
 from trainables.registry.measured import measured_as
-from trainables.registry.nearest import nearest
 
 JUDGES = ("test_posthoc_temperature_nll", "test_refinement_nll", "test_nll")
 """What a trial is worth in the end: the first of these that was measured, on data that no scheduler saw."""
@@ -79,18 +79,8 @@ class Curves:
         return asked or next(each for each in JUDGES if measured_as(each)[1] in columns)
 
     def _measured(self, metric: str) -> dict[tuple[str, int], float]:
-        split, column = measured_as(metric)
-        if metric in self.results.columns("epochs"):
-            source, value = "epochs", metric
-        elif column in (known := self.results.columns("evaluations")):
-            source, value = "evaluations", column
-        else:
-            raise SweeperError(f"the sweep did not measure {metric!r}{nearest(column, known)}", "see `sweeper results`")
-        condition = f" AND split = '{split}'" if source == "evaluations" else ""
-        rows = self.results.rows(
-            f"SELECT trial, epoch, avg({value}) AS value FROM {source} WHERE {value} IS NOT NULL{condition} "
-            "GROUP BY trial, epoch"
-        )
+        measured = measured_sql(self.results, metric)
+        rows = self.results.rows(f"SELECT trial, epoch, avg(value) AS value FROM ({measured}) GROUP BY trial, epoch")
         return {(text_of(row, "trial"), int_of(row, "epoch")): float_of(row, "value") for row in rows}
 
 

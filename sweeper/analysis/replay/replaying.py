@@ -22,7 +22,7 @@ from sweeper.scheduling import SCHEDULERS, Scheduler
 from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import stratified, stratum_name
 from sweeper.text.labels import plural
-from trainables.registry.measured import larger_is_better
+from trainables.metrics.base import larger_is_better
 
 Floats = NDArray[np.float64]
 

@@ -1,11 +1,12 @@
-"""Small statistics that the summary and the report state: spread, rank correlation, bootstrap, polynomial fit. No I/O.
+"""Small statistics that the summary and the report state: spread, rank correlation, polynomial fit. No I/O.
 
 All take plain sequences of finite numbers; leaving out missing values, and saying how many, is the caller's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,17 +14,18 @@ from numpy.typing import NDArray
 
 Values = Sequence[float] | NDArray[np.float64]
 
-RESAMPLES = 1000
-"""Bootstrap resamples: the Monte-Carlo error of a 95 % limit is then about half a percentile (Efron & Tibshirani 1993,
-An Introduction to the Bootstrap, §13.3, advise 1,000 or more for intervals)."""
+PERMUTATIONS = 1999
+"""Random orders beside the observed one: p = .05 then has a Monte-Carlo error of .005 (Phipson & Smyth 2010)."""
+
+MANY_PAIRS = 200
+"""Pairs above which p is that of normal values (under no relation, ρ is nearly so) and 200 pairs are left out in turn;
+otherwise 10,000 trials would take a minute."""
 
 MINIMUM_PAIRS = 4
 """Pairs below which a rank correlation is not reported: of three points, one ordering in six is perfectly falling."""
 
-INTERVAL_PAIRS = 8
-"""Pairs below which no bootstrap interval is given: resampling few pairs repeats them, and perfect order stays perfect,
-so the interval would be far too narrow."""
-
+INTERVAL_PAIRS = 6
+"""Pairs below which no interval is given: of five, all signs agree in one sample in sixteen."""
 
 POINTS_PER_COEFFICIENT = 3
 """Points for each coefficient of a fitted polynomial, below which the curve is not drawn: 12 for a cubic."""
@@ -65,14 +67,19 @@ def spread_text(mean: float, deviation: float | None, digits: int = 3, scale: fl
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's rank correlation of n pairs with a percentile bootstrap interval.
+    """Spearman's rank correlation of n pairs.
 
-    The interval is None below INTERVAL_PAIRS pairs, and where every resample is in perfect order.
+    Attributes:
+        rho: the correlation; of pairs in strata, the mean of the strata's.
+        interval: 95 %; None below INTERVAL_PAIRS pairs.
+        n: how many pairs.
+        p: two-sided, the larger of a permutation and a sign test's.
     """
 
     rho: float
     interval: tuple[float, float] | None
     n: int
+    p: float
 
     def text(self) -> str:
         """Return e.g. `ρ = −0.93 (95 % −0.99 … −0.80, n = 14)`."""
@@ -111,47 +118,80 @@ def spearman(x: Values, y: Values) -> float:
     return float(a @ b) / scale if scale > 0 else float("nan")
 
 
-def correlation(x: Values, y: Values, *, seed: int = 0) -> Correlation | None:
-    """Return Spearman's correlation with its bootstrap interval, or None where the data cannot show one.
+def correlation(x: Values, y: Values, strata: Sequence[Hashable] | None = None) -> Correlation | None:
+    """Return Spearman's correlation of independent pairs, or None where the data cannot show one.
 
-    That is below `MINIMUM_PAIRS` pairs, or where x or y is constant.
+    That is below `MINIMUM_PAIRS` pairs, or where x or y is constant. With strata, ranks are formed within each, and the
+    strata's correlations are averaged; those in which x or y is constant are left out.
+
+    The interval excludes 0 exactly where p < .05. Away from 0 it is the wider of two on Fisher's scale: with Bonett &
+    Wright's (2000) variance, (1 + ρ²/2)/(n − 3), and with the jackknife's, which needs no normal values; both with
+    Student's quantiles. A percentile bootstrap covers far less of few pairs: resamples of a perfect order are in
+    perfect order.
     """
-    pairs = np.column_stack([np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)])
-    if len(pairs) < MINIMUM_PAIRS:
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    places: dict[Hashable, list[int]] = {}
+    for at in range(len(a)):
+        places.setdefault(None if strata is None else strata[at], []).append(at)
+    parts = [(a[at], b[at]) for at in places.values() if len(np.unique(a[at])) > 1 and len(np.unique(b[at])) > 1]
+    n = sum(len(first) for first, _ in parts)
+    if n < MINIMUM_PAIRS:
         return None
-    rho = spearman(pairs[:, 0], pairs[:, 1])
-    if np.isnan(rho):
-        return None
-    interval = None
-    if len(pairs) >= INTERVAL_PAIRS:
-        interval = bootstrap_interval(pairs, lambda sample: spearman(sample[:, 0], sample[:, 1]), seed=seed)
-        if interval[0] == interval[1]:
-            interval = None
-    return Correlation(rho, interval, len(pairs))
+    rhos = [spearman(*part) for part in parts]
+    rho = math.fsum(rhos) / len(rhos)
+    p = _chance(parts, rho)
+    return Correlation(rho, _fisher_interval(parts, rhos, p) if n >= INTERVAL_PAIRS else None, n, p)
 
 
-def bootstrap_interval(
-    data: NDArray[np.float64],
-    statistic: Callable[[NDArray[np.float64]], float],
-    *,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of `statistic` over rows of `data`, [n] or [n, d].
+Parts = Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
+"""The pairs of each stratum."""
 
-    Resamples for which the statistic is undefined (NaN) are left out; if all are, both limits are NaN.
-    Source: Efron 1979; the percentile method of Efron & Tibshirani 1993, §13.3.
+
+def _chance(parts: Parts, rho: float) -> float:
+    """Return how often chance gives a mean correlation at least as far from 0, by the less certain of two tests.
+
+    Random orders of y within strata, exact where spreads are equal; and random signs of the terms of ρ, which keep each
+    pair's own spread. Where y spreads three times as wide at large x, orders alone reject in 6 to 8 %, both in 4 to 6.
     """
-    rng = np.random.default_rng(seed)
-    draws = rng.integers(0, len(data), size=(resamples, len(data)))
-    values = np.array([statistic(data[rows]) for rows in draws])
-    values = values[~np.isnan(values)]
-    if not values.size:
-        return float("nan"), float("nan")
-    tail = 100 * (1 - level) / 2
-    low, high = np.percentile(values, [tail, 100 - tail])
-    return float(low), float(high)
+    if sum(len(x) for x, _ in parts) > MANY_PAIRS:
+        error = math.sqrt(sum(1 / (len(x) - 1) for x, _ in parts)) / len(parts)
+        return math.erfc(abs(rho) / error / math.sqrt(2))
+    random, orders, signs = np.random.default_rng(0), np.zeros(PERMUTATIONS), np.zeros(PERMUTATIONS)
+    for x, y in parts:
+        a, b = (ranks(values) - (len(values) + 1) / 2 for values in (x, y))
+        scale = math.sqrt(float(a @ a) * float(b @ b))
+        orders += random.permuted(np.tile(b, (PERMUTATIONS, 1)), axis=1) @ a / scale
+        signs += random.choice((-1.0, 1.0), (PERMUTATIONS, len(a))) @ (a * b) / scale
+    seen = abs(rho) * len(parts) * (1 - 1e-9)
+    return max(float((1 + np.sum(np.abs(drawn) >= seen)) / (1 + PERMUTATIONS)) for drawn in (orders, signs))
+
+
+def _fisher_interval(parts: Parts, rhos: Sequence[float], p: float) -> tuple[float, float]:
+    from scipy.special import stdtrit  # scipy.stats takes half a second to import
+
+    n = sum(len(x) for x, _ in parts)
+    middle = _fisher(math.fsum(rhos) / len(rhos), n)
+    sizes = [max(1, len(x) - 3) for x, _ in parts]
+    normal = sum((1 + rho**2 / 2) / size for rho, size in zip(rhos, sizes, strict=True)) / len(parts) ** 2
+    jackknife = 0.0
+    for at, (x, y) in enumerate(parts):
+        rest = math.fsum(rhos) - rhos[at]
+        left_out = range(0, len(x), -(-len(x) // MANY_PAIRS))
+        without = [spearman(np.delete(x, i), np.delete(y, i)) for i in left_out]
+        moved = np.array([_fisher((rest + (rhos[at] if math.isnan(r) else r)) / len(parts), n) for r in without])
+        jackknife += (len(x) - 1) * float(moved.var())
+    reach = float(stdtrit(n - 2, 0.975)) * math.sqrt(max(normal, jackknife))
+    rho = math.fsum(rhos) / len(rhos)
+    low, high = min(rho, math.tanh(middle - reach)), max(rho, math.tanh(middle + reach))
+    if p >= 0.05:
+        return min(low, 0.0), max(high, 0.0)
+    return (max(low, 0.0), high) if middle > 0 else (low, min(high, 0.0))
+
+
+def _fisher(rho: float, n: int) -> float:
+    """Return atanh ρ; of perfect order, that of half a step less, one swap of neighbours being 12/(n³ − n)."""
+    most = 1 - 6 / (n**3 - n)
+    return math.atanh(max(-most, min(most, rho)))
 
 
 @dataclass(frozen=True)

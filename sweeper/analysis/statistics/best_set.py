@@ -1,37 +1,50 @@
-"""Which configurations cannot be told apart from the best, and what the best one's value is worth. No I/O.
+"""Which configurations may be the best, and what the winner's value is worth. No I/O.
 
 Who compares many configurations and names the one with the best mean of a few replicates makes two mistakes: others may
 be as good, and the winner's mean is too good, because luck helped to choose it. `best_set` answers both.
 
 The set is that of multiple comparisons with the best (Hsu 1984, Constrained simultaneous confidence intervals for
-multiple comparisons with the best): a configuration is out where another's mean is better by more than
+multiple comparisons with the best), for spreads that may be unequal (`spreads`). A configuration i is out where some
+other j leads by more than luck explains. How far j has to lead follows from both spreads: by √(hᵢ² + hⱼ²), h the error
+that a mean exceeds with probability a. The level a of one comparison is such that all comparisons of i together, which
+share i's error, miss with a probability of 5 % where all true means are the same, the least favourable case; that is
+counted over draws of all errors (a parametric bootstrap of the fitted spreads).
 
-    d · s · √(1/n_i + 1/n_j),
-
-s the standard deviation of a replicate, pooled over configurations, and d Dunnett's one-sided factor for k − 1
-comparisons. The truly best configuration is in the set with a probability of at least 95 %, whatever the means. The
-scale, s and shared seeds are those of `pooled`.
-
-The winner's value is corrected by choosing without each replicate in turn and measuring the chosen configuration on the
-one left out: no replicate helps to choose what it measures. That estimates what choosing by one replicate fewer is
-worth, which is never optimistic. A bootstrap over replicates, the usual correction, needs more of them than sweeps
-have: resamples of two values vary half as much as the values.
+The winner's interval holds for whatever chose it. Its error is at most the largest of all that entered, trained to the
+end or not, so that side is as wide as for the largest of so many: also where early stopping chose the survivors by the
+same seeds' earlier values. It is an interval and no corrected value: such a value would need to know how rungs and last
+epochs go together. Fresh seeds (`confirm`) need neither.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.statistics.pooled import LEVEL, Pooled, pooled
+from sweeper.analysis.statistics.spreads import LEVEL, Floats, Spreads, spreads
 
-_DEVIATIONS = 128  # quantiles of s/σ over which is averaged
-_NORMAL = np.linspace(-8.0, 8.0, 161)  # points of a trapezoidal rule, which is exact to 1e-10 for normal integrands
+SURE = "90 %"
+"""How often the truly best configuration is in the set, as it is said. The set is computed at 95 %; where spreads are
+very unequal it misses the best in up to 9 to 12 % (tests/benchmarks/STATISTICS.md)."""
+
+WIDEST = 10.0
+"""A factor between the ends of an interval, beyond which it is not worth showing."""
+
+_LEVELS = np.concatenate([np.linspace(0.5, 0.02, 13)[:-1], np.geomspace(0.02, 1e-8, 40)])
+"""Levels of one comparison that are tried."""
+
+_DRAWS = 4000
+"""Draws of all errors: a probability of 5 % is then known to 0.35 %."""
+
+_MOST_DRAWN = 400
+"""Configurations above which the union bound decides instead of draws, of which there would be too many."""
+
+_RIVALS = 64
+"""The most others that each is compared with: those with the best means, and those with the surest good means."""
 
 
 @dataclass(frozen=True)
@@ -41,124 +54,124 @@ class BestSet:
     Attributes:
         members: places of those in the set, best mean first: the winner, then those that cannot be told from it.
         configurations: how many were compared.
+        entered: how many the winner was chosen from; more than `configurations` where others were stopped early.
         value: the winner's mean.
-        corrected: the same, corrected for its having been chosen; None where no replicate can be left out.
         interval: 95 % of the winner's true mean, of which the side that its choice favours is wider.
         paired: whether all share their seeds, and were compared seed by seed.
+        replicates: the fewest of any configuration.
     """
 
     members: tuple[int, ...]
     configurations: int
+    entered: int
     value: float
-    corrected: float | None
     interval: tuple[float, float]
     paired: bool
+    replicates: int
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the winner's interval says more than the size of its value."""
+        low, high = self.interval
+        return high - low <= abs(self.value) or 0 < high <= WIDEST * low
 
 
 def best_set(
-    values: Sequence[Mapping[int, float]], mode: str, level: float = LEVEL, relative: bool | None = None
+    values: Sequence[Mapping[int, float]],
+    mode: str,
+    level: float = LEVEL,
+    relative: bool | None = None,
+    groups: Sequence[str] | None = None,
+    entered: int | None = None,
 ) -> BestSet | None:
     """Return the configurations that cannot be told apart from the best; None where no spread can be estimated.
-
-    Replicates are taken for normal, with one standard deviation for all configurations; see `pooled`.
 
     Args:
         values: of each configuration seed → finite value.
         mode: `min` or `max`: which is better.
         level: the probability with which the best is in the set, and the winner's mean in its interval.
         relative: compare logarithms; by default where smaller is better and all means are positive.
+        groups: of each configuration, what it may share its typical spread with: its network.
+        entered: how many the winner was chosen from, if more than have values.
     """
     places = [place for place, each in enumerate(values) if each]
-    layout = pooled([values[place] for place in places], mode, relative)
-    if layout is None:
+    of_groups = [groups[place] for place in places] if groups is not None else None
+    found = spreads([values[place] for place in places], mode, relative, of_groups)
+    if found is None:
         return None
-    order = np.argsort(-layout.scores, kind="stable")
-    winner = int(order[0])
-    members = tuple(places[at] for at in order if may_be_best(layout, int(at), level))
-    tail = (1 - level) / 2
-    corrected = _left_out(layout.sign * layout.table)
+    order = np.argsort(-found.scores, kind="stable")
+    winner, total = int(order[0]), max(entered or 0, len(places))
+    compared = Comparisons(found, level)
     return BestSet(
-        members,
+        tuple(places[at] for at in order if compared.may_be_best[at]),
         len(places),
-        layout.value(layout.scores[winner]),
-        None if corrected is None else layout.sign * corrected,
-        layout.around(
-            winner,
-            largest_of(len(places), layout.total_freedom, 1 - tail),
-            largest_of(1, layout.total_freedom, 1 - tail),
-        ),
-        layout.paired,
+        total,
+        found.value(found.scores[winner]),
+        found.interval(winner, level, total),
+        found.paired,
+        int(found.sizes.min()),
     )
 
 
-def may_be_best(layout: Pooled, at: int, level: float = LEVEL) -> bool:
-    """Return whether a configuration cannot be told apart from the best of all."""
-    best_of_sizes = (np.where(layout.sizes == size, layout.scores, -np.inf) for size in np.unique(layout.sizes))
-    return not any(is_behind(layout, at, int(scores.argmax()), level) for scores in best_of_sizes)
+@dataclass(frozen=True)
+class Comparisons:
+    """All comparisons of k configurations at once."""
 
+    spreads: Spreads
+    level: float = LEVEL
 
-def is_behind(layout: Pooled, at: int, other: int, level: float = LEVEL) -> bool:
-    """Return whether a configuration is worse than another, taken for one of the k − 1 that it is compared with."""
-    factor = with_the_best(len(layout.scores), layout.freedom, level) * layout.deviation
-    gap = layout.scores[other] - layout.scores[at]
-    return bool(gap > factor * math.sqrt(1 / layout.sizes[other] + 1 / layout.sizes[at]))
+    @cached_property
+    def _quantiles(self) -> Floats:
+        return self.spreads.alone.quantiles(_LEVELS)
 
+    @cached_property
+    def may_be_best(self) -> NDArray[np.bool_]:
+        """Whether each configuration may be the best, [k]."""
+        miss, others = 1 - self.level, len(self.spreads.scores) - 1
+        if not others:
+            return np.ones(1, dtype=bool)
+        levels = self._sharpest_levels()
+        inside = levels * others > miss
+        if others < _MOST_DRAWN:
+            for at in np.flatnonzero(inside & (levels <= miss)):
+                inside[at] = self._missed(int(at), levels[at]) > miss
+        return np.asarray(inside)
 
-def _left_out(table: NDArray[np.float64]) -> float | None:
-    """Return the mean, over replicates, of the value of what all others choose; None below two replicates."""
-    found = []
-    for at in range(table.shape[1]):
-        others = np.delete(table, at, axis=1)
-        usable = ~np.isnan(table[:, at]) & ~np.isnan(others).all(axis=1)
-        if usable.any():
-            chosen = int(np.argmax(np.nanmean(others[usable], axis=1)))
-            found.append(table[usable, at][chosen])
-    return float(np.mean(found)) if found else None
+    def is_behind(self, at: int, other: int) -> bool:
+        """Return whether a configuration is worse than another, taken for one of the k − 1 that it is compared with."""
+        gap = self.spreads.scores[other] - self.spreads.scores[at]
+        reached = np.hypot(self._quantiles[at], self._quantiles[other]) <= gap
+        share = _LEVELS[reached.sum() - 1] if reached.any() else 1.0
+        return bool(share * max(1, len(self.spreads.scores) - 1) <= 1 - self.level)
 
+    def _sharpest_levels(self) -> Floats:
+        """Return for each configuration the smallest level at which another leads by more than luck explains, [k]."""
+        scores, h = self.spreads.scores, self._quantiles
+        sure = scores - h[:, np.searchsorted(-_LEVELS, -0.02)]
+        rivals = np.unique(np.concatenate([np.argsort(-scores)[:_RIVALS], np.argsort(-sure)[:_RIVALS]]))
+        found = np.ones(len(scores))
+        for at in range(len(scores)):
+            others = rivals[rivals != at]
+            reached = np.hypot(h[at], h[others]) <= (scores[others] - scores[at])[:, None]
+            count = int(reached.sum(axis=1).max(initial=0))
+            if count:
+                found[at] = _LEVELS[count - 1]
+        return found
 
-@functools.lru_cache(maxsize=64)
-def with_the_best(configurations: int, freedom: float, level: float) -> float:
-    """Return Dunnett's one-sided factor d of one mean against the k − 1 others, with s of `freedom` degrees of freedom.
+    def _missed(self, at: int, level: float) -> float:
+        """Return how often, all true means being the same, another leads `at` by more than `level` allows."""
+        h = self._quantiles[:, int(np.searchsorted(-_LEVELS, -level))]
+        needed = np.hypot(h, h[at])
+        needed[at] = np.inf
+        return float(np.mean((self._errors - self._errors[:, [at]] > needed).any(axis=1)))
 
-    P(max_j (Z_j − Z_0)/√2 ≤ d·s/σ) = level; source: Dunnett 1955, A multiple comparison procedure for comparing several
-    treatments with a control.
-    """
-    from scipy.special import ndtr
-
-    density = np.exp(-(_NORMAL**2) / 2) / math.sqrt(2 * math.pi) * (_NORMAL[1] - _NORMAL[0])
-    deviations = _deviations(freedom)
-
-    def probability(factor: float) -> float:
-        shifted = _NORMAL[None, :] + math.sqrt(2) * factor * deviations[:, None]
-        return float((ndtr(shifted) ** (configurations - 1) @ density).mean())
-
-    return _where(probability, level) if configurations > 1 else 0.0
-
-
-@functools.lru_cache(maxsize=64)
-def largest_of(count: int, freedom: float, level: float) -> float:
-    """Return q with P(max of `count` independent Z ≤ q·s/σ) = level; of one, Student's quantile."""
-    from scipy.special import ndtr, stdtrit
-
-    if count == 1:
-        return float(stdtrit(freedom, level))
-    deviations = _deviations(freedom)
-    return _where(lambda factor: float((ndtr(factor * deviations) ** count).mean()), level)
-
-
-def _deviations(freedom: float) -> NDArray[np.float64]:
-    """Return quantiles of s/σ for s² of `freedom` degrees of freedom, equally probable."""
-    from scipy.special import gammaincinv
-
-    shares = (np.arange(_DEVIATIONS) + 0.5) / _DEVIATIONS
-    return np.asarray(np.sqrt(2 * gammaincinv(freedom / 2, shares) / freedom), dtype=np.float64)
-
-
-def _where(probability: Callable[[float], float], level: float) -> float:
-    """Return where a rising probability reaches `level`."""
-    from scipy.optimize import brentq
-
-    high = 4.0
-    while probability(high) < level and high < 1e6:
-        high *= 2
-    return float(brentq(lambda factor: probability(factor) - level, 0.0, high, xtol=1e-9))
+    @cached_property
+    def _errors(self) -> Floats:
+        """Draws of every mean's error, [draws, k]; the same ones in whatever order configurations are given."""
+        found, rng = self.spreads, np.random.default_rng(0)
+        drawn = np.empty((_DRAWS, len(found.scores)))
+        for at in np.argsort(-found.scores, kind="stable"):
+            cumulative = found.weights[at].cumsum()
+            places = np.searchsorted(cumulative / cumulative[-1], rng.random(_DRAWS))
+            drawn[:, at] = found.deviations[places] * rng.standard_normal(_DRAWS)
+        return np.asarray(drawn / np.sqrt(found.sizes))

@@ -1,13 +1,16 @@
 """Controllers of a running sweep: asked by the driver on every turn, a controller answers with a directive.
 
 A controller looks at the budget, at the cluster, at other sweeps or at the lease, and says what should follow; only the
-driver acts. Projections (tables, MLflow, Prometheus, notifications) take records and say nothing.
+driver acts: `Steering` keeps why no trial starts any more. Projections (tables, trackers, metrics, notifications) take
+records and say nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 
@@ -60,3 +63,62 @@ def combined(directives: Iterable[Directive]) -> Directive:
         yields_to=next((each.yields_to for each in found if each.yields_to), None),
         alone=all(each.alone for each in found),
     )
+
+
+POLL_SECONDS = 0.5
+
+
+class Steering:
+    """What controllers, the stop marker and signals have asked for.
+
+    Attributes:
+        stop_requested: why the sweep should end at once.
+        winding_down: why no trial starts any more, while those that run continue to their next rung.
+        yields_to: the sweep that goes first.
+        alone: no other sweep shares the cluster.
+    """
+
+    def __init__(self, controllers: Sequence[Controller], marker: Path, clock: Callable[[], float]) -> None:
+        """Begin with nothing asked for.
+
+        Args:
+            controllers: are asked on every turn what should follow.
+            marker: a file that asks for the end by being there.
+            clock: seconds, for looking for it now and then.
+        """
+        self._controllers, self._marker, self._clock = controllers, marker, clock
+        self._polled = -math.inf
+        self.stop_requested: str | None = None
+        self.winding_down: str | None = None
+        self.yields_to: str | None = None
+        self.alone = True
+
+    @property
+    def closing(self) -> str | None:
+        """Why no trial starts any more: the sweep was asked to stop, or its budget is exhausted."""
+        return self.stop_requested or self.winding_down
+
+    def ask_to_stop(self, reason: str | None) -> None:
+        """Let the sweep end, for this reason or an earlier one."""
+        self.stop_requested = self.stop_requested or reason
+
+    def follow(self, *, wants_more: bool) -> int | None:
+        """Do what the controllers ask for; return how many trials run at once from now on, where that changes.
+
+        `wants_more` says whether there are trials that would start if the cluster had room.
+        """
+        situation = Situation(wants_more, self.closing)
+        asked = combined(controller.tick(situation) for controller in self._controllers)
+        self.ask_to_stop(asked.stop)
+        self.winding_down = self.winding_down or asked.wind_down
+        self.yields_to, self.alone = asked.yields_to, asked.alone
+        return asked.slots
+
+    def should_stop(self) -> bool:
+        """Return whether the sweep was asked to stop, by its marker or otherwise."""
+        now = self._clock()
+        if self.stop_requested is None and now - self._polled >= POLL_SECONDS:
+            self._polled = now
+            if self._marker.exists():
+                self.stop_requested = "`sweeper stop` was called"
+        return self.stop_requested is not None

@@ -17,7 +17,7 @@ from sweeper.journal.records import Attempt, Record
 from sweeper.journal.spending import Spending
 from sweeper.planning.prices import price_from
 from sweeper.space.spec import Budget
-from sweeper.text.durations import duration
+from sweeper.text.labels import duration
 
 LOOK_SECONDS = 1.0
 

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeper.core.errors import SweeperError
 from sweeper.execution.controllers.base import Directive, Situation
-from sweeper.text.durations import duration
+from sweeper.space.training import Resources
+from sweeper.text.labels import duration
 
 PENDING_TRIALS = 200
 """Trials kept waiting on an autoscaled cluster, so that it sees what is wanted: as Ray Tune keeps for its own
@@ -182,3 +184,33 @@ def _needs(resources: Mapping[str, float], workers: int) -> str:
 
 def _amounts(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+
+
+def fit_resources(asked: Resources, cluster: ClusterView) -> tuple[dict[str, float], int]:
+    """Return a worker's resources and how many trials fit on a cluster as it is now: none, where it may yet grow.
+
+    Where the space says `gpu: auto`, a trial takes a quarter of a GPU if there is one, until it is measured; of several
+    workers each takes a whole one.
+    Raises SweeperError when a worker asks for several cards, as an older sweep that is resumed may, and when not even
+    one trial fits and no autoscaler could change that.
+    """
+    if asked.cards_fault is not None:
+        raise SweeperError(asked.cards_fault.rule, f"{asked.cards_fault.remedy}: --set resources.gpu=1")
+    if asked.gpu == "auto" and cluster.autoscales and not cluster.total("GPU"):
+        raise SweeperError(
+            "resources.gpu is auto, but it is unknown yet whether the autoscaler will start nodes with GPUs",
+            "set what a trial needs: --set resources.gpu=0.25 for a quarter of a GPU, or --set resources.gpu=0",
+        )
+    usual = 0.25 if asked.workers == 1 else 1.0
+    gpu = float(asked.gpu) if asked.gpu != "auto" else (usual if cluster.total("GPU") else 0.0)
+    resources = {"cpu": float(asked.cpu), "gpu": gpu}
+    slots = cluster.trials_at_once(resources, asked.workers)
+    if not slots and not cluster.autoscales:
+        have = ", ".join(f"{cluster.total(name.upper()):g} {name}" for name in resources)
+        need = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+        need = need if asked.workers == 1 else f"{asked.workers} workers of {need} each"
+        raise SweeperError(
+            f"no trial fits: a trial needs {need}, the cluster has {have}",
+            "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
+        )
+    return resources, slots

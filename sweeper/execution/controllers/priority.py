@@ -33,7 +33,7 @@ class Board(Protocol):
         """Take the text under `name` away."""
 
 
-class Peers:
+class PriorityController:
     """Speaks and listens every few seconds."""
 
     def __init__(

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.failures import OUT_OF_MEMORY, Failure
-from trainables.training.cohorts import cohort_key
+from sweeper.execution.driver.failures import MEMORY, Failure
+from trainables.training.lanes import cohort_key
 from trainables.worker.trial_reports import TrialReport
 
 
@@ -39,19 +39,37 @@ class CohortDriver(Driver):
         """Return the next trial to join a cohort of a kind; `None` when there is none to give now."""
         return self._next(lambda index: index not in self._alone and self.kind_of(index) == kind)
 
-    def next_for_empty(self) -> int | None:
-        """Return the next trial for a process that has none; `None` when there is none to give now."""
-        return self._next(lambda index: True)
+    def next_for_empty(self, before: str | None = None) -> int | None:
+        """Return the next trial for a process that has none; `None` when there is none to give now.
+
+        It is of the kind that the process had `before`, as long as there are any, or for the first process of a driver
+        that takes over of the kind that was in training. So with one process kinds take turns as they would have
+        undisturbed, and trials come to rungs in the same order: of one kind, who began earlier is never behind, and of
+        those that come together the lowest goes first. Promotions begin in an order that the journal does not tell.
+        """
+        kind, self._interrupted = before or self._interrupted, None
+        found = self.next_of_kind(kind) if kind is not None else None
+        return self._next(lambda index: True) if found is None else found
+
+    @cached_property
+    def _interrupted(self) -> str | None:
+        """The kind of the trial that the journal heard of last, when this driver began."""
+        last = self.state.last_reported
+        return None if last is None else self.kind_of(last)
 
     def is_suspect(self, index: int) -> bool:
-        """Return whether a trial was in a process that died, and has not reported since: it has a process to itself."""
+        """Return whether a trial was in a process that died, and has not trained since: it has a process to itself."""
         return index in self._alone
 
-    def on_news(self, reports: Sequence[tuple[TrialReport, bool]]) -> list[int]:
-        """Judge reports in the order of configurations; return the configurations that are over."""
+    def on_news(self, reports: Sequence[tuple[TrialReport, bool]], *, trained: bool) -> list[int]:
+        """Judge reports in the order of configurations; return the configurations that are over.
+
+        `trained` says that they are of epochs trained since: one that a restarted trial repeats clears nobody.
+        """
         given_up, taken = list[int](), list[tuple[TrialReport, bool]]()
         for report, exhausted in sorted(reports, key=lambda each: each[0].configuration):
-            self._alone.discard(report.configuration)
+            if trained:
+                self._alone.discard(report.configuration)
             if self._take_in([report.configuration], [report]):
                 taken.append((report, exhausted))
             else:
@@ -65,14 +83,17 @@ class CohortDriver(Driver):
         """Journal the death of a process that had several trials; put these back in the queue.
 
         Which of them it was cannot be told, so it counts against none of them, and each has a process to itself until
-        it reports. Memory is what they took together: there they go on as before, in smaller cohorts.
+        it has trained. So has one that died alone: it would take others along next time. Memory is what they took
+        together: there they go on as before, in smaller cohorts.
         """
         if len(indices) == 1:
+            if failure.kind not in MEMORY:
+                self._alone.update(indices)
             self.on_failure(list(indices), failure)
             return
         shared = f"it shared the process with {len(indices) - 1} more"
         for index in sorted(indices, reverse=True):
-            if failure.kind == OUT_OF_MEMORY:
+            if failure.kind in MEMORY:
                 own = replace(failure, reason=f"{failure.reason} ({shared})", counts=False)
             else:
                 self._alone.add(index)
@@ -90,5 +111,5 @@ class CohortDriver(Driver):
         if found is None:
             return None
         self._queue.remove(found)
-        self._given_out.add([found])
+        self._in_flight.add([found])
         return found

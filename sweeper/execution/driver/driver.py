@@ -6,34 +6,29 @@ record. The executor calls `next_assignment`, `on_started`, `on_reports` and `on
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from sweeper.core.code_version import code_version
 from sweeper.core.ids import SweepPaths, trial_name
-from sweeper.execution.controllers.base import Controller
-from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure
-from sweeper.execution.driver.full_disks import FullDisks, OtherNodes
-from sweeper.execution.driver.in_flight import GivenOut
+from sweeper.execution.controllers.base import Controller, Steering
+from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure, FullDisks, OtherNodes, next_try
+from sweeper.execution.driver.in_flight import InFlight, Starts
 from sweeper.execution.driver.judging import is_news, judged, skips_epochs
 from sweeper.execution.driver.kept_checkpoints import CheckpointKeeper, KeptCheckpoints
 from sweeper.execution.driver.recorder import Fold, Recorder, Sink
-from sweeper.execution.driver.retrying import next_try
-from sweeper.execution.driver.settings import DriverSettings
-from sweeper.execution.driver.shares import NO_SHARES, Shares
-from sweeper.execution.driver.starts import Starts
-from sweeper.execution.driver.steering import Steering
-from sweeper.execution.driver.trial_values import TrialValues
+from sweeper.execution.driver.settings import NO_SHARES, DriverSettings, Shares, TrialValues
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, Reused, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, WAITING, SweepState
-from sweeper.scheduling.base import RungState
+from sweeper.scheduling.base import RungState, Settled, settled_but_for
 from sweeper.search.base import Searcher, suggested_body
 from sweeper.storage.mirror import SharedFolder
 from trainables.worker.hang_watchdog import last_reason
@@ -100,11 +95,11 @@ class Driver:
         self._reusable: Mapping[int, Iterable[TakenOver]] = {}
         self._recorder = Recorder(journal, [state, rungs, *([searcher] if searcher is not None else []), *folds], sinks)
         self._searcher, self._shares, self._slots = searcher, shares, slots
-        self._values, self._starts = TrialValues(configurations, state), Starts(clock)
+        self._values, self._starts = TrialValues(configurations, state, self._recorder.record), Starts(clock)
         waiting = (i for i in state.unfinished(failed_too=failed_too) if i not in self._unsuggested)
         self._queue = deque(i for i in waiting if not state.trials[i].paused)
         self._alone: set[int] = set()
-        self._given_out = GivenOut(settings.max_concurrent)
+        self._in_flight = InFlight(settings.max_concurrent)
         self._checkpoints = KeptCheckpoints(self.keeper, state, settings.schedule, settings.keeping)
         if failed_too:
             state.reopen_failed()
@@ -152,7 +147,7 @@ class Driver:
         assignment = [self._queue.popleft()]
         while len(assignment) < size and self._go_together(assignment[0], self._queue[0]):
             assignment.append(self._queue.popleft())
-        self._given_out.add(assignment)
+        self._in_flight.add(assignment)
         return assignment
 
     def _promote(self, fits: Callable[[int], bool] = lambda index: True) -> bool:
@@ -160,7 +155,7 @@ class Driver:
 
         One that does not fit where it would train now is not promoted yet.
         """
-        found = self.rungs.promotion(idle=self._idle) if len(self._given_out) < self._slots else None
+        found = self.rungs.promotion(self._settled) if len(self._in_flight) < self._slots else None
         if found is None or not fits(found[0]):
             return False
         index, decision = found
@@ -172,7 +167,7 @@ class Driver:
 
     def _end_pauses(self) -> None:
         """Stop the trials that pause when nothing is left that could promote them."""
-        if self.closing or self._given_out:
+        if self.closing or self._in_flight:
             return
         paused = [index for index, trial in self.state.trials.items() if trial.paused]
         if not paused or self._waiting:
@@ -187,7 +182,7 @@ class Driver:
     @property
     def _unsuggested(self) -> range:
         """The configurations that the searcher has not chosen yet: all after the last that it has."""
-        return range(0) if self._searcher is None else range(len(self.state.suggested), len(self.configurations))
+        return range(0) if self._searcher is None else range(len(self.state.configurations), len(self.configurations))
 
     def _suggest(self) -> bool:
         """Have the searcher choose the next configuration, if a trial could start now; tell whether one waits then.
@@ -208,7 +203,7 @@ class Driver:
     @property
     def _outstanding(self) -> int:
         """How many assignments are given out or wait to be."""
-        return len(self._given_out) + len(self._queue)
+        return len(self._in_flight) + len(self._queue)
 
     def _go_together(self, first: int, second: int) -> bool:
         alike = self.share_of([first]) == self.share_of([second])
@@ -227,30 +222,37 @@ class Driver:
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left to give out and nothing given out can come back."""
-        return not self._given_out and (not self._waiting or self.closing is not None)
+        return not self._in_flight and (not self._waiting or self.closing is not None)
 
     @property
     def wants_more(self) -> bool:
         """Whether it has trials that it would start if the cluster had room."""
-        could_give = self._waiting > 0 and not self._given_out.full
-        return self.closing is None and (self._given_out.ahead > 0 or could_give)
+        could_give = self._waiting > 0 and not self._in_flight.full
+        return self.closing is None and (self._in_flight.ahead > 0 or could_give)
 
     @property
     def _waiting(self) -> int:
         """How many assignments there are to give out, at least."""
-        return len(self._queue) + len(self._unsuggested) + (self.rungs.promotion(idle=self._idle) is not None)
+        return len(self._queue) + len(self._unsuggested) + (self.rungs.promotion(self._settled) is not None)
 
     @property
-    def _idle(self) -> bool:
-        """Whether no trial runs and none is left to begin."""
-        return not (self._given_out or self._queue or self._unsuggested)
+    def _settled(self) -> Settled:
+        """The rungs that no trial can come to any more; none while a searcher may still choose trials for any."""
+        if self._unsuggested:
+            return lambda stratum, rung: False
+        return settled_but_for(self.rungs, self._under_way)
+
+    def _under_way(self) -> Iterator[tuple[int, int]]:
+        """Yield the trials that run or are yet to begin, each with its epochs so far."""
+        for index in itertools.chain(self._queue, *self._in_flight):
+            yield index, self.state.trials[index].epochs
 
     @property
     def _has_room(self) -> bool:
         """Whether another assignment may be given out: by this sweep's limit, and among the sweeps on the cluster."""
         # What was asked of the cluster cannot be taken back: beside other sweeps, one assignment ahead is enough.
-        patient = self.steering.alone or self._given_out.ahead < 1
-        return self.steering.yields_to is None and patient and not self._given_out.full
+        patient = self.steering.alone or self._in_flight.ahead < 1
+        return self.steering.yields_to is None and patient and not self._in_flight.full
 
     def describe(self, assignment: Sequence[int]) -> list[list[object]]:
         """Return an assignment as plain values for the worker: configuration, trial, values, replicate seeds."""
@@ -259,7 +261,7 @@ class Driver:
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Note that an assignment's process has begun; it is recorded when the first report takes its time."""
-        self._given_out.begin(assignment)
+        self._in_flight.begin(assignment)
         self._starts.begin(assignment)
 
     def on_reports(self, assignment: Sequence[int], reports: Sequence[TrialReport], exhausted: bool) -> bool:
@@ -286,7 +288,7 @@ class Driver:
         # A spent budget ends a trial at its next rung: it is evaluated there, and goes on if the budget is raised.
         over = over or (self.steering.winding_down is not None and any(report.evaluations for report in reports))
         if over:
-            self._given_out.retire(assignment)
+            self._in_flight.retire(assignment)
             self._end_pauses()
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
@@ -299,7 +301,7 @@ class Driver:
 
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put its configurations back in the queue, or give the failing one up."""
-        if assignment not in self._given_out:
+        if assignment not in self._in_flight:
             # Its process died after its last report: nothing is lost.
             return
         failure = self._taken_back(assignment, failure)
@@ -316,7 +318,7 @@ class Driver:
 
     def _taken_back(self, assignment: Sequence[int], failure: Failure) -> Failure:
         """Take an assignment back whose process has died; return what it died of, as far as can be told."""
-        self._given_out.retire(assignment)
+        self._in_flight.retire(assignment)
         if failure.kind == STORAGE:
             # Where every other trial would meet the same, the sweep ends; none of them has done anything wrong.
             self.steering.ask_to_stop(self.full_disks.met(failure))

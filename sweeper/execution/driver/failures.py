@@ -1,9 +1,21 @@
-"""The kind and reason of a trial's failure, classified from the exception's type and text."""
+"""Failures of trials: their kind and reason, by the exception's type and text, and what follows from them.
+
+Another try follows, on a larger share of a GPU where its memory ran out, or none; a full disk is the end of the sweep
+where it is the driver's own, else of a node that trials keep away from.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sweeper.journal.state import ReplicateState, TrialState
+from trainables.files.atomic import temporary_file
 
 PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE, STORE, HUNG, CRASH, ERROR = (
     "preempted",
@@ -16,6 +28,9 @@ PREEMPTED, OUT_OF_MEMORY, GPU_OUT_OF_MEMORY, STORAGE, STORE, HUNG, CRASH, ERROR 
     "error",
 )
 
+
+MEMORY = frozenset({OUT_OF_MEMORY, GPU_OUT_OF_MEMORY})
+"""The kinds of failure that say nothing against a trial that shared its process."""
 
 _MEMORY_KILLS = ("memory monitor", "low on memory")
 """What Ray says when it kills a process for its node's memory, in the first line of a page of advice."""
@@ -125,3 +140,81 @@ def capped(failure: Failure, fruitless: int) -> Failure:
 
 def _first_line(text: str) -> str:
     return text.splitlines()[0].strip() if text else "no message"
+
+
+def larger_share(share: float) -> float | None:
+    """Return the share on which to try again what ran out of memory: twice as much; `None` after a whole GPU."""
+    return min(1.0, 2 * share) if share < 1 else None
+
+
+def on_a_larger_share(failure: Failure, share: float | None) -> tuple[Failure, float | None]:
+    """Return a failure as it is to be journaled, and the share for the next try where the GPU's memory ran out.
+
+    A try on too small a share does not count against a trial's retries; one on a whole GPU does.
+    """
+    larger = larger_share(share) if share is not None and failure.kind == GPU_OUT_OF_MEMORY else None
+    if larger is None:
+        return failure, None
+    reason = f"{failure.reason} (on {share:g} of a card; it is tried again on {larger:g})"
+    return replace(failure, reason=reason, counts=False), larger
+
+
+def next_try(
+    failure: Failure, before: TrialState | ReplicateState, share: float | None, retries: int
+) -> tuple[Failure, float | None, bool]:
+    """Return a failure as it is to be journaled, the share for the next try, and whether there is none.
+
+    Args:
+        failure: this time's.
+        before: what has come of the trial, or of the replicate, before it.
+        share: of a GPU that it ran on; `None` where a larger one would not help.
+        retries: how often it may fail in a way that counts.
+    """
+    failure, larger = on_a_larger_share(failure, share)
+    failure = capped(failure, before.fruitless)
+    given_up = failure.counts and before.failures >= retries
+    if given_up and before.failures:
+        failure = replace(failure, reason=f"{failure.reason} (after {before.failures + 1} tries)")
+    return failure, larger, given_up
+
+
+LEAST_BYTES = 64 * 2**20
+"""With less than this left, the driver's own storage is taken for what was full: a checkpoint may not fit any more."""
+
+PROBE_BYTES = 2**20
+
+OtherNodes = Callable[[AbstractSet[str]], bool]
+"""Returns whether a living node that holds a trial is not one of those named."""
+
+
+class FullDisks:
+    """Knows the nodes whose disks are full, until the sweep is resumed."""
+
+    def __init__(self, folder: Path, other_nodes: OtherNodes) -> None:
+        """Begin with none; `folder` is on the driver's own storage."""
+        self.nodes: set[str] = set()
+        self._folder, self._other_nodes = folder, other_nodes
+
+    def met(self, failure: Failure) -> str | None:
+        """Take in a failure caused by a lack of storage; return why the sweep has to stop, if it has to.
+
+        It has not where the driver itself can write, the trial's node is known, and there are others.
+        """
+        if failure.node is None or not _has_room(self._folder):
+            return failure.reason
+        self.nodes.add(failure.node)
+        return None if self._other_nodes(self.nodes) else f"{failure.reason}; there is no other node"
+
+
+def _has_room(folder: Path) -> bool:
+    """Return whether something can be written to a folder, and to its disk."""
+    try:
+        if shutil.disk_usage(folder).free < LEAST_BYTES:
+            return False
+        with temporary_file(folder) as probe, probe.open("wb") as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        return False
+    return True

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from sweeper.core.ids import trial_name
 from sweeper.execution.driver.driver import Driver, TakenOver
-from sweeper.execution.driver.failures import ERROR, HUNG, Failure
-from sweeper.execution.driver.replicate_merge import last_failure, merged_report
-from sweeper.execution.driver.retrying import next_try
+from sweeper.execution.driver.failures import ERROR, HUNG, Failure, next_try
+from sweeper.execution.driver.judging import last_failure, merged_report
 from sweeper.journal.records import Failed, Learned, ReplicateReported, Started
 from sweeper.journal.state import ENDED, FAILED, RUNNING, ReplicateState
 from trainables.training.lanes.packing import TRIALS
@@ -58,7 +57,7 @@ class ReplicateDriver(Driver):
                 self._pieces.extend((configuration, number) for number in range(self.settings.seeds.count))
             piece = self._pieces.popleft()
             if self.state.trials[piece[0]].status not in ENDED:
-                self._given_out.add(piece)
+                self._in_flight.add(piece)
                 return list(piece)
         return None
 
@@ -80,7 +79,7 @@ class ReplicateDriver(Driver):
 
     def on_started(self, assignment: Sequence[int]) -> None:
         """Record that a replicate's process has begun."""
-        self._given_out.begin(assignment)
+        self._in_flight.begin(assignment)
         configuration, number = assignment
         self._recorder.record(Started(configuration, self.state.attempt, replicate=number))
 
@@ -99,7 +98,7 @@ class ReplicateDriver(Driver):
         self.flush()
         over = self._state_of(configuration, number).status != RUNNING
         if over:
-            self._given_out.retire(assignment)
+            self._in_flight.retire(assignment)
         elif exhausted:
             self.on_failure(assignment, Failure(ERROR, "its process ended without a last report"))
         return over or exhausted
@@ -107,7 +106,7 @@ class ReplicateDriver(Driver):
     def on_failure(self, assignment: Sequence[int], failure: Failure) -> None:
         """Journal a process's death; put its replicate back in the queue, or continue without it."""
         configuration, number = assignment
-        if assignment not in self._given_out:
+        if assignment not in self._in_flight:
             return
         failure = self._taken_back(assignment, failure)
         replicate = self._state_of(configuration, number)

@@ -7,20 +7,23 @@ journaled by halves; Ctrl-C after the epoch that each trial is in.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from sweeper.execution.controllers.capacity import ClusterView
+from sweeper.core.ray_environment import prepare
+from sweeper.execution.controllers.capacity import ClusterView, fit_resources
 from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.driver.failures import Failure
 from sweeper.execution.local.cohorts import CohortLoop
 from sweeper.execution.local.processes import ForkServer, TrialProcess
 from sweeper.execution.local.serving import ServingLoop
-from trainables.worker.local_process import Opening, Reports
+from trainables.files.container import usable_cores
+from trainables.worker.local_process import Reports, WorkerInit
 
 
 def this_machine(cpus: int | None) -> ClusterView:
@@ -28,14 +31,30 @@ def this_machine(cpus: int | None) -> ClusterView:
     return ClusterView(({"CPU": float(cpus or usable_cores())},))
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use: by its affinity, and by its container's quota."""
-    allowed = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return min(allowed, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or `max`: no quota
-        return allowed
+class LocalExecutor(Executor):
+    """Forked processes of this machine."""
+
+    def __init__(self, server: ForkServer, cpus: int | None) -> None:
+        """Run trials in processes that `server` forks, on `cpus` cores, or all."""
+        self._server, self._cpus = server, cpus
+
+    @contextmanager
+    def session(self, job: Job) -> Iterator[Session]:
+        """Give this machine's cores."""
+        sweep = job.sweep
+        resources, slots = fit_resources(sweep.spec.resources, this_machine(self._cpus))
+        prepare(None)  # a searcher imports Ray
+        most_lanes = -(-len(sweep.configurations) * sweep.spec.replicates.count // slots)
+        run = functools.partial(
+            execute,
+            settings=job.settings(resources) | {"processes": slots, "most_lanes": most_lanes},
+            server=self._server,
+            slots=slots,
+            log=sweep.paths.log,
+            winding_down=job.prepare_end,
+            interrupts=job.interrupts,
+        )
+        yield Session(resources, slots, run, together=True)
 
 
 def execute(
@@ -62,7 +81,7 @@ def execute(
         interrupts: what is told of Ctrl-C; it listens itself where none is given.
     """
     kind = CohortLoop if isinstance(driver, CohortDriver) else _Loop
-    loop = kind(driver, server, Opening(dict(settings), str(log)), slots, winding_down)  # type: ignore[arg-type]
+    loop = kind(driver, server, WorkerInit(dict(settings), str(log)), slots, winding_down)  # type: ignore[arg-type]
     with nullcontext(interrupts) if interrupts is not None else Interrupts().listening() as pressed:
         try:
             while not pressed.presses and not driver.should_stop() and loop.turn():
@@ -83,17 +102,17 @@ class _Loop(ServingLoop):
         while len(self.busy) < self._slots and (assignment := self._driver.next_assignment()) is not None:
             self._begin(list(assignment))
 
-    def hear(self, process: TrialProcess) -> None:
+    def on_message(self, process: TrialProcess) -> None:
         """Take a process's reports, and tell it whether to continue."""
         assert process.assignment is not None
-        said: Reports | None = self.said(process)
-        if said is None:
+        found: Reports | None = self.receive(process)
+        if found is None:
             return
-        over = self._driver.on_reports(process.assignment, said.reports, said.exhausted) or self.ending
+        over = self._driver.on_reports(process.assignment, found.reports, found.exhausted) or self.ending
         if process.send(not over) and over:
             self._rest(process)
 
-    def lose(self, process: TrialProcess, failure: Failure) -> None:
+    def on_exit(self, process: TrialProcess, failure: Failure) -> None:
         """Give up a process that has ended, and its assignment."""
         del self.busy[process.connection]
         process.connection.close()

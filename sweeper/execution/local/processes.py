@@ -6,12 +6,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 
+from sweeper.core.child_processes import python_environment, python_module
 from sweeper.core.errors import SweeperError
 from sweeper.core.executors import Executor
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
@@ -57,13 +57,13 @@ class ForkServer:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trainables.worker.fork_server", str(theirs.fileno())],
+                python_module("trainables.worker.fork_server", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the driver
                 # One thread for numpy's products until a process says otherwise: as many as cores would get in each
                 # other's way, and add in another order.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=python_environment(OMP_NUM_THREADS="1"),
             )
 
     def __enter__(self) -> ForkServer:
@@ -82,7 +82,7 @@ class ForkServer:
             self._process.wait()
 
     def fork(self, opening: object) -> TrialProcess:
-        """Return a new trial process that has been sent `opening` (`trainables.worker.local_process.Opening`)."""
+        """Return a new trial process that has been sent `opening` (`trainables.worker.local_process.WorkerInit`)."""
         ours, theirs = socket.socketpair()
         with theirs:
             pid = self._ask(REQUEST.pack(FORK, 0), theirs.fileno())

@@ -14,8 +14,9 @@ import psutil
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
-from trainables.worker.fork_server import ended_by
-from trainables.worker.local_process import Died, Opening
+from trainables.files.container import memory_taken
+from trainables.worker.child_process import ended_by
+from trainables.worker.local_process import WorkerFailed, WorkerInit
 
 TURN_SECONDS = 0.2
 """The longest that the loop waits for processes before it looks after the driver's other duties."""
@@ -26,8 +27,8 @@ LEAVE_SECONDS = 150.0
 THRESHOLD_VARIABLE = "RAY_memory_usage_threshold"
 
 MOST_MEMORY = 0.95
-"""Above this share of the machine's memory the largest trial process is ended, as Ray does on its nodes: the kernel
-would take whichever process it likes, the driver among them. Ray's own variable changes it here, too."""
+"""Above this share of the memory, the machine's or the container's, the largest trial process is ended, as Ray does on
+its nodes: the kernel would take any process, the driver among them. Ray's own variable changes it here, too."""
 
 
 class ServingLoop(ABC):
@@ -43,13 +44,14 @@ class ServingLoop(ABC):
         self,
         driver: Driver,
         server: ForkServer,
-        opening: Opening,
+        opening: WorkerInit,
         slots: int,
         winding_down: Callable[[], object] = lambda: None,
     ) -> None:
         """Run the driver's trials in up to `slots` processes; `winding_down` is called when no more are needed."""
         self._driver, self._server, self._opening, self._slots = driver, server, opening, slots
         self._winding_down: Callable[[], object] | None = winding_down
+        self._memory_seen = -TURN_SECONDS
         self.busy: dict[Connection, TrialProcess] = {}
         self.idle: list[TrialProcess] = []
         self.ending = False
@@ -59,23 +61,23 @@ class ServingLoop(ABC):
         """Give work to processes that have none, as far as there is any."""
 
     @abstractmethod
-    def hear(self, process: TrialProcess) -> None:
+    def on_message(self, process: TrialProcess) -> None:
         """Take what a process says, or its death, and tell it how to continue."""
 
     @abstractmethod
-    def lose(self, process: TrialProcess, failure: Failure) -> None:
+    def on_exit(self, process: TrialProcess, failure: Failure) -> None:
         """Give up a process that has ended, and what it had in hand."""
 
-    def said(self, process: TrialProcess) -> Any:
+    def receive(self, process: TrialProcess) -> Any:
         """Return what a process says; `None` where it has died, which is dealt with."""
         try:
             message = process.connection.recv()
         except (EOFError, ConnectionResetError):
-            self.lose(process, death_of(self.exit_code(process)))
+            self.on_exit(process, death_of(self.exit_code(process)))
             return None
-        if isinstance(message, Died):
+        if isinstance(message, WorkerFailed):
             self.exit_code(process)
-            self.lose(process, classify(message.type_name, message.text))
+            self.on_exit(process, classify(message.type_name, message.text))
             return None
         return message
 
@@ -87,7 +89,7 @@ class ServingLoop(ABC):
             self._winding_down = None
         if self.busy:
             for ready in wait(list(self.busy), TURN_SECONDS):
-                self.hear(self.busy[cast(Connection, ready)])
+                self.on_message(self.busy[cast(Connection, ready)])
             self._spare_memory()
         elif not self._driver.exhausted:
             time.sleep(TURN_SECONDS)  # nothing may start just now
@@ -98,7 +100,7 @@ class ServingLoop(ABC):
         """Take the next reports without letting a process continue; return whether any is still in its epoch."""
         self.ending = True
         for ready in wait(list(self.busy), TURN_SECONDS):
-            self.hear(self.busy[cast(Connection, ready)])
+            self.on_message(self.busy[cast(Connection, ready)])
         self._driver.flush()
         return bool(self.busy)
 
@@ -127,16 +129,19 @@ class ServingLoop(ABC):
         return self._server.exit_code(process)
 
     def _spare_memory(self) -> None:
-        """End the largest process where the machine is about to run out of memory."""
-        used = psutil.virtual_memory().percent / 100
-        if used < float(os.environ.get(THRESHOLD_VARIABLE, MOST_MEMORY)) or not self.busy:
+        """End the largest process where memory is about to run out, as looked at once a turn's time."""
+        if not self.busy or time.monotonic() - self._memory_seen < TURN_SECONDS:
+            return
+        self._memory_seen = time.monotonic()
+        used = memory_taken()
+        if used < float(os.environ.get(THRESHOLD_VARIABLE, MOST_MEMORY)):
             return
         largest = max(self.busy.values(), key=_resident)
         size = _resident(largest) / 2**30
         largest.kill()
         self.exit_code(largest)
         reason = f"the node's memory ran out: its process held {size:.1f} GiB when {used:.0%} was taken"
-        self.lose(largest, Failure(OUT_OF_MEMORY, reason))
+        self.on_exit(largest, Failure(OUT_OF_MEMORY, reason))
 
 
 def death_of(code: int) -> Failure:

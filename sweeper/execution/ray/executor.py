@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ray import cloudpickle, tune
+from ray.air.execution._internal import RayActorManager
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune import Callback, Stopper
+from ray.tune.execution import tune_controller
 from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -28,11 +31,38 @@ from ray.tune.search import Searcher
 from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import Failure, classify
-from sweeper.execution.ray.memory_kills import memory_kills_end_trials
 from sweeper.monitoring.notebook import in_notebook
 from trainables.files.scratch import Scratch
 from trainables.worker.trainable import SweepTrainable
 from trainables.worker.trial_reports import TrialReport
+
+
+class OutOfMemoryActorError(RayActorError):
+    """A trial's process was killed because its node ran out of memory."""
+
+
+class _ActorManager(RayActorManager):
+    """Tune's, for which a process that Ray's memory monitor killed is a dead one like others.
+
+    Ray 2.60 gives its tasks an OutOfMemoryError, which is no RayActorError: Tune takes it for a fault of its own and
+    ends the whole run.
+    """
+
+    def _actor_task_failed(self, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, OutOfMemoryError):
+            exception = OutOfMemoryActorError(error_msg=str(exception))
+        super()._actor_task_failed(tracked_actor_task, exception)
+
+
+@contextmanager
+def memory_kills_end_trials() -> Iterator[None]:
+    """Let Tune continue after Ray's memory monitor has killed a trial's process."""
+    tune_controller.RayActorManager = _ActorManager
+    try:
+        yield
+    finally:
+        tune_controller.RayActorManager = RayActorManager
+
 
 NODE_LABEL = "ray.io/node-id"
 """The label by which Ray names each node."""

@@ -1,18 +1,33 @@
-"""Join or start a Ray cluster, leave it, and report errors in plain words.
+"""Join or start a Ray cluster, give a sweep's trials what it has, leave it, and report errors in plain words.
 
 Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import psutil
 import ray
+from ray.job_config import JobConfig
 from ray.tune.execution import class_cache
 
+from sweeper.core.child_processes import OUR_ROOT
+from sweeper.execution.controllers.capacity import PENDING_TRIALS, CapacityWatch, fit_resources
+from sweeper.execution.controllers.gpu_shares import CardShares, shares_of
+from sweeper.execution.controllers.priority import PriorityController
+from sweeper.execution.driver.driver import Driver
+from sweeper.execution.driver.executor import Executor, Job, Session
+from sweeper.execution.driver.settings import Shares
 from sweeper.execution.ray.address import check_answers, unavailable
+from sweeper.execution.ray.card_probe import card_probe
+from sweeper.execution.ray.executor import execute
+from sweeper.execution.ray.view import GcsStore, gauges, glance_at_cluster, look_at_cluster, other_nodes
+from sweeper.monitoring.prometheus import METRICS
 
 START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 """How often a cluster is started on this machine, and Ray 2.60's words for one that took longer than half a minute:
@@ -24,6 +39,68 @@ CREDENTIALS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.starts
 Trials have no need of it: processes of this machine's own cluster inherit the driver's environment, and the nodes of
 any other have credentials of their own, by secrets or by role.
 """
+
+
+class RayExecutor(Executor):
+    """Ray: a cluster, or one that is started on this machine.
+
+    Ray reads its environment when it is imported: `sweeper.core.ray_environment.prepare` goes before this module.
+    """
+
+    def __init__(self, address: str | None, cpus: int | None, patience: float) -> None:
+        """Join the cluster at `address` or start one on `cpus` cores; wait `patience` seconds for a node."""
+        self._address, self._cpus, self._patience = address, cpus, patience
+
+    @contextmanager
+    def session(self, job: Job) -> Iterator[Session]:
+        """Start or join Ray, give what its nodes have, and leave Ray."""
+        sweep, progress, workers = job.sweep, job.progress, job.sweep.spec.resources.workers
+        progress.stage(f"{sweep.name}: starting Ray")
+        job.prepare_end()
+        with ray_session(self._address, self._cpus):
+            cluster = look_at_cluster()
+            cluster = replace(cluster, autoscales=False) if self._address is None else cluster
+            resources, slots = fit_resources(sweep.spec.resources, cluster)
+            settings = job.settings(resources)
+            shares = self._shares(job, settings, resources)
+            if isinstance(shares, CardShares):
+                resources["gpu"] = shares.smallest
+                slots = cluster.trials_at_once(resources)
+            # Waiting trials are what makes an autoscaler start nodes; elsewhere none needs to wait.
+            least = PENDING_TRIALS if cluster.autoscales else 1
+            slots, of_trial = max(slots, least), {name: amount * workers for name, amount in resources.items()}
+            watch = CapacityWatch(
+                glance_at_cluster, resources, progress.say, workers=workers, at_least=least, patience=self._patience
+            )
+            metrics = job.metrics(gauges(METRICS), of_trial)
+            peers = PriorityController(sweep.name, sweep.spec.priority, GcsStore(), progress.say)
+
+            def run(driver: Driver) -> None:
+                if cluster.autoscales:
+                    watch.see(cluster)
+                execute(
+                    driver, settings, resources=resources, workers=workers, pending=slots, interrupts=job.interrupts
+                )
+                if self._address:
+                    metrics.publish(running=False)
+                    peers.leave()
+
+            yield Session(
+                resources,
+                slots,
+                run,
+                controllers=[watch, peers] if self._address else [],
+                sinks=[metrics] if self._address else [],
+                shares=Shares(shares, of_trial["gpu"]),
+                other_nodes=partial(other_nodes, resources, workers),
+            )
+
+    @staticmethod
+    def _shares(job: Job, settings: Mapping[str, Any], resources: Mapping[str, float]) -> Callable[[int], float] | None:
+        if job.sweep.spec.resources.gpu == "auto" and 0 < resources["gpu"] < 1:
+            job.progress.stage("measuring how much GPU memory the networks need")
+        with card_probe(settings, resources["cpu"]) as probe:
+            return shares_of(job.sweep, resources["gpu"], probe)
 
 
 @contextmanager
@@ -58,13 +135,34 @@ def _connect(address: str | None, cpus: int | None) -> None:
     for attempt in range(1, START_ATTEMPTS + 1):
         before = _children()
         try:
-            ray.init(**where, log_to_driver=False, logging_level="warning")
+            ray.init(**where, log_to_driver=False, logging_level="warning", **_search_path(address))
             return
         except Exception as error:  # Ray raises ConnectionError, RuntimeError and plain Exception alike
             ray.shutdown()
             _end(_children() - before)  # Ray leaves what it has started until this process ends
             if attempt == START_ATTEMPTS or address is not None or SLOW_START not in str(error):
                 raise unavailable(address, error) from error
+
+
+class _OnlyOurs(list[str]):
+    """A module search path to which nothing is added: Ray would put the driver's working directory first in workers.
+
+    That folder may be somebody else's results, with a `torch.py` in it. Ray 2.60 has no option for this
+    (`ray._private.worker.connect` extends the list without a condition).
+    """
+
+    def extend(self, folders: object) -> None:
+        """Leave the list as it is."""
+
+
+def _search_path(address: str | None) -> dict[str, JobConfig]:
+    """Return what lets workers find this project's packages and nothing else of the driver's folders."""
+    if address is not None and address.startswith("ray://"):
+        return {}  # a client's job is begun by a server elsewhere, in whose folder nobody's results lie
+    config = JobConfig()
+    installed = OUR_ROOT.name in ("site-packages", "dist-packages")
+    config._py_driver_sys_path = _OnlyOurs([] if installed else [str(OUR_ROOT)])
+    return {"job_config": config}
 
 
 def _children() -> set[psutil.Process]:

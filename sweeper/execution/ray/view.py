@@ -65,7 +65,7 @@ def _head(address: str) -> Any:
     return GcsClient(address)
 
 
-class KeyValueBoard:
+class GcsStore:
     """Where the drivers of a cluster's sweeps leave word for each other: the head's key-value store."""
 
     PREFIX = "sweeper/"

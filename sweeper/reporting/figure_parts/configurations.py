@@ -10,14 +10,12 @@ from sweeper.reporting.figure_parts.figure import Axis, axis
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, varying_columns
 from sweeper.text.cells import Rows, float_of, float_or_none
+from trainables.curvature.statistics import headline_columns
 
 HESSIANS = {"training": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
 """The losses whose Hessian an evaluation may measure; a sweep may ask for one alone."""
 
-MEASURED = (
-    "ece", "nll", "accuracy", "hessian_training_lambda_max", "hessian_cross_entropy_lambda_max",
-    "hessian_training_trace", "hessian_cross_entropy_trace",
-)  # fmt: skip
+MEASURED = ("ece", "nll", "accuracy", *headline_columns())
 
 
 def measured_hessians(results: Results) -> dict[str, str]:

@@ -18,13 +18,11 @@ from sweeper.text.labels import describe
 from trainables.registry import FITTED_ON, LABEL, entry_label
 
 METRICS = ("ece", "ada_ece", "nll")
+BASELINE = "temperature"
+"""The method that all others are compared with."""
+
 MOST_ROWS = 24
 """Configurations in a table; of more, the best by the sweep's objective."""
-
-PLAIN_NAMES = {
-    UNCALIBRATED: "uncalibrated", "temperature": "temperature", "focal_map": "focal map",
-    "focal_temperature": "focal temperature", "metacal_mis": "MetaCal mis-coverage", "metacal_acc": "MetaCal accuracy",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -38,7 +36,7 @@ class Variant:
     def label(self) -> str:
         """In words, e.g. `temperature (objective ece)`."""
         words = ", ".join(f"{key} {value}" for key, value in sorted(json.loads(self.options).items()))
-        name = PLAIN_NAMES.get(self.method, self.method.replace("_", " "))
+        name = method_words(self.method)
         return f"{name} ({words})" if words else name
 
 
@@ -61,10 +59,21 @@ class Posthoc:
 
     @property
     def variants(self) -> list[Variant]:
-        """The methods, the uncalibrated probabilities first, then as in the registry, options in order."""
+        """The uncalibrated probabilities, the baseline, then the other methods by name, options in order."""
         found = {Variant(text_of(row, "method"), text_of(row, "options")) for row in self.rows}
-        order = {method: place for place, method in enumerate(PLAIN_NAMES)}
-        return sorted(found, key=lambda v: (order.get(v.method, len(order)), v.options != "{}", v))
+        return sorted(
+            found, key=lambda v: (v.method != UNCALIBRATED, v.method != BASELINE, v.method, v.options != "{}", v)
+        )
+
+
+def method_words(method: str) -> str:
+    """Return how a post-hoc method calls itself; a user's own, which is not imported to be read about, by its name."""
+    from trainables.posthoc import POSTHOC, PosthocMethod
+
+    if method == UNCALIBRATED:
+        return "uncalibrated"
+    known = None if POSTHOC.is_own(method) else POSTHOC[method]
+    return known.words if isinstance(known, PosthocMethod) else method.replace("_", " ")
 
 
 def posthoc_measurements(results: Results) -> Posthoc | None:

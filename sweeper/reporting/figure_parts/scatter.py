@@ -20,7 +20,7 @@ from sweeper.reporting.figure_parts.figure import (
     thinned,
 )  # fmt: skip
 from sweeper.text.cells import Row, Rows, float_of, text_of
-from sweeper.text.labels import STATUS_WORDS, number
+from sweeper.text.labels import STATUS_WORDS, label, number
 
 ERROR_BARS_UP_TO = 300
 """Points above which error bars only blacken the plot; the hover text still has them."""
@@ -106,7 +106,7 @@ def hover(row: Row, x: str, y: str) -> str:
     lines = [
         f"<b>{row['trial']}</b> {family} · {row['architecture']}",
         f"{STATUS_WORDS[text_of(row, 'status')]}, epoch {row['epoch']}, n = {row['replicates']}",
-        *(f"{readable(name)} {with_deviation(row, name)}" for name in (x, y) if name != "gamma"),
+        *(f"{label(name)} {with_deviation(row, name)}" for name in (x, y) if name != "gamma"),
     ]
     return "<br>".join(lines)
 
@@ -115,15 +115,3 @@ def with_deviation(row: Row, name: str) -> str:
     """Return a mean and its standard deviation in three digits."""
     deviation = row.get(f"{name}_sd")
     return number(row[name]) + (f" ± {number(deviation)}" if deviation is not None else "")
-
-
-def readable(column: str) -> str:
-    """Return a column's name in words."""
-    return (
-        column.replace("hessian_", "")
-        .replace("cross_entropy_", "cross-entropy ")
-        .replace("training_", "training ")
-        .replace("lambda_max", "λ_max")
-        .replace("trace", "Tr(H)")
-        .replace("ece", "ECE")
-    )

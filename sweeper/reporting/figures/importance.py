@@ -10,6 +10,7 @@ from sweeper.analysis.statistics.importance import FOLDS, MINIMUM_TRIALS, MOST_T
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, objective, searcher, varying_columns
+from sweeper.results.results import measured_sql
 from sweeper.text.cells import int_of
 from sweeper.text.labels import plural, short
 
@@ -25,7 +26,7 @@ def draw(results: Results) -> Figure | None:
     if len(varying) < 2 or goal.metric not in results.columns("epochs"):
         return None
     epoch = common_epoch(results)
-    sql = values_sql(goal, varying, epoch)
+    sql = values_sql(results, goal, varying, epoch)
     found = importances(results.rows(sql), varying, "objective")
     if not found:
         return None
@@ -40,7 +41,7 @@ def draw(results: Results) -> Figure | None:
             "is compared among trials that have it, so each branch of the space has its own panel." + chosen(results)
         ),
         sql=[sql],
-        tables=["epochs", "trials"],
+        tables=["epochs", "evaluations", "trials"],
         panels=[panel(branch) for branch in found],
         findings=findings(found[:1], goal, "the last epoch" if epoch is None else f"epoch {epoch}"),
     )
@@ -66,13 +67,13 @@ def common_epoch(results: Results) -> int | None:
     return None if found["rung"] is None else int_of(found, "rung")
 
 
-def values_sql(goal: Goal, varying: Sequence[str], epoch: int | None) -> str:
+def values_sql(results: Results, goal: Goal, varying: Sequence[str], epoch: int | None) -> str:
     """Return the query of one row per trial: its hyperparameters and the objective at the epoch of comparison."""
-    at = "status = 'completed' AND epoch = epochs_trained" if epoch is None else f"epoch = {epoch}"
+    at = "status = 'completed' AND epoch = epochs" if epoch is None else f"epoch = {epoch}"
     columns = ", ".join(f"any_value({name}) AS {name}" for name in varying)
     return (
-        f"SELECT trial, avg({goal.metric}) AS objective, count(*) AS replicates,\n  {columns}\n"
-        "FROM epochs JOIN (SELECT * RENAME (epochs AS epochs_trained) FROM trials) USING (trial, replicate)\n"
+        f"SELECT trial, avg(value) AS objective, count(*) AS replicates,\n  {columns}\n"
+        f"FROM ({measured_sql(results, goal.metric)}) JOIN trials USING (trial, replicate)\n"
         f"WHERE {at} GROUP BY trial ORDER BY trial"
     )
 

@@ -57,8 +57,8 @@ def draw(results: Results) -> Figure | None:
         title="Loss families compared",
         caption=(
             f"Mean difference from {reference} on test data with 95 % intervals; finished configurations only. "
-            f"{how(tested, board, searched=bool(searcher(results)))} p: permutation tests, Holm-corrected "
-            "over the families of a panel."
+            f"{how(tested, board, searched=bool(searcher(results)))} p: t-tests that allow for unequal spread and "
+            "skew, of pairs also permutation tests; Holm-corrected over the families of a panel."
         ),
         sql=[board.sql, REPLICATES_SQL],
         panels=panels,

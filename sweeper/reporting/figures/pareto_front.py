@@ -29,12 +29,12 @@ from sweeper.reporting.figure_parts.figure import (
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED
 from sweeper.text.cells import Row, Rows, float_of, text_of
-from sweeper.text.labels import STATUS_WORDS, number, plural
+from sweeper.text.labels import STATUS_WORDS, label, number, plural
 
 ABSENT = "Pareto front: no finished configuration has accuracy and ECE."
 
 CURVATURE = "hessian_cross_entropy_lambda_max"
-LABELS = {"error": "validation error", "ece": "validation ECE", CURVATURE: "cross-entropy λ_max"}
+LABELS = {"error": "validation error", "ece": "validation ECE", CURVATURE: label(CURVATURE)}
 
 MOST_NAMED = 12
 """Configurations of a front that are named in words; the plot and the data have all."""
@@ -158,5 +158,5 @@ def hover(row: Row) -> str:
         value("ECE", "ece"),
     ]
     if row.get(CURVATURE) is not None:
-        lines.append(value("cross-entropy λ_max", CURVATURE))
+        lines.append(value(label(CURVATURE), CURVATURE))
     return "<br>".join(lines)

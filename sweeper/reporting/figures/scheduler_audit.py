@@ -22,10 +22,10 @@ from sweeper.reporting.figure_parts.figure import (
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, objective
 from sweeper.results.overview import epoch_limit, stratum_column
+from sweeper.results.pareto import final_sql
 from sweeper.scheduling import SCHEDULERS
 from sweeper.text.cells import Row, Rows, float_of, float_or_none, int_of, text_of
-from sweeper.text.durations import duration
-from sweeper.text.labels import number, plural
+from sweeper.text.labels import duration, number, plural
 
 ABSENT = "Scheduler audit: no trial was compared with others at a rung."
 
@@ -46,12 +46,6 @@ SAVED_SQL = (
 )
 """What early stopping saved at each rung: epochs of replicates, and seconds at each trial's own speed."""
 
-FINAL_SQL = (
-    "SELECT trial, avg({metric}) AS final FROM epochs JOIN trials USING (trial, replicate)\n"
-    f"WHERE status = '{FINISHED}' AND epoch = trials.epochs GROUP BY trial"
-)
-"""The objective at the end of those that finished, from the epochs: what the rungs judged too."""
-
 
 def draw(results: Results) -> Figure | None:
     """Return the metric against its cut-off, one panel per rung; None where nothing was compared."""
@@ -65,9 +59,8 @@ def draw(results: Results) -> Figure | None:
     saved = {int_of(row, "rung"): row for row in results.rows(queries[1])}
     final: dict[str, float] = {}
     if goal.metric in results.columns("epochs"):
-        queries.append(FINAL_SQL.format(metric=goal.metric))
-        ended = [row for row in results.rows(queries[2]) if row["final"] is not None]
-        final = {text_of(row, "trial"): float_of(row, "final") for row in ended}
+        queries.append(final_sql(results, goal.metric))
+        final = {text_of(row, "trial"): float_of(row, "mean") for row in results.rows(queries[2])}
     rungs = sorted({int_of(row, "rung") for row in rows})
     stopped = sum(row["verdict"] == "stop" for row in rows)
     return Figure(
@@ -80,7 +73,7 @@ def draw(results: Results) -> Figure | None:
             f"{total(list(saved.values()), results, limit)}"
         ),
         sql=queries,
-        tables=["decisions", "trials", "epochs"],
+        tables=["decisions", "trials", "epochs", "evaluations"],
         panels=[panel([r for r in rows if r["rung"] == rung], rung, saved.get(rung), final) for rung in rungs],
         legend=list(VERDICTS.values()),
     )

@@ -6,6 +6,7 @@ trust your model's uncertainty? (arXiv:1906.02530), section 4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.basedatatypes import BaseTraceType
 
 from sweeper.analysis.statistics.basics import spread
-from sweeper.analysis.statistics.pooled import pooled
+from sweeper.analysis.statistics.spreads import spreads
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, colour, plot, tagged
 from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
@@ -53,7 +54,7 @@ class Measured:
         return spread([*self.values[severity][trial].values()]).mean
 
     def interval(self, trial: str, severity: int) -> tuple[float, float] | None:
-        """Return the 95 % interval of that mean, by the replicates' spread pooled over the finished trials."""
+        """Return the 95 % interval of that mean, by its replicates' spread, moderated by the other finished trials'."""
         return _interval(self.values[severity], trial, "min")
 
 
@@ -101,8 +102,8 @@ def caption(board: Leaderboard, winner: str, kinds: int, count: int) -> str:
         return f"How well the outputs of {who} distinguish other data from its test data; 0.5 is chance."
     return (
         f"Test metrics of {who}, clean and against the severity of corruption. Lines: means over "
-        f"{plural(kinds, 'kind')} of corruption and {plural(count, 'replicate')}; bars: 95 % by replicates’ spread, "
-        "pooled over all finished configurations; points: each kind."
+        f"{plural(kinds, 'kind')} of corruption and {plural(count, 'replicate')}; bars: 95 % intervals "
+        "for other seeds, on average over configurations; points: each kind."
     )
 
 
@@ -140,53 +141,67 @@ def measured(rows: Rows, column: str, winner: str) -> Measured:
 
 
 def _interval(values: Mapping[str, BySeed], trial: str, mode: str) -> tuple[float, float] | None:
-    found = pooled([*values.values()], mode)
+    found = spreads([*values.values()], mode)
     return None if found is None else found.interval([*values].index(trial))
 
 
 def change(
     first: Mapping[str, BySeed], second: Mapping[str, BySeed], trial: str
 ) -> tuple[float, tuple[float, float] | None]:
-    """Return a trial's mean difference, second − first, seed by seed, and its 95 % interval."""
+    """Return by which factor a trial's values change from the first to the second, seed by seed, and its 95 % interval.
+
+    Errors grow and spread in proportion to their size, so logarithms are averaged; seeds of which a value is 0 are left
+    out, and the factor is NaN where none is left.
+    """
     both = {
-        name: {seed: second[name][seed] - value for seed, value in first[name].items() if seed in second[name]}
-        for name in first.keys() & second.keys()
+        name: {
+            seed: math.log(second[name][seed] / value)
+            for seed, value in first[name].items()
+            if second[name].get(seed, 0) > 0 and value > 0
+        }
+        for name in sorted(first.keys() & second.keys())
     }
-    both = {name: both[name] for name in sorted(both) if both[name]}
-    return spread([*both[trial].values()]).mean, _interval(both, trial, "max")
+    both = {name: each for name, each in both.items() if each}
+    if trial not in both:
+        return math.nan, None
+    interval = _interval(both, trial, "max")
+    factor = math.exp(spread([*both[trial].values()]).mean)
+    return factor, None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
 
 
 def finding(found: Mapping[str, Measured], metric: str, winner: str) -> list[str]:
     """Return whether the winner stays calibrated, and whether temperature still helps, in a sentence."""
     before, after = found[metric], found.get(AFTER + metric)
     worst, name = max(before.values), label(metric)
-    rise, interval = change(before.values[0], before.values[worst], winner)
+    factor, interval = change(before.values[0], before.values[worst], winner)
     ends = (
         f"{name} goes from {number(before.mean(winner, 0))} → {number(before.mean(winner, worst))} at severity {worst}"
     )
     if interval is None:
-        verdict = "one replicate each: no interval"
-    elif interval[0] <= 0 <= interval[1]:
-        verdict = f"a change that is not significant, {_with_interval(rise, interval)}"
+        verdict = "too few replicates for an interval"
+    elif interval[0] <= 1 <= interval[1]:
+        verdict = f"no clear change, {_times(factor, interval)}"
     else:
-        verdict = f"{'worse' if rise > 0 else 'better'} by {_with_interval(abs(rise), interval, rise < 0)}"
+        verdict = f"{'worse' if factor > 1 else 'better'}, {_times(factor, interval)}"
     said = f"Under distribution shift the winner's {ends}: {verdict}."
     if after is None or worst not in after.values:
         return [said]
-    effect, interval = change(before.values[worst], after.values[worst], winner)
+    factor, interval = change(before.values[worst], after.values[worst], winner)
     if interval is None:
-        verdict = f"changes it by {number(effect)}".replace("-", "−")
-    elif interval[0] <= 0 <= interval[1]:
-        verdict = f"changes it by {_with_interval(effect, interval)}, which is not significant"
+        verdict = f"multiplies it by {number(factor)}"
+    elif interval[0] <= 1 <= interval[1]:
+        verdict = f"makes no clear difference there, {_times(factor, interval)}"
     else:
-        word = "still helps" if effect < 0 else "harms"
-        verdict = f"{word} there, {_with_interval(effect, interval)}"
+        verdict = f"{'still helps' if factor < 1 else 'harms'} there, {_times(factor, interval)}"
     return [f"{said} Temperature fitted on clean validation data {verdict}."]
 
 
-def _with_interval(value: float, interval: tuple[float, float], turned: bool = False) -> str:
-    low, high = (-interval[1], -interval[0]) if turned else interval
-    return f"{number(value)} (95 % {number(low)} … {number(high)})".replace("-", "−")
+def _times(factor: float, interval: tuple[float, float]) -> str:
+    return f"{number(factor)} times (95 % {number(interval[0])} … {number(interval[1])})"
+
+
+def _with_interval(value: float, interval: tuple[float, float]) -> str:
+    return f"{number(value)} (95 % {number(interval[0])} … {number(interval[1])})"
 
 
 def panel(metric: str, lines: Mapping[str, Measured], winner: str) -> Panel:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.analysis.selection import best_set_line, correction, selected
+from sweeper.analysis.selection import best_set_line, selected, winners_interval
 from sweeper.analysis.statistics.best_set import best_set
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
@@ -35,9 +35,10 @@ def test_the_winner_is_the_leaderboards_and_its_values_are_those_of_the_tables(s
     values: dict[str, dict[int, float]] = {}
     for row in rows:
         values.setdefault(row["trial"], {})[row["seed"]] = row["v"]  # type: ignore[index, assignment]
-    again = best_set(list(values.values()), board.objective.mode)
+    networks = {row["trial"]: str(row["architecture"]) for row in board.rows}
+    again = best_set(list(values.values()), board.objective.mode, groups=[networks[trial] for trial in values])
     assert again is not None and {list(values)[at] for at in again.members} == set(trials)
-    assert again.corrected == pytest.approx(found.corrected)
+    assert found.entered == sum(row["status"] != "failed" for row in board.rows)
 
 
 def test_one_line_says_it(sweep: Results) -> None:
@@ -45,7 +46,11 @@ def test_one_line_says_it(sweep: Results) -> None:
     answer = selected(sweep, board)
     assert answer is not None
     line = best_set_line(sweep, board)
-    assert answer[0][0] in line and correction(answer[1]) in line and f"of {answer[1].configurations}" in line
+    assert (
+        answer[0][0] in line
+        and winners_interval(answer[1]) in line
+        and f"{answer[1].configurations} configurations" in line
+    )
 
 
 def test_one_replicate_each_says_nothing(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_driver_that_fails_before_its_first_record_gives_the_name_back(tmp_pat
     def broken(*_, **__):
         raise SweeperError("Ray could not be started on this machine: no", "do")
 
-    monkeypatch.setattr("sweeper.execution.assembly.Parts.run", broken)
+    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", broken)
     space = write_space(tmp_path)
     done = in_process("run", space, "--name", "far", "--no-mlflow", cwd=tmp_path)
     assert done.returncode == 2 and "nothing was started" in done.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.execution.early_imports import import_meanwhile
+from sweeper.execution.assembly import import_meanwhile
 
 
 def test_modules_are_there_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

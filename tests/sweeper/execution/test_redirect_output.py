@@ -10,11 +10,11 @@ import pytest
 PROGRAM = """
 import logging, os, subprocess, sys
 from pathlib import Path
-from sweeper.execution.redirect_output import chatter_to
+from sweeper.execution.redirect_output import redirect_output
 
 logging.basicConfig()
 print("before on stdout")
-with chatter_to(Path(sys.argv[1])) as console:
+with redirect_output(Path(sys.argv[1])) as console:
     console.print("the console")
     print("a print")
     print("a print on stderr", file=sys.stderr)
@@ -70,11 +70,11 @@ def test_the_console_is_plain_where_stderr_is_no_terminal(tmp_path):
 
 def test_no_descriptor_is_left_open(tmp_path):
     program = (
-        "import os, sys; from pathlib import Path; from sweeper.execution.redirect_output import chatter_to\n"
+        "import os, sys; from pathlib import Path; from sweeper.execution.redirect_output import redirect_output\n"
         "count = lambda: len(os.listdir('/proc/self/fd'))\n"
         "before = count()\n"
         "for _ in range(3):\n"
-        "    with chatter_to(Path(sys.argv[1])): pass\n"
+        "    with redirect_output(Path(sys.argv[1])): pass\n"
         "assert count() == before, (before, count())\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=True, timeout=60)

@@ -15,7 +15,7 @@ from sweeper.core.ids import config_hash, replicate_seed, trial_name
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources, reusable_trials
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.state import ENDED, fold
-from sweeper.monitoring.status import status_table
+from sweeper.monitoring.status import status_of, statuses_table
 from sweeper.planning.preparation import dataset_facts
 from sweeper.reporting.summary import reused_lines
 from sweeper.results import load
@@ -61,7 +61,7 @@ def test_an_extended_sweep_trains_only_what_is_new_and_equals_one_that_trained_e
     assert reused_lines(results) == ["4 trials reused from first"]
     origins = [fields(r)["reused"]["record"] for r in records if fields(r).get("reused")]
     assert origins == [r.sequence for r in read_journal(first.paths.journal) if r.kind == "report"]
-    cells = [list(column.cells) for column in status_table(inline.output, "extended").columns]
+    cells = [list(column.cells) for column in statuses_table(status_of(inline.output, "extended")).columns]
     assert ["6 (4 reused)"] in cells
 
 

@@ -40,7 +40,7 @@ def test_a_second_interruption_says_how_to_continue(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sweeper.execution.assembly.Parts.run", interrupted)
+    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", interrupted)
     monkeypatch.setattr("sweeper.execution.runner.early_server", lambda *_: nullcontext())
     options = RunOptions(tmp_path / "out", executor="ray")
     with pytest.raises(KeyboardInterrupt):

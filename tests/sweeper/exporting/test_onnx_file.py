@@ -11,9 +11,8 @@ import torch
 
 import sweeper
 from sweeper.core.errors import SweeperError
-from sweeper.exporting import onnx_file
-from sweeper.exporting.onnx_file import write_onnx
-from sweeper.exporting.program import CalibratedNetworks, exported_program
+from sweeper.exporting import program
+from sweeper.exporting.program import CalibratedNetworks, exported_program, write_onnx
 from tests.running import in_process
 from tests.sweeper.exporting.swept import OWN, calibrated, swept, swept_images
 from trainables.datasets import Split, load_dataset
@@ -106,7 +105,7 @@ def test_another_result_is_refused(tmp_path):
 
 
 def test_missing_packages_are_named_before_anything_is_done(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_file, "PACKAGES", ("onnx", "no_such_package"))
+    monkeypatch.setattr(program, "PACKAGES", ("onnx", "no_such_package"))
     with pytest.raises(SweeperError, match="not installed: no_such_package"):
         sweeper.export("no-such-sweep", tmp_path / "model", onnx=True, output=tmp_path)
 

@@ -6,8 +6,7 @@ import pytest
 from matplotlib.figure import Figure as Drawn
 
 import sweeper
-from sweeper.exporting.panels import plain
-from sweeper.exporting.picture import figure_names, write_figure
+from sweeper.exporting.picture import figure_names, without_tags, write_figure
 from sweeper.reporting.figures import learning_curves
 from sweeper.results import Results
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -60,7 +59,7 @@ def test_the_picture_holds_the_reports_numbers_and_its_caption(results, tmp_path
     assert wanted <= heights and len(wanted) > 100
     assert axes.get_yscale() == "log" and axes.get_ylabel() == "validation NLL"
     said = " ".join(text.get_text() for text in drawn.texts).replace("\n", " ")
-    assert plain(expected.caption) in said
+    assert without_tags(expected.caption) in said
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == list(expected.legend)
 
 
@@ -77,7 +76,7 @@ def test_what_the_report_says_below_a_plot_is_on_paper_too(results, tmp_path, mo
     said = said_in(results, "curvature_against_gamma", tmp_path, monkeypatch)
     expected = figure_names()["curvature_against_gamma"].draw(results)
     remarks = [remark for panel in expected.panels for remark in panel.remarks]
-    assert remarks and all(plain(remark).rstrip(".") in said for remark in remarks)
+    assert remarks and all(without_tags(remark).rstrip(".") in said for remark in remarks)
     assert any("ρ = " in remark for remark in remarks), "the caption speaks of ρ"
 
 

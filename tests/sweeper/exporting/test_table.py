@@ -45,7 +45,7 @@ def test_every_column_has_one_best_which_no_other_beats(results):
         values = [sign * float(row[column].partition(" ")[0]) for row in rows]
         verdicts = [row[f"{column}: verdict"] for row in rows]
         assert verdicts.count("best") == 1 and values[verdicts.index("best")] == min(values)
-        assert {"best", "worse", "alike"} == set(verdicts) or column == "ECE (%)"
+        assert set(verdicts) <= {"best", "worse", "alike", "unknown"}
 
 
 def test_forms_mark_the_same_cells(results):

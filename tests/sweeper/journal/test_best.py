@@ -21,16 +21,14 @@ from sweeper.journal.records import Record, Reported
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState, TrialState, fold
 from sweeper.monitoring.prometheus import MetricsSink
-from sweeper.monitoring.snapshot import snapshot
-from sweeper.monitoring.status import status_table
-from sweeper.monitoring.view import progress_line
+from sweeper.monitoring.snapshot import progress_line, snapshot
+from sweeper.monitoring.status import status_of, statuses_table
 from sweeper.notifications.notifier import Notifier
 from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.asha import Halving, ranked
 from sweeper.scheduling.audit import decide_on
 from sweeper.scheduling.base import Scheduler
-from sweeper.scheduling.multi_objective import ranked
 from sweeper.scheduling.ranking import Constraint, Goal
 from sweeper.scheduling.strata import stratified
 from sweeper.space.notify import Target
@@ -115,7 +113,7 @@ def named(sweep: Sweep, folder: Path) -> dict[str, Any]:
     board = leaderboard(load(sweep.paths.root))
     return {
         "snapshot": now.best and now.best.configuration,
-        "status": list(status_table(sweep.paths.root.parent, "small").columns[7].cells),
+        "status": list(statuses_table(status_of(sweep.paths.root.parent, "small")).columns[7].cells),
         "webhook": (sent[0]["best"]["trial"], sent[0]["text"].partition("; ")[2]),
         "prometheus": published["sweeper_best_objective"],
         "checkpoint": kept.names - {trial_name(FAILED)},

@@ -26,7 +26,7 @@ from tests.sweeper.records import made_body
 journal = Journal(Path(sys.argv[1]))
 number = journal._next
 while True:
-    rows = [{"replicate": 0, "epoch": 1, "text": "x" * 37}] * 400
+    rows = [{"replicate": 0, "epoch": 1, "measured_in_this_epoch_of_training": 0.123}] * 400
     record = journal.append(made_body("report", {"configuration": number % 7, "epoch": number, "epochs": rows}))
     print(record.sequence, flush=True)
     number += 1

@@ -29,6 +29,9 @@ WRITTEN = {
         '{"sequence":2,"kind":"suggested","time":1.5,"body":{"configuration":4,"values":{"loss":{"name":"focal",'
         '"gamma":2.5}},"choices":{"loss":1},"config_hash":"9b2","searcher":"optuna 4.5.0"}}'
     ),
+    "0000000013-drawn.json": (
+        '{"sequence":13,"kind":"drawn","time":1.5,"body":{"first":4,"values":[{"loss":{"name":"focal","gamma":2.5}}]}}'
+    ),
     "0000000003-started-c00004.json": (
         '{"sequence":3,"kind":"started","time":1.5,"body":{"configuration":4,"attempt":1}}'
     ),
@@ -111,7 +114,7 @@ def test_what_older_journals_lack_is_filled_in() -> None:
 def test_an_unknown_kind_and_a_missing_field_are_errors() -> None:
     with pytest.raises(ValueError, match="'moved' is no kind of record"):
         body_from_json("moved", {})
-    with pytest.raises(KeyError, match="outcome"):
+    with pytest.raises(ValueError, match="its field 'outcome' is missing"):
         body_from_json("ended", {"attempt": 1})
 
 

@@ -15,9 +15,16 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal import segments
-from sweeper.journal.journal import Journal, generation, read_journal, read_kind, record_names, set_aside_damaged
+from sweeper.journal.journal import (
+    Journal,
+    JournalTail,
+    generation,
+    read_journal,
+    read_kind,
+    record_names,
+    set_aside_damaged,
+)
 from sweeper.journal.records import Attempt, Started
-from sweeper.journal.tail import JournalTail
 from tests.seeds import drawn_seed
 from tests.sweeper.records import fields, made_body
 

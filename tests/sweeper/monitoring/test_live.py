@@ -13,8 +13,7 @@ from rich.console import Console
 from sweeper.journal.best import best_trials
 from sweeper.journal.state import ENDED, SweepState, TrialState
 from sweeper.monitoring.live import Progress
-from sweeper.monitoring.snapshot import Tally, _counted, snapshot
-from sweeper.monitoring.view import progress_line
+from sweeper.monitoring.snapshot import Tally, _counted, progress_line, snapshot
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.records import made_record
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sweeper.analysis.recalibration.effect import effects
-from sweeper.analysis.statistics.best_set import with_the_best
-from sweeper.reporting.answers import Answers, answers, as_good, majority_warning
+from sweeper.reporting.answers import Answers, answers, majority_warning
 from sweeper.reporting.first_screen import first_screen
 from sweeper.reporting.matrix import matrix
 from sweeper.results.leaderboard import Goal, Leaderboard, leaderboard
 from sweeper.results.overview import overview
 from tests.sweeper.held import held
-from tests.sweeper.reporting.test_figures import frame, means
+from tests.sweeper.reporting.test_figures import means
 
 
 def screen(folder: Path) -> Answers:
@@ -38,46 +36,6 @@ def test_every_question_of_the_quickstart_is_answered(quickstart_folder: Path) -
         assert name in said["Loss"]
     counts = overview(held(quickstart_folder))
     assert said["Early stopping"].startswith(f"saved {counts.saved:,} of {counts.saved + counts.trained:,} epochs")
-
-
-def test_which_gamma_is_the_best_of_the_grid_with_those_that_do_as_well(gamma_folder: Path) -> None:
-    results = held(gamma_folder)
-    found = matrix(results, leaderboard(results))
-    assert found is not None
-    rows = means(gamma_folder, "val", ["nll"])
-    for network in ("mlp",):
-        mine = rows.query("config_architecture_name == @network and config_loss_name == 'focal' and status != 'failed'")
-        best = mine["nll"].idxmin()
-        (setting,) = [s for s in screen(gamma_folder).settings if s.key[1:] == ("focal", network)]
-        assert setting.before.startswith(f"{mine.loc[best, 'config_loss_gamma']:.3g} (")
-        assert setting.compared == len(mine)
-        trials, noise = found.decides.noise(27)
-        assert noise is not None
-        replicates = frame(gamma_folder, "evaluations").query("split == 'val' and epoch == 27").groupby("trial")["nll"]
-        half = noise.deviation * np.sqrt(2 / replicates.count()[best])
-        near = np.log(mine["nll"] / mine.loc[best, "nll"]) <= with_the_best(len(trials), noise.freedom, 0.95) * half
-        kept = mine.loc[near, "config_loss_gamma"]
-        ends = "only this one" if len(kept) == 1 else f"{kept.min():.3g} … {kept.max():.3g}"
-        assert setting.before.endswith(f"({ends})")
-
-
-def test_a_trial_that_was_stopped_is_compared_where_it_was_stopped(quickstart_folder: Path) -> None:
-    results = held(quickstart_folder)
-    found = matrix(results, leaderboard(results))
-    assert found is not None
-    _, rows = next((key, rows) for key, rows in found.cells.items() if key[1] == "focal" and len(rows) > 3)
-    stopped = [row for row in rows if row["status"] == "early_stopped"]
-    assert stopped
-    for row in stopped:
-        epoch = row["epochs"]
-        mine, other = (np.array([*found.decides.values[str(r["trial"])][epoch].values()]) for r in (rows[0], row))
-        trials, noise = found.decides.noise(epoch)
-        assert noise is not None and str(row["trial"]) in trials
-        gap = np.log(other.mean() / mine.mean())
-        factor = with_the_best(len(trials), noise.freedom, 0.95) * noise.deviation
-        behind = gap > factor * np.sqrt(1 / len(mine) + 1 / len(other))
-        assert found.decides.worse(rows[0], row) is bool(behind)
-    assert as_good(rows, rows[0], "config_loss_gamma", found.decides)
 
 
 def test_post_hoc_effects_are_those_of_the_finished_trials(quickstart_folder: Path) -> None:

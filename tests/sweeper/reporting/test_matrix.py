@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from sweeper.analysis.selection import selected
+from sweeper.analysis.statistics.spreads import spreads
 from sweeper.reporting.matrix import Matrix, estimate_text, grid, matrix
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
@@ -53,22 +53,28 @@ def test_each_cell_has_the_best_configuration_of_its_loss_and_network(quickstart
     assert [key for key, cell in shown.items() if cell.mark == "best"] == [best]
 
 
-def test_an_interval_is_students_with_the_spread_pooled_over_configurations(losses_folder: Path) -> None:
-    import scipy.stats
-
+def test_an_interval_is_that_of_the_replicates_at_the_last_epoch_by_network(losses_folder: Path) -> None:
     found = matrix_of(losses_folder)
     last = frame(losses_folder, "evaluations").query("split == 'val' and epoch == 27")
-    kept = last[~last["trial"].isin(frame(losses_folder, "trials").query("status == 'failed'")["trial"])]
-    groups = kept.groupby("trial")["nll"]
-    shares = (groups.std(ddof=1) / groups.mean()) ** 2 * (groups.count() - 1)
-    freedom = int((groups.count() - 1).sum())
-    spread = np.sqrt(shares.sum() / freedom)
+    trials = frame(losses_folder, "trials").query("status != 'failed'").set_index("trial")["config_architecture_name"]
+    values = {name: dict(enumerate(each["nll"])) for name, each in last.groupby("trial") if name in trials.index}
+    apart = [{1000 * at + r: v for r, v in each.items()} for at, each in enumerate(values.values())]
     best = found.best("")
     assert best is not None
-    mean, n = groups.mean()[best["trial"]], groups.count()[best["trial"]]
-    half = scipy.stats.t.ppf(0.975, freedom) * spread / np.sqrt(n)
-    assert found.decides.interval(best["trial"]) == pytest.approx((mean * np.exp(-half), mean * np.exp(half)), rel=1e-9)
+    networks = trials[~trials.index.duplicated()]
+    expected = spreads(apart, "min", groups=[networks[name] for name in values])
+    assert expected is not None
+    cell = next(len(rows) for rows in found.cells.values() if best in rows)
+    interval = expected.interval([*values].index(best["trial"]), chosen_from=cell)
+    assert found.decides.interval(best["trial"]) == pytest.approx(interval)
     assert found.decides.worse(best, best) is False
+
+
+def test_what_was_stopped_is_neither_worse_nor_as_good(quickstart_folder: Path) -> None:
+    found = matrix_of(quickstart_folder)
+    best = found.best("")
+    stopped = [row for rows in found.cells.values() for row in rows if row["status"] == "early_stopped"]
+    assert best is not None and stopped and {found.decides.worse(best, row) for row in stopped} == {None}
 
 
 @pytest.mark.parametrize("folder", ["losses_folder", "quickstart_folder", "gamma_folder"])

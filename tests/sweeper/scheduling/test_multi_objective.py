@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from sweeper.journal.records import Record
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.asha import Halving, RankedHalving, ranked
 from sweeper.scheduling.audit import audit, decide_on
 from sweeper.scheduling.base import decide
-from sweeper.scheduling.multi_objective import RankedHalving, ranked
 from sweeper.scheduling.ranking import Constraint, Goal
 from tests.sweeper.records import made_record, trial_report
 

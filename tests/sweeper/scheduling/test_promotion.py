@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.journal.records import Judged
 from sweeper.scheduling.audit import audit
-from sweeper.scheduling.base import decide
+from sweeper.scheduling.base import decide, settled_but_for
 from sweeper.scheduling.promotion import Promotion
 from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import stratified
@@ -55,7 +55,7 @@ def test_one_worker_trains_what_algorithm_2_does(seed, mode):
 def journal(scheduler, values, workers=3):
     """Return the records of a sweep with `workers` at once, ends of pauses included."""
     state, rng, records = scheduler.begin(), np.random.default_rng(0), []
-    running, fresh, at = [], iter(range(len(values))), {}
+    running, fresh, at = [], [*range(len(values))], {}
 
     def note(kind, body):
         records.append(made_record(len(records), kind, 0.0, body))
@@ -68,16 +68,13 @@ def journal(scheduler, values, workers=3):
 
     while True:
         while len(running) < workers:
-            found = state.promotion()
-            trial = found[0] if found else next(fresh, None)
-            if trial is None:
-                found = state.promotion(idle=True) if not running else None
-                if found is None:
-                    break
-                trial = found[0]
+            under_way = [(each, scheduler.rungs[at[each]] if each in at else 0) for each in [*running, *fresh]]
+            found = state.promotion(settled_but_for(state, lambda way=under_way: way))
+            if not found and not fresh:
+                break
+            running.append(found[0] if found else fresh.pop(0))
             if found:
                 judged(*found)
-            running.append(trial)
         if not running:
             break
         trial = running[int(rng.integers(len(running)))]
@@ -131,6 +128,30 @@ def test_small_strata_have_a_trial_that_finishes_if_the_best_is_kept():
     assert ended == {"cross_entropy", "focal", "brier"}
     idle = [r.body.decision.reason for r in records if "nothing else is left" in r.body.decision.reason]
     assert idle and all("the best 1 are kept" in reason for reason in idle)
+
+
+def test_the_best_kept_of_strata_train_side_by_side():
+    """With a worker for each trial, what small strata keep takes no longer than one trial from start to end."""
+    course = play(STRATA, range(12), np.random.default_rng(5).random((12, 3)), np.ones(12), workers=12)
+    assert sorted(course.reached.values()).count(2) == 3, "one of each stratum comes to its end"
+    assert course.seconds == 9
+
+
+def test_several_kept_of_one_rung_train_side_by_side_and_wait_for_no_trial_beyond_it():
+    state = dataclasses.replace(PROMOTION, keep_at_least=2).begin()
+    for index, value in enumerate((0.5, 0.4)):
+        state.add(1, index, value)
+    under_way = [(2, 0)]
+    settled = settled_but_for(state, lambda: under_way)
+    assert state.promotion(settled) is None, "one that is on its way to the rung may be better than both"
+    state.add(1, 2, 0.6)
+    under_way.clear()
+    for expected in (1, 0):
+        configuration, decision = state.promotion(settled)
+        assert configuration == expected
+        state.decided(configuration, decision)
+        under_way.append((configuration, 1))
+    assert state.promotion(settled) is None, "the best two of the rung have left it"
 
 
 def test_reasons_say_place_and_quota():

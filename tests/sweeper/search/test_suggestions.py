@@ -10,15 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, config_hash
+from sweeper.execution.driver.settings import TOGETHER, TrialValues
 from sweeper.journal.journal import Journal, record_names
-from sweeper.journal.state import ENDED, fold
+from sweeper.journal.records import Drawn, Record
+from sweeper.journal.state import ENDED, SweepState, fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.audit import audit
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.search.base import Searcher, Suggestion, audit_suggestions
+from sweeper.space.configurations import Configurations, configurations, configurations_of
 from sweeper.space.searchers import searcher_for
-from sweeper.space.suggested import JournaledSuggestions, SuggestedConfigurations
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, KilledError, KillingSink, Worker, alone
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.records import fields, made_body
@@ -62,7 +65,7 @@ def _check(sweep):
     assert (found.checked, found.differences) == (COUNT, [])
     ended = [fields(r)["configuration"] for r in records if r.kind == "report" and fields(r)["status"] in ENDED]
     assert max(collections.Counter(ended).values()) == 1
-    assert state.suggested == {index: values for index, (_, values) in enumerate(_suggestions(sweep))}
+    assert state.configurations == {index: values for index, (_, values) in enumerate(_suggestions(sweep))}
 
 
 @pytest.mark.parametrize("schedule", [HALVING, TO_THE_END])
@@ -179,7 +182,7 @@ def test_what_failed_for_now_comes_before_another_suggestion(tmp_path):
     for failure in (PREEMPTION, CRASHED):
         driver.on_failure(first, failure)
         assert driver.next_assignment() == first
-    assert len(driver.state.suggested) == 1
+    assert len(driver.state.configurations) == 1
 
 
 def test_a_sweep_that_was_asked_to_stop_suggests_nothing(tmp_path):
@@ -230,13 +233,63 @@ def test_failed_trials_run_again_with_the_configuration_they_had(tmp_path):
 def test_without_a_searcher_the_journal_is_what_it_was(tmp_path):
     plain = FakeSweep(SweepPaths(tmp_path / "plain"), HALVING, COUNT)
     plain.run(np.random.default_rng(0))
-    assert {record.kind for record in plain.records()} == {"attempt", "report", "ended"}
+    assert {record.kind for record in plain.records()} == {"attempt", "drawn", "report", "ended"}
+
+
+def test_configurations_are_drawn_once_and_then_as_the_journal_has_them(tmp_path):
+    """Another release may draw others from the same space; what was drawn for a trial stays its own."""
+    sweep = FakeSweep(SweepPaths(tmp_path / "plain"), HALVING, COUNT)
+    sweep.run(np.random.default_rng(0), kills=3)
+    drawn = [record.body for record in sweep.records() if isinstance(record.body, Drawn)]
+    assert [(body.first, len(body.values)) for body in drawn] == [(0, COUNT)], "one record, whatever was killed"
+    others = Configurations(COUNT + 2, lambda index: {"other": index}, sweep.paths.journal)
+    assert others[:COUNT] == [{"index": index} for index in range(COUNT)]
+    assert others[COUNT:] == [{"other": COUNT}, {"other": COUNT + 1}], "those that no trial has begun with are drawn"
+
+
+def test_a_forged_configuration_is_refused_by_record_and_column(tmp_path):
+    journal = Journal(tmp_path, durable=False)
+    journal.append(made_body("attempt", {"attempt": 1}))
+    own = configurations_of(SPEC, tmp_path)
+    values = configurations(SPEC)[0]
+    for wrong, said in (
+        ({**values, "loss": 5}, "it has no config_loss"),
+        ({**values, "optimizer": {**values["optimizer"], "lr": "fast"}}, "config_optimizer_lr is 'fast'"),
+    ):
+        journal = Journal(tmp_path, durable=False)
+        journal.append(made_body("drawn", {"first": 0, "values": [wrong]}))
+        with pytest.raises(SweeperError, match=f"gives configuration 0, which is none of the search space: {said}"):
+            own[0]
+        set_aside(tmp_path)
+    journal = Journal(tmp_path, durable=False)
+    journal.append(made_body("drawn", {"first": 0, "values": [values]}))
+    assert own[0] == values
+
+
+def set_aside(folder):
+    """Remove the newest record."""
+    (folder / record_names(folder)[-1]).unlink()
+
+
+def test_more_samples_are_drawn_and_journaled_beside_those_before():
+    state, recorded = SweepState(TOGETHER + 5), []
+
+    def record(body):
+        recorded.append((body.first, len(body.values)))
+        state.apply(Record(len(recorded), 0.0, body))
+
+    values = TrialValues([{"index": index} for index in range(3)], state, record)
+    assert values.of(1) == {"index": 1} and values.of(2) == {"index": 2}
+    values = TrialValues([{"other": index} for index in range(TOGETHER + 5)], state, record)
+    assert values.of(TOGETHER + 1) == {"other": TOGETHER + 1} and values.of(4) == {"other": 4}
+    assert values.of(0) == {"index": 0} and values.digest(0) == config_hash({"index": 0})
+    assert recorded == [(0, 3), (TOGETHER, 5), (3, TOGETHER - 3)]
 
 
 def test_configurations_as_the_journal_has_them(tmp_path):
     journal = Journal(tmp_path, durable=False)
     journal.append(made_body("attempt", {"attempt": 1}))
-    known = SuggestedConfigurations(3, JournaledSuggestions(tmp_path))
+    known = Configurations(3, None, tmp_path)
     assert len(known) == 3 and not known.known(0)
     with pytest.raises(LookupError, match="configuration 0 has not been suggested yet"):
         known[0]

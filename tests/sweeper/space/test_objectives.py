@@ -52,6 +52,25 @@ def test_the_curvature_may_be_an_objective():
     assert Objective(spec.objective.metric, "min").column == "hessian_training_trace"
 
 
+@pytest.mark.parametrize(("written", "mode"), [({}, "max"), ({"mode": "min"}, "min")])
+def test_one_objective_is_optimised_as_its_metric_says_unless_the_file_does(written, mode):
+    spec = load_spec({**SPACE, "objective": {"metric": "val_accuracy", **written}})
+    assert spec.objective.mode == load_spec(spec.resolved()).objective.mode == mode
+
+
+def test_a_bound_may_be_what_its_metric_can_be():
+    translated = {
+        **SPACE,
+        "dataset": "number_words",
+        "evaluation": {"metrics": ["bleu"]},
+        "space": {**SPACE["space"], "architecture": "transformer"},
+        "constraints": [{"metric": "val_bleu", "min": 25}],
+    }
+    assert load_spec(translated).constraints[0].min == 25
+    impossible = refused("constraints=[{metric: val_bleu, min: 250}]", "evaluation={metrics: [bleu]}")
+    assert "val_bleu lies in [0, 100], never at 250" in impossible
+
+
 def test_several_objectives_and_constraints_make_a_ranking():
     written = {
         "objectives": ["val_accuracy", {"metric": "val_ada_ece"}, {"metric": "hessian_cross_entropy_lambda_max"}],

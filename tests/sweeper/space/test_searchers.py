@@ -7,8 +7,9 @@ import json
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace
+from sweeper.space.configurations import configurations_of
 from sweeper.space.loading import build_spec
-from sweeper.space.suggested import configurations_of
+from sweeper.space.plug_ins import SchedulerSettings
 from tests.sweeper.searches import SPACE, searched_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
@@ -31,11 +32,11 @@ def _faults(searcher, space=FINITE, **changes):
 
 def test_grid_takes_every_member_of_every_domain_in_turn():
     spec = _spec("grid")
-    drawn = [json.dumps(values, sort_keys=True) for values in configurations_of(spec, {})]
+    drawn = [json.dumps(values, sort_keys=True) for values in configurations_of(spec, None)]
     assert len(drawn) == len(set(drawn)) == (1 + 3) * 2 * 2 * 2
     assert spec.samples == 1
     again = build_spec(spec.resolved(), REGISTRIES)
-    assert again == spec and [json.dumps(v, sort_keys=True) for v in configurations_of(again, {})] == drawn
+    assert again == spec and [json.dumps(v, sort_keys=True) for v in configurations_of(again, None)] == drawn
 
 
 def test_grid_names_each_domain_without_members():
@@ -89,3 +90,10 @@ def test_a_random_searcher_leaves_no_trace_and_others_come_back():
     spec = searched_spec()
     assert spec.resolved()["searcher"] == {"name": "optuna", "startup": 4}
     assert build_spec(spec.resolved(), REGISTRIES) == spec
+
+
+@pytest.mark.parametrize("settings", [{"name": "x"}, {"grace_epochs": "x"}, {"reduction_factor": 0.5}, {"unknown": 1}])
+def test_a_scheduler_of_a_file_that_is_only_read_is_refused_in_one_sentence(settings):
+    chosen = SchedulerSettings.model_validate({"name": "asha", "max_epochs": 9, **settings})
+    with pytest.raises(InvalidSearchSpace, match="scheduler: "):
+        chosen.built("val_nll", "min")

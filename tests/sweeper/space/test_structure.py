@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from sweeper.core.errors import InvalidSearchSpace
 from sweeper.space.file import parse_document
+from sweeper.space.loading import build_spec
 from sweeper.space.overrides import apply_overrides
-from sweeper.space.structure import SHORT_FORMS, written_out
+from sweeper.space.structure import SHORT_FORMS, spec_of, written_out
+from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 
 def test_a_scalar_stands_for_its_short_forms_key():
@@ -32,3 +35,18 @@ def test_an_override_goes_through_a_short_form(path):
     for key in path.split("."):
         here = here[key]
     assert here == {SHORT_FORMS[path]: "a", "other": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"space": {"x": 1}}, "space.loss: missing"),
+        ({"dataset": {"x": 1}}, "dataset.name: missing"),
+        ({"samples": "x"}, "samples"),
+    ],
+)
+def test_a_resolved_space_that_is_only_read_has_what_its_readers_need(change, said):
+    values = build_spec(MINIMAL, REGISTRIES).resolved()
+    assert spec_of(values, "sweep.yaml").resolved() == values
+    with pytest.raises(InvalidSearchSpace, match=said):
+        spec_of({**values, **change}, "sweep.yaml")

@@ -17,20 +17,21 @@ from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import evaluation_columns
 from sweeper.execution.reuse import choose_sources
 from sweeper.journal.journal import Journal
+from sweeper.planning.cohorts import lane_notes
 from sweeper.planning.doctor import checks
-from sweeper.planning.lane_notes import lane_notes
 from sweeper.planning.preparation import dataset_facts, prepare_dataset
 from sweeper.remote.submission import Request, submit
 from sweeper.space import catalogue
 from sweeper.space.configurations import configurations
-from sweeper.space.loading import load_spec
-from sweeper.space.user_code import code_of, keep, kept_archive, look_beside, manifest_part, take_up_kept
+from sweeper.space.loading import load_spec, reopened_spec
+from sweeper.space.user_code import code_of, keep, kept_archive, manifest_part, set_code_root, take_up_kept
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.sweeps import create_sweep, open_sweep
 from sweeper.tracking.projection import _describe
 from tests.sweeper.records import made_body
 from trainables.extensions.code import archive_digest
-from trainables.extensions.installed import look_again
+from trainables.extensions.targets import look_again
+from trainables.losses import LOSSES
 from trainables.training.lanes.packing import chosen_packing
 from trainables.training.loop import Replicate
 
@@ -101,7 +102,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     monkeypatch.undo()
-    look_beside(None)
+    set_code_root(None)
 
 
 def _space(folder: Path, **changes) -> Path:
@@ -140,6 +141,23 @@ def test_a_metric_may_not_fill_anothers_column_and_may_be_the_objective(folder):
     columns = evaluation_columns(["temperature"], [m["name"] for m in spec.evaluation.metrics])
     assert {"gap", "metrics_unavailable", "posthoc_temperature_gap"} < set(columns)
     assert "unknown metric 'val_gap'" in _faults(lambda: load_spec(_space(folder, objective={"metric": "val_gap"})))
+
+
+def test_a_users_metric_says_which_end_is_good(folder):
+    (folder / "fine.py").write_text(
+        "def f1(p, t): return 0.5\nf1.MODE = 'max'\ndef up(p, t): return 0.5\nup.MODE = 'up'\n"
+    )
+    changes = {"evaluation": {"metrics": ["fine:f1"]}, "objective": {"metric": "val_f1"}}
+    spec = load_spec(_space(folder, **changes, constraints=[{"metric": "val_f1", "within": 0.1}]))
+    assert spec.objective.mode == spec.constraints[0].mode == "max"
+    (folder / "fine.py").unlink()
+    assert reopened_spec(spec.resolved(), "sweep").objective.mode == "max", (
+        "written out, and read without the user's code"
+    )
+    (folder / "fine.py").write_text("def up(p, t): return 0.5\nup.MODE = 'up'\n")
+    assert "MODE = 'up' must be min or max" in _faults(
+        lambda: load_spec(_space(folder, evaluation={"metrics": ["fine:up"]}))
+    )
 
 
 def test_what_a_signature_does_not_tell_is_tried_out_before_the_sweep(folder):
@@ -183,7 +201,7 @@ def test_the_examples_are_short_and_pass(tmp_path, monkeypatch):
     assert code is not None and len(code.components) == 5
     for name in zipfile.ZipFile(io.BytesIO(code.archive)).namelist():
         assert len((EXAMPLES / name).read_text().splitlines()) <= 40, name
-    look_beside(None)
+    set_code_root(None)
 
 
 LANES = '''
@@ -288,7 +306,7 @@ def test_a_sweep_is_opened_without_its_code_and_resumed_with_its_own_copy(folder
     (folder / "mine.py").write_text("def loss(logits, targets, scale: float = 1.0): return scale * logits.sum(1)\n")
     _, code, _, sweep = _begun(folder, "first")
     (folder / "mine.py").write_text("raise SystemExit('imported')\n")
-    look_beside(None)
+    set_code_root(None)
     opened = open_sweep("first", folder / "results")
     assert opened.configurations[0]["loss"] == {"name": "mine:loss", "scale": 1.0}
     assert SweepPaths(sweep.paths.root).extensions.read_bytes() == code.archive
@@ -354,6 +372,72 @@ def test_a_name_that_the_code_was_not_allowed_for_is_not_called(folder, monkeypa
         take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=False)
 
 
+PLANTED = {
+    "a split's data set": lambda values: values["evaluation"].update(
+        splits=["val", "test", {"other": {"dataset": {"name": "payload:load"}}}]
+    ),
+    "a split's data set in short": lambda values: values["evaluation"].update(
+        splits=["val", "test", {"name": "other", "dataset": "payload:load"}]
+    ),
+    "the varied data set": lambda values: values["space"].update(
+        dataset={"name": "payload:load", "option": {"choice": [0, 1]}}
+    ),
+    "a base loss": lambda values: values["space"].update(loss={"name": "hessian_trace", "base": "payload:load"}),
+    "one of several base losses": lambda values: values["space"].update(
+        loss={"name": "hessian_trace", "base": {"choice": ["cross_entropy", "payload:load"]}}
+    ),
+    "a nested base loss": lambda values: values["space"].update(
+        loss={"one_of": [{"name": "focal"}, {"name": "hessian_trace", "base": "payload:load"}]}
+    ),
+    "a post-hoc method": lambda values: values["evaluation"].update(posthoc=[{"name": "payload:load"}]),
+}
+
+
+@pytest.mark.parametrize("place", PLANTED)
+def test_a_strangers_name_runs_only_if_it_is_trusted_wherever_it_stands(folder, place):
+    """Opening the folder imports nothing, resuming it asks first, and what was not asked about stays unimported."""
+    spec = load_spec(_space(folder, samples=1))
+    sweep = create_sweep(spec, "plain", "plain", folder / "results", {})
+    (folder / "payload.py").write_text(CAUGHT.replace("loss", "load"))
+    values = yaml.safe_load(sweep.paths.sweep_file.read_text())
+    PLANTED[place](values)
+    sweep.paths.sweep_file.write_text(yaml.safe_dump(values))
+    set_code_root(None)
+    opened = open_sweep("plain", folder / "results")
+    assert not (folder / "caught").exists(), "opening a folder is no reason to run what it names"
+    with pytest.raises(SweeperError, match="would run code that came with its folder: payload:load"):
+        take_up_kept(opened.paths, opened.spec, {}, trust=False)
+    assert not (folder / "caught").exists()
+
+
+def test_only_what_was_asked_about_can_be_imported(folder):
+    """The second line of defence: a name that no walk over the file found is refused by the registries."""
+    (folder / "payload.py").write_text(CAUGHT)
+    (folder / "mine.py").write_text("def loss(logits, targets): return logits.sum(1)\n")
+    opened = _begun(folder, "first")[3]
+    take_up_kept(opened.paths, opened.spec, read_manifest(opened.paths.manifest), trust=False)
+    assert "nobody was asked" in str(LOSSES.fault("payload:loss")) and LOSSES.fault("mine:loss") is None
+    assert not (folder / "caught").exists()
+    set_code_root(None)
+    assert LOSSES.fault("payload:loss") is None, "a program of the user's own may name anything"
+
+
+def test_a_base_loss_and_a_splits_data_set_travel_with_the_sweep(folder):
+    (folder / "mine.py").write_text("def loss(logits, targets): return logits.sum(1)\n")
+    (folder / "data.py").write_text(
+        "from trainables.datasets import load_dataset\ndef load(): return load_dataset('digits')\n"
+    )
+    evaluation = {"splits": ["val", "test", {"other": {"dataset": "data:load"}}]}
+    spec = load_spec(
+        _space(folder, space={"loss": {"name": "hessian_trace", "base": "mine:loss"}}, evaluation=evaluation)
+    )
+    code = code_of(spec)
+    assert code is not None
+    assert code.components == {"data:load": {"kind": "data set"}, "mine:loss": {"kind": "loss"}}
+    assert zipfile.ZipFile(io.BytesIO(code.archive)).namelist() == ["data.py", "mine.py"]
+    assert open_sweep(create_sweep(spec, "own", None, folder / "results", {}).name, folder / "results").spec == spec
+
+
 def test_another_sweeps_trials_are_taken_over_only_where_the_code_is_the_same(folder):
     (folder / "mine.py").write_text("def loss(logits, targets): return logits.sum(1)\n")
     spec, code, facts, _ = _begun(folder, "first")
@@ -395,10 +479,10 @@ def installed(tmp_path, monkeypatch):
         "def worst(probabilities, targets): return 1.0\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
-    look_beside(None)
+    set_code_root(None)
     yield tmp_path
     monkeypatch.undo()
-    look_beside(None)
+    set_code_root(None)
     look_again()
 
 

@@ -14,7 +14,7 @@ import pytest
 import search_spaces
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from sweeper.space.user_code import code_of, look_beside
+from sweeper.space.user_code import code_of, set_code_root
 from tests.remote.services import can_hide
 
 ROOT = Path(search_spaces.__file__).parents[1]
@@ -69,4 +69,4 @@ def test_what_travels_is_all_that_a_trial_needs(tmp_path, monkeypatch):
     assert found["seen"] == [] and found["failure"] is None and found["packing"] == "fused"
     assert 0 <= found["worst_class_gap"] <= 1 and 0 <= found["posthoc_bias_corrected_worst_class_gap"] <= 1
     assert found["posthoc_bias_corrected_temperature"] > 0 and "metrics_unavailable" not in found
-    look_beside(None)
+    set_code_root(None)

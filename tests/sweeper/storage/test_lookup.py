@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from typing import cast
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from sweeper import results
+from sweeper.analysis.recalibration.recalibrating import recalibrate_sweep
 from sweeper.cli.completion import complete_sweep
 from sweeper.cli.main import app
 from sweeper.core.errors import SweeperError
-from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, sweep_names
+from sweeper.core.ids import SweepPaths
+from sweeper.execution.local.processes import ForkServer
+from sweeper.execution.options import RunOptions
+from sweeper.execution.runner import resume_sweep
+from sweeper.storage.lookup import UnknownSweepError, find_sweep, is_sweep, refuse_links, sweep_names
 from sweeper.storage.places import DRIVING, READING, place_of
 from sweeper.tracking.projection import Projection
 from tests.sweeper.synthetic_sweep import write_sweep
@@ -132,3 +139,54 @@ def test_names_that_no_file_system_takes_are_of_no_sweep(tmp_path: Path, name: s
 def test_an_address_of_no_store_is_no_folder(output: str | Path) -> None:
     with pytest.raises(SweeperError, match=r"not a place that results can be written to(.|\n)*s3://"):
         place_of(output, DRIVING)
+
+
+LINKS = {
+    "incoming": ("generations/incoming", True),
+    "a table of incoming": ("generations/incoming/predictions", True),
+    "a trial's checkpoints": ("checkpoints/c00003", True),
+    "all checkpoints": ("checkpoints", True),
+    "a log": ("sweeper.log", False),
+    "the lease": ("driver.json", False),
+    "the mark that stops": ("stop", False),
+    "recalibrations": ("recalibrations", True),
+    "a file that is not there": ("mlflow.log", None),
+}
+
+
+@pytest.mark.parametrize("which", LINKS)
+def test_nothing_is_written_into_a_folder_whose_links_lead_elsewhere(tmp_path: Path, which: str) -> None:
+    root = tmp_path / "results" / "received"
+    shutil.copytree(Path(__file__).parents[2] / "fixtures" / "release_0_1" / "digits_small", root, symlinks=True)
+    place, is_folder = LINKS[which]
+    elsewhere = tmp_path / "elsewhere"
+    if is_folder:
+        elsewhere.mkdir()
+        (elsewhere / "kept.txt").write_text("mine")
+    elif is_folder is False:
+        elsewhere.write_text("mine")
+    link = root / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.unlink(missing_ok=True)
+    link.symlink_to(elsewhere)
+    before = sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    options = RunOptions(tmp_path / "results")
+    with pytest.raises(SweeperError, match=r"is a link to .*elsewhere, and sweeps have no such link"):
+        resume_sweep("received", options, cast(ForkServer, object()))
+    with pytest.raises(SweeperError, match=r"is a link to .*elsewhere, and sweeps have no such link"):
+        recalibrate_sweep("received", tmp_path / "results", ["temperature"], [], [], [], lambda name: nullcontext())
+    assert sorted((str(path), path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_sweeps_own_links_are_no_others(quickstart_folder: Path, tmp_path: Path) -> None:
+    refuse_links(SweepPaths(quickstart_folder))
+    root = tmp_path / "received"
+    shutil.copytree(quickstart_folder, root, symlinks=True)
+    (root / "tables").unlink()
+    for target in ("/etc", "generations", "../other/generations/0001", "generations/../journal", "journal"):
+        (root / "tables").symlink_to(target)
+        with pytest.raises(SweeperError, match="sweeps have no such link"):
+            refuse_links(SweepPaths(root))
+        (root / "tables").unlink()

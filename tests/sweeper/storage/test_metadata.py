@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
@@ -27,11 +30,12 @@ def test_what_is_sound_is_read_and_what_is_missing_is_empty(quickstart_folder: P
         ("manifest.json", b'{"created": "2026-11-21T20:4>:17"}', "Invalid isoformat"),
         ("manifest.json", b"[" * 100_000, "recursion"),
         ("manifest.json", b"\xff\xfe", "decode"),
-        ("sweep.yaml", b"a: [", "while parsing"),
+        ("sweep.yaml", b"a: [", "not valid YAML: expected the node content"),
         ("sweep.yaml", b"\x00", "special characters"),
         ("sweep.yaml", b"text", "is not a mapping"),
         ("sweep.yaml", b"objective: {metric: 3}", "objective.metric is not valid"),
-        ("sweep.yaml", b"samples: yes", "samples is not valid"),
+        ("sweep.yaml", b"samples: yes", "samples: 'yes' is not a bool"),
+        ("sweep.yaml", b"samples: true", "samples is not valid"),
     ],
 )
 def test_what_is_damaged_is_refused_in_one_sentence(name: str, content: bytes, reason: str, tmp_path: Path) -> None:
@@ -48,3 +52,53 @@ def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None
     os.mkfifo(tmp_path / name)
     with pytest.raises(SweeperError, match="not a regular file"):
         (read_manifest if name.endswith("json") else read_specification)(tmp_path / name)
+
+
+BOMB = "\n".join(
+    ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], y{n}: 1}}" for n in range(1, 30))]
+)
+ALIASES = "\n".join(["a0: &a0 [1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (BOMB, "tag|merge|after expanding aliases"),
+        (ALIASES, "after expanding aliases"),
+        ("a: &a [*a]", "an alias that contains itself"),
+        ("a: &a {b: *a}", "an alias that contains itself"),
+        ("[" * 100, "levels deep"),
+        ("a: 2026-01-01", "tag"),
+        ("a: !!python/object/apply:os.system [ls]", "tag"),
+        ("a: !!set {x}", "tag"),
+        ("a: 99999999999999999999999", "64 bits"),
+        ("a: 1\na: 2", "given twice"),
+        ("a: " + "x" * 10_000_001, "larger than"),
+    ],
+    ids=["merge bomb", "billion laughs", "circle", "circle of mappings", "deep", "date", "object", "set", "huge",
+         "twice", "large"],
+)  # fmt: skip
+def test_a_strangers_search_space_is_read_within_limits(content: str, reason: str, tmp_path: Path) -> None:
+    began = time.monotonic()
+    (tmp_path / "sweep.yaml").write_text(content)
+    with pytest.raises(SweeperError, match=reason):
+        read_specification(tmp_path / "sweep.yaml")
+    assert time.monotonic() - began < 30, "where it ran for ever"
+
+
+def test_what_a_sweep_writes_is_read_as_it_was(tmp_path: Path) -> None:
+    """YAML 1.1's and 1.2's plain scalars differ: what was text stays text."""
+    shared = [1.5e-05, float("inf"), -3, True, None]
+    texts = ["1e-3", "08", "no", "on", "12:30", "2026-01-01", "", "null", "0x1F", "1_000", "<<", "=", "- a", "ä\n b"]
+    values = {"texts": texts, "shared": [shared, shared], "nested": {"08": {"no": "1e5"}}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(values, allow_unicode=True))
+    assert read_specification(tmp_path / "sweep.yaml") == values
+
+
+@pytest.mark.parametrize(
+    "created", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-13-01", "today", 5, None, ["x"], True]
+)
+def test_a_manifest_of_no_time_is_refused(created: object, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"created": created}))
+    with pytest.raises(SweeperError, match=r"manifest.json is damaged"):
+        read_manifest(tmp_path / "manifest.json")

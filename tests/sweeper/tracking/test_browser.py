@@ -15,7 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from sweeper.tracking import sync as projection
-from sweeper.tracking.shared_view import address
+from sweeper.tracking.mlflow.pages import address
 from tests.mlflow_stores import Server
 from tests.sweeper.random_sweep import RandomSweep
 from tests.sweeper.reporting.browser import Tab, chromium

@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.core.ids import config_hash
-from sweeper.tracking.points import MOST_EPOCHS, epoch_points, epochs_between_points, evaluation_points, thinned
-from sweeper.tracking.runs import SWEEP_RUN, RunProjection, SweepDescription, unavailable_texts
+from sweeper.tracking.base import SWEEP_RUN
+from sweeper.tracking.points import (
+    MOST_EPOCHS,
+    MOST_TRIALS,
+    epoch_points,
+    epochs_between_points,
+    evaluation_points,
+    thinned,
+)
+from sweeper.tracking.runs import RunProjection, SweepDescription, unavailable_texts
 from tests.sweeper.records import made_record
+from trainables.worker.trial_reports import mean_objective
 
 VALUES = st.floats(-1e6, 1e6)
 
@@ -44,6 +53,46 @@ def test_evaluation_metrics_carry_their_split_except_the_hessians_and_repeat_no_
     assert found["test_nll"] == (0.6, 3)
     assert math.isnan(found["test_aurc"][0])
     assert unavailable_texts(rows) == {"posthoc_temperature_unavailable": "all right"}
+
+
+def test_at_the_end_the_evaluation_of_the_kept_weights_counts_as_for_the_scheduler() -> None:
+    """With `checkpoint: best_val_nll` the last epoch's own value is of weights that are gone."""
+    key = {"replicate": 0, "epoch": 4, "val_accuracy": 0.5}
+    epochs = [{**key, "epoch": 3, "val_nll": 0.4}, {**key, "val_nll": 2.4}, {**key, "replicate": 1, "val_nll": 2.2}]
+    ended = [
+        {"replicate": number, "epoch": 4, "split": "val", "stage": "end", "nll": value, "mce": 0.1}
+        for number, value in enumerate((0.6, 0.7))
+    ]
+    runs = RunProjection(SweepDescription("s", "id", "", [{"loss": {"name": "brier"}}], (), {}), {})
+    runs.apply(made_record(0, "started", 1.0, {"configuration": 0, "attempt": 1}))
+    runs.apply(made_record(1, "report", 2.0, {"epoch": 4, "epochs": epochs, "evaluations": ended}))
+    (update,) = runs.take()
+    points = [(point.key, point.step, point.value) for point in update.points if point.key == "val_nll"]
+    assert points == [("val_nll", 3, 0.4), ("val_nll", 4, pytest.approx(0.65))]
+    assert mean_objective("val_nll", epochs, ended) == pytest.approx(0.65)
+
+
+def test_how_a_number_was_computed_is_no_metric_and_a_standard_error_has_no_spread() -> None:
+    key = {"trial": "c00000", "epoch": 3, "split": "test", "stage": "end"}
+    more = {"hessian_training_matvecs": 6, "posthoc_temperature_converged": True, "ece_se": 0.01}
+    rows = [{**key, "replicate": replicate, "ece": 0.1 * replicate, **more} for replicate in range(2)]
+    assert {name for name, *_ in evaluation_points(rows)} == {"test_ece", "test_ece_std", "test_ece_se"}
+
+
+@pytest.mark.parametrize(
+    ("trials", "others"), [(MOST_TRIALS, {"val_top5", "val_region_ambiguous"}), (MOST_TRIALS + 1, set())]
+)
+def test_the_largest_sweeps_log_what_is_compared_and_the_objective(trials: int, others: set[str]) -> None:
+    drawn = [{"loss": {"name": "brier"}, "optimizer": {"lr": 0.3}}] * trials
+    columns = ("nll", "top5", "region_ambiguous", "entropy_wrong", "posthoc_temperature_nll", "hessian_training_trace")
+    row = {"replicate": 0, "epoch": 3, "split": "val", "stage": "end", **dict.fromkeys(columns, 0.5)}
+    runs = RunProjection(SweepDescription("s", "id", "", drawn, frozenset(), {}, objective="val_entropy_wrong"), {})
+    runs.apply(made_record(0, "attempt", 1.0, {"attempt": 1}))
+    runs.apply(made_record(1, "started", 2.0, {"configuration": 7, "attempt": 1}))
+    runs.apply(made_record(2, "report", 3.0, {"configuration": 7, "epoch": 3, "evaluations": [row]}))
+    (update,) = (update for update in runs.take() if update.place == 7)
+    core = {"val_posthoc_temperature_nll", "val_entropy_wrong", "hessian_training_trace"}
+    assert {point.key for point in update.points} == core | others
 
 
 def test_a_run_has_the_configuration_that_was_suggested_and_none_before_its_trial_begins() -> None:

@@ -24,11 +24,9 @@ from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.journal import read_journal, record_names, set_aside_damaged
 from sweeper.journal.state import fold
 from sweeper.tracking import sync as projection
-from sweeper.tracking.client_store import ClientStore
-from sweeper.tracking.follower import MlflowFollower
-from sweeper.tracking.runs import RUN_STATUS
-from sweeper.tracking.shared_view import TAG
-from sweeper.tracking.sqlite_store import SqliteStore, sqlite_store
+from sweeper.tracking.follower import Follower
+from sweeper.tracking.mlflow.client import RUN_STATUS
+from sweeper.tracking.mlflow.pages import TAG
 from tests.alive import wait_for_ends
 from tests.mlflow_stores import Server, expected_points, free_port, postgresql, rounded
 from tests.patience import patient
@@ -102,18 +100,14 @@ def drive(sweep: Any, steps: int, sink: Any = None) -> None:
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the address of an empty store: SQLite in bulk, SQLite through the client, a real server."""
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the address of an empty store: a SQLite file, or a real server."""
     if request.param == "server":
         return str(request.getfixturevalue("server").uri)
-    if request.param == "client":
-        monkeypatch.setattr("sweeper.tracking.sqlite_store.BULK_VERSIONS", {"3.16": ""})
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
-@pytest.mark.parametrize(
-    ("store", "seed"), [("sqlite", 0), ("sqlite", 1), ("client", 0), ("server", 1)], indirect=["store"]
-)
+@pytest.mark.parametrize(("store", "seed"), [("sqlite", 0), ("sqlite", 1), ("server", 1)], indirect=["store"])
 def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_nothing(
     seed: int, store: str, random_sweep: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -126,15 +120,6 @@ def test_any_store_equals_the_journal_after_every_sync_and_syncing_again_adds_no
     again = projection.sync(sweep.root, store)
     assert (again.runs, again.points) == (0, 0)
     assert_complete(sweep, store)
-
-
-def test_the_installed_mlflow_is_written_in_bulk_and_an_untested_one_through_the_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert sqlite_store() is SqliteStore, "constraints.txt has a new MLflow: test it, then add it to BULK_VERSIONS"
-    for untested in ("3.18.1", "4.0.0", "3.170.0"):
-        monkeypatch.setattr("sweeper.tracking.sqlite_store.version", lambda _, untested=untested: untested)
-        assert sqlite_store() is ClientStore, untested
 
 
 def test_the_parent_carries_tables_report_and_reliability_diagram(random_sweep: Any, tmp_path: Path) -> None:
@@ -167,7 +152,7 @@ def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: An
     sweep = random_sweep(3, count=5)
     sweep.write_spec()
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    with MlflowFollower(sweep.paths, uri) as follower:
+    with Follower(sweep.paths, uri) as follower:
         drive(sweep, 6)
         until = time.monotonic() + patient(60)
         while not (tmp_path / "mlflow.db").exists() and time.monotonic() < until:
@@ -175,8 +160,27 @@ def test_the_follower_keeps_up_with_a_driver_and_leaves_with_it(random_sweep: An
         drive(sweep, 10_000)
         assert follower.wait(patient(60)) == []
     assert_complete(sweep, uri)
-    with MlflowFollower(sweep.paths, uri) as follower:
+    with Follower(sweep.paths, uri) as follower:
         assert follower.wait(patient(60)) == []
+    assert_complete(sweep, uri)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_killed_follower_is_started_once_more(random_sweep: Any, tmp_path: Path, last: bool) -> None:
+    """In the middle of a sweep, or after its last record."""
+    sweep = random_sweep(3, count=3)
+    sweep.write_spec()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with Follower(sweep.paths, uri) as follower:
+        drive(sweep, 10_000 if last else 6)
+        follower._process.kill()
+        if not last:
+            follower._process.wait()
+            time.sleep(0.5)
+            drive(sweep, 10_000)
+        assert follower.wait(patient(60)) == [
+            "the process that fills MLflow was killed and started again; MLflow is complete"
+        ]
     assert_complete(sweep, uri)
 
 
@@ -184,8 +188,8 @@ DRIVER = """
 import os, sys, time
 from pathlib import Path
 from sweeper.core.ids import SweepPaths
-from sweeper.tracking.follower import MlflowFollower
-with MlflowFollower(SweepPaths(Path(sys.argv[1])), sys.argv[2]) as follower:
+from sweeper.tracking.follower import Follower
+with Follower(SweepPaths(Path(sys.argv[1])), sys.argv[2]) as follower:
     print(follower._process.pid, flush=True)
     time.sleep(100)
 """
@@ -216,7 +220,7 @@ def test_a_server_that_is_killed_paused_and_restarted_ends_up_complete(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     sweep = random_sweep(5, name="restarted", count=6)
     sweep.write_spec()
-    with MlflowFollower(sweep.paths, server.uri) as follower:
+    with Follower(sweep.paths, server.uri) as follower:
         drive(sweep, 6)
         wait_for_run(server.uri, sweep.paths.name)
         server.signal(signal.SIGSTOP)
@@ -248,9 +252,9 @@ def test_a_store_that_hangs_or_refuses_is_not_waited_for(
         silent.bind(("127.0.0.1", 0))
         if listens:
             silent.listen()
-        with MlflowFollower(sweep.paths, f"http://127.0.0.1:{silent.getsockname()[1]}") as follower:
+        with Follower(sweep.paths, f"http://127.0.0.1:{silent.getsockname()[1]}") as follower:
             (note,) = follower.wait(patient(200))
-    said = sweep.paths.mlflow_log.read_text()
+    said = sweep.paths.tracking_log.read_text()
     assert "see mlflow.log" in note and f"`sweeper sync {sweep.paths.name} --output" in note
     assert ("the store has not answered for" in said) == listens, said
 
@@ -267,7 +271,7 @@ def test_a_server_that_is_gone_is_not_waited_for(
     try:
         sweep = random_sweep(11, name="gone", count=4)
         sweep.write_spec()
-        with MlflowFollower(sweep.paths, server.uri) as follower:
+        with Follower(sweep.paths, server.uri) as follower:
             drive(sweep, 2)
             wait_for_run(server.uri, sweep.paths.name)
             server.signal(how)
@@ -305,7 +309,7 @@ def test_runs_that_were_created_twice_or_deleted_come_down_to_one(random_sweep: 
     assert len(client.search_runs([experiment], run_view_type=ViewType.DELETED_ONLY)) == 1
 
 
-@pytest.mark.parametrize("store", ["sqlite", "client"], indirect=True)
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_after_records_were_set_aside_only_what_was_measured_since_is_shown(store: str, random_sweep: Any) -> None:
     sweep = random_sweep(12, count=4)
     sweep.write_spec()

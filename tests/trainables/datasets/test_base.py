@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from trainables.datasets import Split, base, batches, evaluation_batches
-from trainables.datasets.augmentation import CropAndFlip
-from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
 
 
 def numbered(samples):

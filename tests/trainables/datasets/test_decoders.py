@@ -13,9 +13,8 @@ from PIL import Image
 from tests.trainables.stream_files import jpeg, write_shards
 from trainables.datasets import load_dataset
 from trainables.datasets.base import batches, evaluation_batches
-from trainables.datasets.decoders import BusyError
+from trainables.datasets.decoders import BusyError, View
 from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.views import View
 
 TRAIN, BATCH = 180, 40
 

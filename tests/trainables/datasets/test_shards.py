@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 
 import numpy as np
 import pytest
 
+from tests.memory_store import use_memory_store
 from tests.trainables.stream_files import jpeg, write_shard, write_shards
 from trainables.datasets.errors import DataSetUnavailableError
 from trainables.datasets.shards import indexed_shards, local_copy, place_inside, shard_paths, shards_by_split
+from trainables.files.stores.object_store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -89,18 +92,85 @@ def test_a_truncated_shard_is_refused(tmp_path):
         _index(folder)
 
 
-def test_shards_of_a_store_are_copied_once_and_those_that_changed_again(tmp_path):
-    store = write_shards(tmp_path / "store", "train", shards=2, samples=3)
-    (store / "class_index.json").write_text('{"0": "even", "1": "odd"}')
-    address = store.as_uri()
-    folder = local_copy(address)
-    copied = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+def _shard(*classes):
+    return [{"jpg": jpeg(0, number), "cls": str(label).encode()} for number, label in enumerate(classes)]
+
+
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+    """Put what is below a folder into a store, in place of all that is there."""
+    use_memory_store(monkeypatch)
+    found = Store("s3://images/shards")
+
+    def put(folder):
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        found.delete(found.entries().keys() - files.keys())
+        for name, path in files.items():
+            if found.get(name) != path.read_bytes():
+                found.put(name, path)
+        return found.uri
+
+    return put
+
+
+def test_shards_of_a_store_are_copied_once_and_those_that_changed_again(tmp_path, store):
+    source = write_shards(tmp_path / "source", "train", shards=2, samples=3)
+    (source / "class_index.json").write_text('{"0": "even", "1": "odd"}')
+    folder = local_copy(store(source))
+    copied = {path.name: path.stat().st_ino for path in folder.glob("[!.]*")}
     assert sorted(copied) == ["class_index.json", "small-train-0000.tar", "small-train-0001.tar"]
-    assert _index(folder).fingerprint() == _index(store).fingerprint()
-    write_shard(store / "small-train-0001.tar", [{"jpg": jpeg(0, 9), "cls": b"0"}] * 40)
-    assert local_copy(address) == folder
-    again = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert local_copy(store(source)) == folder
+    write_shard(source / "small-train-0001.tar", [{"jpg": jpeg(0, 9), "cls": b"0"}] * 40)
+    changed = local_copy(store(source))
+    again = {path.name: path.stat().st_ino for path in changed.glob("[!.]*")}
     assert [name for name in copied if copied[name] != again[name]] == ["small-train-0001.tar"]
+    assert len(_index(folder)) == 6, "a trial that reads the shards as they were keeps them"
+
+
+def test_shards_that_a_store_no_longer_has_are_not_read(tmp_path, store):
+    source = write_shards(tmp_path / "source", "train", shards=2, samples=3)
+    before = local_copy(store(source))
+    (source / "small-train-0001.tar").rename(source / "renamed-train-0001.tar")
+    after = local_copy(store(source))
+    assert len(_index(before)) == len(_index(after)) == 6
+
+
+def test_shards_relabelled_at_equal_size_are_copied_again_and_have_another_fingerprint(tmp_path, store):
+    write_shard(tmp_path / "source" / "a.tar", _shard(0, 1, 0))
+    before = _index(local_copy(store(tmp_path / "source")))
+    write_shard(tmp_path / "source" / "a.tar", _shard(1, 0, 1))
+    after = _index(local_copy(store(tmp_path / "source")))
+    assert after.targets.tolist() == [1, 0, 1] and after.fingerprint() != before.fingerprint()
+
+
+def test_other_pixels_of_equal_size_have_another_fingerprint(tmp_path, store):
+    fingerprints = set()
+    for colour in (b"one", b"two"):
+        write_shard(tmp_path / "source" / "a.tar", [{"jpg": colour, "cls": b"0"}])
+        fingerprints.add(_index(local_copy(store(tmp_path / "source"))).fingerprint())
+    assert len(fingerprints) == 2
+
+
+def test_two_addresses_share_no_folder(tmp_path, store):
+    write_shard(tmp_path / "source" / "images" / "a.tar", _shard(0))
+    address = store(tmp_path / "source")
+    write_shard(tmp_path / "source" / "images_a.tar", _shard(0, 1))
+    assert local_copy(f"{address}/images") != local_copy(address)
+
+
+def test_an_interrupted_copy_continues_and_what_nobody_reads_is_removed(tmp_path, store, monkeypatch):
+    address = store(write_shards(tmp_path / "source", "train", shards=2, samples=3))
+    with monkeypatch.context() as patched:
+        patched.setattr("trainables.datasets.shards.os.link", None)
+        with pytest.raises(TypeError):
+            local_copy(address)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "download_all", lambda _, targets: dict.fromkeys(targets))  # none is asked for
+        first = local_copy(address)
+    os.utime(first, (0, 0))
+    (tmp_path / "source" / "small-train-0001.tar").unlink()
+    second = local_copy(store(tmp_path / "source"))
+    assert not first.exists() and len(_index(second)) == 3 and len([*(second.parent / "pool").iterdir()]) == 1
 
 
 def test_splits_are_named_by_whole_words(tmp_path):
@@ -138,5 +208,5 @@ def test_other_names_are_places_below_the_folder(tmp_path):
 
 
 def test_a_store_that_is_not_there_is_named():
-    with pytest.raises(DataSetUnavailableError, match="cannot be copied from the store"):
+    with pytest.raises(DataSetUnavailableError, match="is not the address of a store"):
         local_copy("file:///nowhere/at/all")

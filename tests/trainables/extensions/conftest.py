@@ -9,7 +9,7 @@ import pytest
 from trainables.datasets import DATASETS
 from trainables.extensions.targets import look_in
 from trainables.losses import LOSSES
-from trainables.metrics.further import METRICS
+from trainables.metrics.base import METRICS
 from trainables.models import ARCHITECTURES
 from trainables.posthoc import POSTHOC
 

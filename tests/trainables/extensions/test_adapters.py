@@ -9,10 +9,10 @@ from torch.nn import functional
 
 from trainables.losses import LOSSES, build_loss
 from trainables.losses.base import Loss
-from trainables.metrics.further import METRICS, further_metric_columns
+from trainables.metrics.base import METRICS, further_metric_columns
 from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable, fit, parameter_names
-from trainables.registry import Component, ExtensionError, column_label
+from trainables.registry import Component, ExtensionError, column_label, importing_nothing
 
 LOSSES_SOURCE = '''
 """Losses."""
@@ -136,9 +136,12 @@ def test_an_optimizer_cannot_be_ones_own():
     assert "your own optimizer is not supported" in (OPTIMIZERS.fault("torch.optim:SGD") or "")
 
 
-def test_a_trusted_registry_imports_nothing(own):
+def test_a_file_that_is_reopened_imports_nothing(own):
     own("loud", "raise RuntimeError('imported')\n")
-    assert LOSSES.trusted().trusts("loud:Loss") and not LOSSES.trusted().trusts("focal")
+    with importing_nothing():
+        assert LOSSES.trusts("loud:Loss") and not LOSSES.trusts("focal")
+        assert "nobody was asked" in (LOSSES.fault("loud:Loss") or "")
+    assert not LOSSES.trusts("loud:Loss")
     assert "RuntimeError: imported" in (LOSSES.fault("loud:Loss") or "")
 
 

@@ -72,7 +72,7 @@ def test_another_process_imports_from_the_archive_before_everything_else(written
     archive.write_bytes(code.archive)
     program = (
         "import sys, torch; from pathlib import Path; from trainables.extensions.code import take_up\n"
-        f"archive = Path({str(archive)!r}).read_bytes(); take_up(archive); take_up(archive)\n"
+        f"archive = Path({str(archive)!r}).read_bytes(); [take_up(archive, ['own_code:loss']) for _ in range(2)]\n"
         "from trainables.losses import build_loss\n"
         "print(float(build_loss('own_code:loss')(torch.ones(1, 3), torch.zeros(1, dtype=torch.int64))))"
     )
@@ -81,6 +81,13 @@ def test_another_process_imports_from_the_archive_before_everything_else(written
         env={"PYTHONPATH": str(Path(module.__file__).parents[2]), "TMPDIR": str(tmp_path), "PATH": ""},
     )  # fmt: skip
     assert done.stdout == "6.0\n", done.stderr
+
+
+def test_a_file_called_as_an_installed_package_does_not_travel(written, tmp_path):
+    """`import torch` in one's own code means PyTorch, whatever lies beside it."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('imported')\n")
+    code = gathered([(LOSSES, "own_code:loss")])
+    assert code is not None and "torch.py" not in _names(code.archive)
 
 
 def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path):

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from trainables.metrics.base import further_metric_columns, further_metric_names
 from trainables.metrics.bleu import TEMPERATURES, BleuUnavailableError, Decoding, bleu, column_at, decoding_of
-from trainables.metrics.further import further_metric_columns, further_metric_names
 
 
 def test_it_is_the_geometric_mean_of_precisions_and_brevity() -> None:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from tests.trainables import reference_metrics as reference
-from trainables.metrics import evaluate_probabilities
-from trainables.metrics.bootstrap import BOOTSTRAPPED, bootstrap_standard_error
+from trainables.metrics import BOOTSTRAPPED, evaluate_probabilities
+from trainables.metrics.bootstrap import bootstrap_standard_error
 from trainables.metrics.probabilities import UnusablePredictions
 
 

@@ -10,8 +10,8 @@ import torch
 
 from tests.trainables import reference_metrics as reference
 from trainables.metrics import evaluate_probabilities
+from trainables.metrics.base import METRICS
 from trainables.metrics.binning import calibration_error
-from trainables.metrics.further import METRICS
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from trainables.datasets import DataSet, Split, batches, evaluation_batches
-from trainables.datasets.augmentation import CropAndFlip
-from trainables.datasets.preprocessing import ImagePreprocessing
+from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
 from trainables.models import build_for
 from trainables.training.recipe import build_optimizer, learning_rate, prepare_gradients, set_learning_rate
 

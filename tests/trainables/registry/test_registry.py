@@ -113,6 +113,29 @@ def test_a_name_is_taken_once():
         _registry().register(Component("plain", lambda: None))
 
 
+def test_a_default_is_declared_once_in_the_signature():
+    def build(gamma=2.0, rate=None, steps=()):
+        return gamma
+
+    taken = tuple(map(Hyperparameter, ("gamma", "rate", "steps", "other")))
+    assert [h.default for h in Component("focal", build, taken).hyperparameters] == [2.0, None, None, None]
+    given = (Hyperparameter("gamma", default=3.0),)
+    assert Component("focal", build, given).hyperparameters[0].default == 3.0
+    assert Component("mapping", dict, taken).hyperparameters == taken
+
+
+def test_a_family_has_what_its_folder_holds(tmp_path, monkeypatch):
+    own = "from trainables.registry import Component\nCOMPONENTS = (Component({!r}, lambda: 1),)\n"
+    (tmp_path / "family" / "deeper").mkdir(parents=True)
+    for name, text in {"__init__": "", "b": own.format("second"), "a": own.format("first"), "helpers": "X = 1"}.items():
+        (tmp_path / "family" / f"{name}.py").write_text(text)
+    (tmp_path / "family" / "deeper" / "__init__.py").write_text("raise RuntimeError('a folder is a family of its own')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = Registry("member")
+    registry.discover("family")
+    assert list(registry) == ["first", "second"]
+
+
 @pytest.mark.parametrize("kind", REGISTRIES)
 def test_every_component_is_described_and_its_defaults_are_valid(kind):
     registry = REGISTRIES[kind]

@@ -9,8 +9,8 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.trainables.small_data import small_digits
-from trainables.training.averaging import measured_weights
 from trainables.training.evaluation import EvaluationSettings
+from trainables.training.kept_weights import measured_weights
 from trainables.training.loop import Replicate
 from trainables.training.prediction import predict
 

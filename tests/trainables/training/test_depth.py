@@ -11,9 +11,9 @@ from torch import nn
 from tests.trainables.small_data import small_digits
 from trainables.extensions.torchvision_compat import register_missing_operators
 from trainables.models import build_model
-from trainables.training.cohorts import cohort_fault
 from trainables.training.depth import freeze_layers, hold_frozen, layer_numbers, scale_by_depth
 from trainables.training.evaluation import EvaluationSettings
+from trainables.training.lanes import cohort_fault
 from trainables.training.lanes.packing import FUSED, packing_fault
 from trainables.training.loop import Replicate
 from trainables.training.recipe import build_optimizer, set_learning_rate

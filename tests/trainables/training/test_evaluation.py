@@ -17,13 +17,14 @@ from trainables.curvature import CurvatureUnavailable
 from trainables.datasets import load_dataset
 from trainables.datasets.base import Split
 from trainables.losses import build_loss
+from trainables.metrics import RECALIBRATED
+from trainables.metrics.known_posterior import POSTERIOR_COLUMNS
 from trainables.metrics.out_of_distribution import OOD_COLUMNS
 from trainables.metrics.probabilities import softmax64
 from trainables.models import build_model
 from trainables.posthoc import POSTHOC, PosthocUnavailable
-from trainables.posthoc.posterior_columns import POSTERIOR_COLUMNS
 from trainables.training import evaluation as module
-from trainables.training.evaluation import POSTHOC_METRICS, EvaluationSettings, curvature_subset, evaluate
+from trainables.training.evaluation import EvaluationSettings, curvature_subset, evaluate
 from trainables.training.prediction import predict
 
 CURVATURE = {"samples": 40, "lanczos_steps": 3, "trace_probes": 2}
@@ -96,7 +97,7 @@ def test_columns_are_those_of_the_table(model, dataset, methods):
 def test_methods_that_objectives_need_are_cross_fitted_on_validation_data(model, dataset):
     rows = _rows(model, dataset, _settings(posthoc=["temperature", "focal_temperature"], cross_fitted=["temperature"]))
     held_out = {name for name in rows["val"] if name.startswith("cross_fitted_")}
-    assert held_out == {f"cross_fitted_temperature_{metric}" for metric in POSTHOC_METRICS}
+    assert held_out == {f"cross_fitted_temperature_{metric}" for metric in RECALIBRATED}
     assert not any(name.startswith("cross_fitted_") for name in rows["test"])
     columns = evaluation_columns(["temperature", "focal_temperature"], cross_fitted=["temperature"])
     assert held_out < set(columns)

@@ -11,7 +11,7 @@ import torch
 from sweeper.core.schemas import evaluation_columns, record_batch, table_schemas
 from sweeper.tracking.points import evaluation_points
 from trainables.datasets import load_dataset
-from trainables.datasets.shifts import build_shift
+from trainables.datasets.splits import build_split
 from trainables.losses import build_loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.metrics.out_of_distribution import OOD_COLUMNS, ood_columns
@@ -47,7 +47,7 @@ def test_shifts_are_measured_at_the_end_and_change_no_other_row(measured) -> Non
     assert [row["split"] for row in end.rows] == ["val", "test", *names, "other_digits_stand_in"]
     assert repr(end.rows[:2]) == repr(plain.rows) and end.reliability == plain.reliability
     rows = {row["split"]: row for row in end.rows}
-    split = build_shift(CORRUPTED).split(dataset, "corrupted_fog_5")
+    split = build_split(CORRUPTED).split(dataset, "corrupted_fog_5")
     logits = predict(model, split).numpy()
     wanted = evaluate_probabilities(softmax64(logits), split.targets.numpy(), 15)
     assert repr({key: rows["corrupted_fog_5"][key] for key in wanted}) == repr(wanted)
@@ -62,7 +62,7 @@ def test_other_data_are_told_apart_and_nothing_is_said_of_classes_that_are_not_t
     end = run("end", OTHER)
     row = end.rows[-1]
     assert set(row) == {"split", "stage", *OOD_COLUMNS}
-    other = predict(model, build_shift(OTHER).split(dataset, "")).numpy()
+    other = predict(model, build_split(OTHER).split(dataset, "")).numpy()
     assert {key: row[key] for key in OOD_COLUMNS} == ood_columns(end.logits["test"], other)
     assert (
         np.array_equal(end.logits["other_digits_stand_in"], other) and len(end.targets["other_digits_stand_in"]) == 20

@@ -13,15 +13,15 @@ from trainables.datasets import load_dataset
 from trainables.losses import build_loss
 from trainables.metrics import evaluate_probabilities, softmax64
 from trainables.models import build_for
-from trainables.training import network_norms
+from trainables.training import prediction
 from trainables.training.evaluation import EvaluationSettings
-from trainables.training.network_norms import (
+from trainables.training.prediction import (
     GRADIENT_NORM_EDGES,
     gradient_norm_counts,
     last_layer_gradient_norms,
     last_linear,
+    predict,
 )
-from trainables.training.prediction import predict
 from trainables.training.trajectory import TrajectorySettings, trajectory_columns, trajectory_row
 from trainables.worker.trial import Trial
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -80,10 +80,10 @@ def test_focal_gradients_are_cross_entropys_times_the_papers_factor() -> None:
 def test_one_pass_gives_the_logits_of_predict_and_norms_of_the_first_samples(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_norms, "FEATURE_SAMPLES", 200)
+    monkeypatch.setattr(prediction, "FEATURE_SAMPLES", 200)
     split = load_dataset("digits").val
     model = build_for(load_dataset("digits"), {"name": architecture})
-    logits, norms = network_norms.logits_and_norms(model, split)
+    logits, norms = prediction.logits_and_norms(model, split)
     assert len(split) > 200 and torch.equal(logits, predict(model, split, batch_size=200))
     entered = []
     last_linear(model).register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
@@ -95,7 +95,7 @@ def test_one_pass_gives_the_logits_of_predict_and_norms_of_the_first_samples(
 def test_a_network_without_a_linear_layer_has_no_norms() -> None:
     split = load_dataset("digits").val
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
-    logits, norms = network_norms.logits_and_norms(model, split)
+    logits, norms = prediction.logits_and_norms(model, split)
     assert logits.shape == (len(split), 10) and norms == {}
 
 

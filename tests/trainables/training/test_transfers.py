@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainables.training.transfers import joined, on_host, parted
+from trainables.training.prediction import joined, on_host, parted
 
 MIXED = (
     torch.tensor(1.5),

@@ -14,10 +14,10 @@ import torch
 
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
-from trainables.metrics import evaluate_probabilities, softmax64
+from trainables.metrics import RECALIBRATED, evaluate_probabilities, softmax64
 from trainables.posthoc import fit
 from trainables.training import translation
-from trainables.training.evaluation import POSTHOC_METRICS, Evaluation, EvaluationSettings
+from trainables.training.evaluation import Evaluation, EvaluationSettings
 from trainables.training.loop import Replicate
 from trainables.training.translation import evaluate_translation, predicted_tokens, translation_faults
 from trainables.worker.trial_tables import write_token_predictions
@@ -110,7 +110,7 @@ def test_an_evaluation_is_that_of_all_logits(
     for name in ("accuracy", "top5", "nll", "brier", "ece", "ada_ece", "mce", "entropy_wrong"):
         assert row[name] == pytest.approx(measured[name], rel=1e-3, abs=1e-4), name
     assert row["posthoc_temperature_temperature"] == calibrator.parameters["temperature"]
-    for name in POSTHOC_METRICS:
+    for name in RECALIBRATED:
         if name != "cw_ece":
             assert row[f"posthoc_temperature_{name}"] == pytest.approx(scaled[name], rel=1e-3, abs=1e-3, nan_ok=True), (
                 name

@@ -17,7 +17,7 @@ from sweeper.execution.driver.failures import CRASH, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
 from tests.alive import wait_for_ends
 from tests.patience import patient
-from trainables.worker.local_process import Died, Opening, Reports
+from trainables.worker.local_process import Reports, WorkerFailed, WorkerInit
 from trainables.worker.trial_reports import TrialReport
 
 VALUES = {
@@ -49,7 +49,7 @@ def server() -> Iterator[ForkServer]:
 
 
 def _forked(server: ForkServer, folder: Path, workers: int) -> TrialProcess:
-    opening = Opening({**SETTINGS, "workers": workers, "checkpoints": str(folder)}, str(folder / "log"))
+    opening = WorkerInit({**SETTINGS, "workers": workers, "checkpoints": str(folder)}, str(folder / "log"))
     process = server.fork(opening)
     assert process.send([[0, "c00000", VALUES, SEEDS]])
     return process
@@ -127,7 +127,7 @@ def test_a_killed_rank_ends_the_trial_which_continues_from_its_last_epoch_with_f
     os.kill(ranks[1], signal.SIGKILL)
     process.send(True)
     died = process.connection.recv()
-    assert isinstance(died, Died), died
+    assert isinstance(died, WorkerFailed), died
     failure = classify(died.type_name, died.text)
     assert (failure.kind, failure.counts) == (CRASH, True)
     assert failure.reason == "rank 2 of 4 was lost: its process was ended by SIGKILL"
@@ -155,11 +155,11 @@ def test_ranks_end_when_rank_0_is_killed(server: ForkServer, tmp_path: Path, mom
 
 def test_an_error_of_all_ranks_is_told_as_of_one(server: ForkServer, tmp_path: Path) -> None:
     settings = {**SETTINGS, "workers": 2, "checkpoints": str(tmp_path)}
-    process = server.fork(Opening(settings, str(tmp_path / "log")))
+    process = server.fork(WorkerInit(settings, str(tmp_path / "log")))
     wide = {**VALUES, "architecture": {"name": "mlp", "width": -1}}
     process.send([[0, "c00000", wide, SEEDS]])
     died = process.connection.recv()
-    assert isinstance(died, Died) and "width" in died.text
+    assert isinstance(died, WorkerFailed) and "width" in died.text
     server.exit_code(process)
 
 

@@ -1,9 +1,12 @@
-"""Replicates as lanes: networks that differ in their numbers alone, trained as one batched network.
+"""Lanes: networks trained side by side as one batched network, replicates of a trial or trials of several kinds.
 
-Imports losses, data, recipes and curvature as `trainables.training.loop` does; `trainables.worker.trial` chooses
-between the two.
+A lane has its own loss, learning rate, momentum, decay, clipping, schedule, order of data and random numbers, and may
+be at another epoch than its neighbours. Lanes come and go between epochs. `trainables.worker` fills cohorts with
+trials.
 """
 
-from trainables.training.lanes.training import Lanes
+from trainables.training.lanes.cohort import Cohort, Lanes
+from trainables.training.lanes.membership import cohort_fault, cohort_key
+from trainables.training.lanes.packing import COHORT
 
-__all__ = ["Lanes"]
+__all__ = ["COHORT", "Cohort", "Lanes", "cohort_fault", "cohort_key"]

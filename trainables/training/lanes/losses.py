@@ -1,96 +1,172 @@
-"""The losses of all lanes as one function: a configuration's hyperparameters are the same, its state is each lane's."""
+"""The losses of all lanes: those of one family share one computation, with hyperparameters of each lane's own.
+
+A family is a kind of loss with all that decides how it computes: its texts, flags and counts, and which of its numbers
+are 0, for losses leave out work for a zero. Its other numbers (γ, coverage, ν, smoothing, a weight) are a value a lane.
+A user's own loss finds its numbers as it keeps them: it may compare them in Python, and only replicates share a family.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from trainables.curvature.hessian import hessian_vector_product
-from trainables.losses import Loss
+from trainables.losses import LOSSES, Loss
+from trainables.losses.base import full_precision, widened
 from trainables.losses.hessian_trace import HessianTrace
-from trainables.losses.numerics import as_type, is_zero
+from trainables.losses.numerics import is_zero
 from trainables.losses.selective_risk import SelectiveRisk
 
 
 class LaneLosses:
-    """One mapped loss for several lanes.
-
-    Each lane keeps its own loss, with its state and its hooks; under `torch.func.vmap` a copy computes, and
-    takes up a lane's state (γ by bin, counts) as a mapped argument.
-    """
+    """The losses of all lanes, and their gradients by the logits."""
 
     def __init__(self, losses: Sequence[Loss]) -> None:
-        """Map over `losses`, which differ in their state alone."""
-        self._losses = losses
-        self._bases = [getattr(loss, "base", loss) for loss in losses]
-        self._mapped = copy.copy(self._bases[0])
+        """Sort the lanes' losses into families, after `begin_epoch`: a schedule may have changed a number."""
+        by_family: dict[object, list[int]] = {}
+        for lane, loss in enumerate(losses):
+            by_family.setdefault(_family(loss), []).append(lane)
+        self._families = [_Family([losses[lane] for lane in lanes], lanes) for lanes in by_family.values()]
 
-    @property
-    def regularises(self) -> bool:
-        """Whether a trace is added, so that the forward pass is differentiated three times."""
-        first = self._losses[0]
-        return isinstance(first, HessianTrace) and not is_zero(first.weight)
+    def gradients(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the lanes' losses [L] and their gradients [L, N, K], at logits [L, N, K] and targets [L, N].
 
-    def renew(self) -> None:
-        """Copy the state that the lanes' losses share, after `begin_epoch`."""
-        self._mapped = copy.copy(self._bases[0])
+        Each family differentiates its own lanes: what is not finite in one stays there.
+        """
+        if len(self._families) == 1:
+            return self._families[0].gradients(logits, targets)
+        values, slopes = logits.new_empty(len(logits)), torch.empty_like(logits)
+        for family in self._families:
+            places = family.places.to(logits.device)
+            own, slope = family.gradients(logits[places], targets[places])
+            values[places], slopes[places] = own.to(values), slope
+        return values, slopes
 
     def values(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the lanes' losses [L] at logits [L, N, K] and targets [L, N], before any regulariser."""
-        base = self._bases[0]
-        if not (base.batch_coupled or base.stateful):
-            # A mean of independent terms: the samples of all lanes are one batch.
-            return self._mapped.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape).mean(1)
-        values: Tensor = vmap(self._value)(self._states(), logits, targets)
-        for own, seen in zip(self._bases, logits.detach(), strict=True):
-            if isinstance(own, SelectiveRisk) and own.stateful:
-                # It counts what passes through it, but stores nothing under vmap.
-                own.observe(seen)
+        """Return the lanes' losses [L], to be differentiated through logits [L, N, K]."""
+        if len(self._families) == 1:
+            return self._families[0].values(logits, targets)
+        parts = [family.values(logits[family.places], targets[family.places]) for family in self._families]
+        order = torch.cat([family.places for family in self._families]).argsort()
+        return torch.cat(parts)[order]
+
+
+class _Family:
+    """Lanes whose losses compute alike."""
+
+    def __init__(self, losses: Sequence[Loss], lanes: Sequence[int]) -> None:
+        self.places = torch.tensor(lanes)
+        self._losses = losses
+        self._mapped = copy.copy(losses[0])
+        self._numbers = {
+            key: torch.tensor([float(getattr(loss, key)) for loss in losses], dtype=torch.float64)
+            for key in _numbers(losses[0])
+        }
+        self._counting = [loss for loss in losses if isinstance(loss, SelectiveRisk) and loss.stateful]
+        self._states = self._stacked_states()
+
+    def gradients(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses [L] and their gradients by logits [L, N, K]."""
+        leaf = logits.detach().requires_grad_()
+        values = self.values(leaf, targets)
+        (slopes,) = torch.autograd.grad(values.sum(), leaf)
+        return values.detach(), slopes
+
+    def values(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the losses [L]."""
+        first = self._mapped
+        if not (first.batch_coupled or self._states) and not self._numbers:
+            # A mean of independent terms without numbers of its own: the samples of all lanes are one batch.
+            return first.per_sample(logits.flatten(0, 1), targets.flatten()).view(targets.shape).mean(1)
+        if first.takes_lanes:
+            return self._broadcast(logits, targets)
+        numbers = {key: values.to(logits.device, widened(logits[:0]).dtype) for key, values in self._numbers.items()}
+        values: Tensor = vmap(self._value)(numbers, self._states, logits, targets)
+        if self._counting:
+            # It counts what passes through it, but stores nothing under vmap.
+            for own, seen in zip(self._losses, logits.detach(), strict=True):
+                own.observe(seen)  # type: ignore[attr-defined]  # only `SelectiveRisk` counts
+            self._states = self._stacked_states()
         return values
 
-    def _states(self) -> dict[str, Tensor]:
-        """Return the lanes' states, each entry stacked [L, ...]; empty for a loss without state."""
-        own = [base.state_dict() for base in self._bases]
-        return {key: torch.stack([torch.as_tensor(state[key]) for state in own]) for key in own[0]}
+    def _broadcast(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the losses of a kind that takes leading dimensions."""
+        with full_precision(logits):
+            wide = widened(logits)
+            for key, numbers in self._numbers.items():
+                setattr(self._mapped, key, numbers.to(wide).unsqueeze(1))
+            return self._mapped.values(wide, targets).mean(1)
 
-    def _value(self, state: Mapping[str, Tensor], logits: Tensor, targets: Tensor) -> Tensor:
+    def _value(
+        self, numbers: Mapping[str, Tensor], state: Mapping[str, Tensor], logits: Tensor, targets: Tensor
+    ) -> Tensor:
         """Return one lane's loss; to be mapped over lanes."""
+        for key, number in numbers.items():
+            setattr(self._mapped, key, number)
         if state:
-            self._mapped.load_state_dict(state)
+            self._mapped.restore(state)
         return self._mapped(logits, targets)
 
-    def regularised(self, values: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return values [L] plus τ·Tr(H) of each lane where the loss is `hessian_trace`.
+    def _stacked_states(self) -> dict[str, Tensor]:
+        """Return the lanes' states, each entry [L, ...], but for numbers, which are mapped anyway."""
+        own = [loss.state_dict() for loss in self._losses]
+        return {
+            key: torch.stack([torch.as_tensor(state[key]) for state in own])
+            for key, value in own[0].items()
+            if isinstance(value, Tensor)
+        }
 
-        Lanes are independent, so the gradient of their sum is the stack of their gradients: the two backward passes
-        of Hutchinson's estimate (curvature Eq. 33) serve all lanes at once. Each lane draws its own probes.
-        """
-        first = self._losses[0]
-        if not isinstance(first, HessianTrace) or not self.regularises:
-            return values
-        held = list(parameters.values())
-        gradients = torch.autograd.grad(values.sum(), held, create_graph=True, allow_unused=True)
-        trace = torch.zeros_like(values)
-        for probe in self._probes(parameters):
-            product = hessian_vector_product(gradients, held, probe, training=True)
-            trace = trace + lane_inner(product, probe)
-        return values + as_type(first.weight, values) * trace / first.probes
 
-    def _probes(self, parameters: Mapping[str, Tensor]) -> list[list[Tensor]]:
-        """Return M probes, each a list of signs [L, ...] in the order of the parameters."""
-        drawn: list[Any] = [
-            loss.draw({name: stacked[lane] for name, stacked in parameters.items()})
-            for lane, loss in enumerate(self._losses)
-            if isinstance(loss, HessianTrace)
-        ]
-        return [
-            [torch.stack([tree[name] for tree in trees]) for name in parameters] for trees in zip(*drawn, strict=True)
-        ]
+def _numbers(loss: Loss) -> list[str]:
+    """Return the names of a loss's numbers that are a value a lane."""
+    return [key for key, value in vars(loss).items() if _is_number(loss, key, value)]
+
+
+def _family(loss: Loss) -> object:
+    """Return what two losses have in common that compute alike."""
+    fixed = {key: value for key, value in vars(loss).items() if not isinstance(value, Tensor)}
+    return type(loss), loss.name, repr({k: "a value a lane" if _is_number(loss, k, v) else v for k, v in fixed.items()})
+
+
+def _is_number(loss: Loss, key: str, value: object) -> bool:
+    if LOSSES.is_own(loss.name):
+        return False
+    if isinstance(value, int) and not isinstance(value, bool):
+        described = LOSSES[loss.name].hyperparameter(key)
+        return value != 0 and described is not None and described.kind == "number"
+    return isinstance(value, float) and value != 0
+
+
+def lane_weights(losses: Sequence[Loss]) -> Tensor | None:
+    """Return the lanes' weights of the trace [L]; `None` where these are 0 and nothing is added."""
+    own = [loss.weight for loss in losses if isinstance(loss, HessianTrace)]
+    if any(is_zero(weight) for weight in own):
+        return None
+    return torch.tensor([float(weight) for weight in own], dtype=torch.float64)
+
+
+def with_trace(values: Tensor, leaves: Mapping[str, Tensor], losses: Sequence[Loss], weights: Tensor) -> Tensor:
+    """Return values [L] plus τ·Tr(H) of each lane (curvature Eq. 33), its probes drawn by its own loss.
+
+    Lanes are independent, so the gradient of the sum is the stack of their gradients: the two backward passes of
+    Hutchinson's estimate serve all lanes at once.
+    """
+    held = list(leaves.values())
+    gradients = torch.autograd.grad(values.sum(), held, create_graph=True, allow_unused=True)
+    drawn = [
+        loss.draw({name: stacked[lane] for name, stacked in leaves.items()})
+        for lane, loss in enumerate(losses)
+        if isinstance(loss, HessianTrace)
+    ]
+    trace = torch.zeros_like(values)
+    for trees in zip(*drawn, strict=True):
+        probe = [torch.stack([tree[name] for tree in trees]) for name in leaves]
+        trace = trace + lane_inner(hessian_vector_product(gradients, held, probe, training=True), probe)
+    return values + weights * trace / len(drawn[0])
 
 
 def lane_inner(left: Sequence[Tensor | None], right: Sequence[Tensor]) -> Tensor:

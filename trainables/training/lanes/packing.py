@@ -1,36 +1,51 @@
-"""How a configuration's replicates share a processor: one after the other, or as lanes of one network.
+"""How replicates and trials share a processor: one after the other, or as how many lanes of one network.
 
-`sequential` and `fused` are rules, `auto` measures both and takes the faster: lanes save the cost of calling many
-small operations, and lose where an operation on several stacked networks is slower than one after the other, as
-grouped convolutions often are on a CPU.
+`sequential`, `fused` and a number of lanes are rules, `auto` measures: lanes save the cost of calling many small
+operations, and lose where an operation on several stacked networks is slower than one after the other, as grouped
+convolutions often are on a CPU; wide cohorts cost memory and caches.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from trainables.datasets.base import DataSet
+from trainables.files.container import free_memory
 from trainables.files.measured_once import kept_choice
-from trainables.losses import LOSSES
-from trainables.models import ARCHITECTURES
-from trainables.training.acceleration import CHANNELS_LAST, PLAIN, TrainingSettings
-from trainables.training.lanes import Lanes
-from trainables.training.lanes.check import few_batches, lane_fault
+from trainables.training.acceleration import PLAIN, TrainingSettings
+from trainables.training.lanes.cohort import Lanes
+from trainables.training.lanes.membership import cohort_key, few_batches, is_own, lane_fault, unmappable
 from trainables.training.loop import Replicate
-from trainables.training.recipe import alone_fault
 
-FUSED, SEQUENTIAL, AUTO, TRIALS = "fused", "sequential", "auto", "trials"
+FUSED, SEQUENTIAL, AUTO, TRIALS, COHORT = "fused", "sequential", "auto", "trials", "cohort"
 
-MEASURED_STEPS = 3  # of each packing in a round, so that what an epoch costs besides steps weighs little
-MEASURED_SECONDS = 1.0  # after which a round besides the warm-up is enough
-MOST_ROUNDS = 8
-CLEAR = 2.0  # a lead by this factor is beyond what a disturbed machine makes of equal times
+WIDTHS = (4, 8, 16, 32, 64)
+"""Widths that are tried, as long as each is faster than the one before."""
+
+MEASURED_STEPS = 3
+ROUNDS = 3
+"""Steps of an epoch that is timed, and how many of these; the fastest counts, the first one warms up."""
+
+GAIN = 0.95
+"""A wider cohort must take at most this share of the time a lane, and a cohort of any width of the time alone."""
+
+HOPELESS = 1.1
+"""A first width that takes so many times as long as training alone ends the search: wider ones share what a step costs
+whatever its width, and that would have to be most of a step to win."""
+
+COPIES = 6
+"""Copies of a lane's parameters that a cohort holds: values, gradients, two memories, and two in passing."""
+
+MEMORY_SHARE = 0.25
+"""Of the memory that is free, what all cohorts of a machine may take together."""
+
+Build = Callable[[int, DataSet], Replicate]
 
 _choices: dict[str, str] = {}
 _mappable: dict[str, bool] = {}
@@ -38,8 +53,6 @@ _mappable: dict[str, bool] = {}
 
 class Packed(Protocol):
     """Replicates that train together."""
-
-    packing: str
 
     def train_epoch(self) -> list[dict[str, Any]]:
         """Train one epoch and return a row for each replicate, in order."""
@@ -50,8 +63,6 @@ class Packed(Protocol):
 
 class Sequential:
     """Trains replicates one after the other."""
-
-    packing = SEQUENTIAL
 
     def __init__(
         self,
@@ -87,38 +98,16 @@ def pack(replicates: Sequence[Replicate], packing: str) -> Packed:
 
 def packing_fault(configuration: Mapping[str, Any], packing: str, training: TrainingSettings = PLAIN) -> str | None:
     """Return why a configuration's replicates cannot be packed as asked, or `None`."""
-    found = _unpackable(configuration, training)
+    found = unmappable(configuration, training)
     if packing != FUSED or found is None:
         return None
     name, reason = found
     return f"{name} cannot be trained with packing = fused: {reason}; choose sequential"
 
 
-def _unpackable(configuration: Mapping[str, Any], training: TrainingSettings) -> tuple[str, str] | None:
-    """Return the network or loss that cannot be lanes, and why."""
-    network, loss = configuration["architecture"]["name"], configuration["loss"]["name"]
-    if training.memory_format == CHANNELS_LAST:
-        return network, "lanes are channels of one network, whose layout cannot be channels_last"
-    alone = alone_fault(configuration.get("optimizer", {}))
-    if alone is not None:
-        return "a recipe", alone
-    if training.graphs:
-        return network, "lanes take plain steps, not recorded ones (training.graphs)"
-    for registry, name in ((ARCHITECTURES, network), (LOSSES, loss)):
-        reason = "" if registry.is_own(name) else registry[name].lanes
-        if reason:
-            return name, reason
-    return None
-
-
-def is_own(configuration: Mapping[str, Any]) -> bool:
-    """Return whether the network or the loss of a configuration is the user's own."""
-    return ARCHITECTURES.is_own(configuration["architecture"]["name"]) or LOSSES.is_own(configuration["loss"]["name"])
-
-
 def chosen_packing(
     packing: str,
-    build: Callable[[int, DataSet], Replicate],
+    build: Build,
     configuration: Mapping[str, Any],
     seeds: Sequence[int],
     dataset: DataSet,
@@ -160,23 +149,21 @@ def chosen_packing(
         return SEQUENTIAL
     if packing != AUTO:
         return packing
-    if len(seeds) == 1 or _unpackable(configuration, training):
+    if len(seeds) == 1 or unmappable(configuration, training):
         return SEQUENTIAL
     key = _key(configuration, len(seeds), dataset, device, training)
 
     def measure() -> str:
         few = few_batches(dataset, batch_size, MEASURED_STEPS)
-        fused, sequential = measured_seconds(lambda: [build(seed, few) for seed in seeds], device)
-        return FUSED if fused < sequential else SEQUENTIAL
+        lanes = best_width(seconds_of_widths(lambda lane: build(seeds[lane], few), device, (len(seeds),)))
+        return FUSED if lanes else SEQUENTIAL
 
     if key not in _choices:
         _choices[key] = measure() if choices is None else kept_choice(choices, key, measure)
     return _choices[key]
 
 
-def _mappable_here(
-    build: Callable[[int, DataSet], Replicate], configuration: Mapping[str, Any], seeds: Sequence[int], dataset: DataSet
-) -> bool:
+def _mappable_here(build: Build, configuration: Mapping[str, Any], seeds: Sequence[int], dataset: DataSet) -> bool:
     """Return whether lanes train what their replicates train alone; tried once a process for each kind of both."""
     # A number hardly changes whether a loss can be mapped; a text, a flag or a count may.
     parts = [{k: v for k, v in configuration[part].items() if not isinstance(v, float)} for part in configuration]
@@ -186,39 +173,116 @@ def _mappable_here(
     return _mappable[key]
 
 
-def measured_seconds(build: Callable[[], list[Replicate]], device: str) -> tuple[float, float]:
-    """Return the seconds of a short epoch of all replicates fused, and one after the other.
+def chosen_width(
+    build: Build,
+    configuration: Mapping[str, Any],
+    dataset: DataSet,
+    device: str,
+    training: TrainingSettings,
+    *,
+    most: int,
+    processes: int,
+    choices: Path | None,
+) -> int:
+    """Return the lanes with which most epochs a second are trained; 0 where one after the other is as fast.
 
-    The two alternate; each counts with its fastest round, the first round being a warm-up unless it is clear
-    already. A network that cannot run in lanes takes for ever. What is compiled is so in a round that does not count.
+    The answer is kept for each `cohort_key`, device and arithmetic, in `choices` for all processes of the sweep.
+
+    Args:
+        build: makes a replicate of the configuration from a seed, to train on the data set given.
+        configuration: one that can be a lane.
+        dataset: on the device.
+        device: `cpu` or `cuda`.
+        training: how training steps are computed.
+        most: lanes that the sweep could fill.
+        processes: that have cohorts on this machine.
+        choices: the sweep's folder of answers, or `None` where no folder is shared.
     """
-    groups: list[Packed] = [Sequential(first := build())]
-    try:
-        groups.insert(0, Lanes(build()))
-        if first[0].training.compile:
-            for group in groups:
-                group.train_epoch()
-        times = [_timed(group, device) for group in groups]
-    except (RuntimeError, NotImplementedError):
-        # torch.func names what it cannot map over lanes in many ways; out of memory counts as well.
-        return float("inf"), 0.0
-    began = time.perf_counter()
-    for done in range(MOST_ROUNDS):
-        if max(times) > CLEAR * min(times) or (done > 0 and time.perf_counter() - began > MEASURED_SECONDS):
+    card = device if device == "cpu" else torch.cuda.get_device_name()
+    key = json.dumps(["cohort", cohort_key(configuration), most, card, training.described, torch.get_num_threads()])
+
+    def measure() -> str:
+        few = few_batches(dataset, configuration["optimizer"]["batch_size"], MEASURED_STEPS)
+        return str(measured_width(lambda seed: build(seed, few), device, most, processes))
+
+    return int(measure() if choices is None else kept_choice(choices, key, measure))
+
+
+def measured_width(build: Callable[[int], Replicate], device: str, most: int, processes: int = 1) -> int:
+    """Return the best of `WIDTHS` up to `most` lanes, or 0 where the best is not clearly faster than one lane alone."""
+    weight = sum(p.numel() * p.element_size() for p in build(0).model.parameters())
+    limit = min(most, _free_bytes(device) * MEMORY_SHARE / processes / max(1, COPIES * weight))
+    return best_width(seconds_of_widths(build, device, _tried(limit)))
+
+
+def seconds_of_widths(build: Callable[[int], Replicate], device: str, widths: Iterable[int]) -> dict[int, float]:
+    """Return by lanes the seconds that an epoch takes one of them, 0 standing for training alone.
+
+    Wider ones are tried while they gain. A network that cannot run in lanes, or not in the memory, has no more widths.
+    """
+    seconds = {0: _fastest(build(0).train_epoch, device)}
+    for width in widths:
+        try:
+            seconds[width] = _fastest(Lanes([build(lane) for lane in range(width)]).train_epoch, device) / width
+        except (MemoryError, RuntimeError):  # torch says so where it cannot allocate, or map
             break
-        again = [_timed(group, device) for group in groups]
-        times = again if done == 0 else [min(pair) for pair in zip(times, again, strict=True)]
-    return times[0], times[1]
+        if not is_promising(seconds):
+            break
+    return seconds
 
 
-def _timed(group: Packed, device: str) -> float:
-    # With one thread the processor's time is what counts: waiting for other trials says nothing about a packing.
+def is_promising(seconds: Mapping[int, float]) -> bool:
+    """Return whether a wider cohort than the last one measured may be faster.
+
+    Args:
+        seconds: by lanes, in the order in which they were measured, of an epoch of one lane; 0 stands for none.
+    """
+    *before, last = seconds.values()
+    if len(before) == 1:
+        return last < HOPELESS * before[0]
+    return last <= GAIN * min(before)
+
+
+def best_width(seconds: Mapping[int, float]) -> int:
+    """Return the fewest lanes that are hardly slower than the best; 0 where training alone is as fast.
+
+    Args:
+        seconds: by lanes, of an epoch of one lane; 0 stands for none.
+    """
+    wide = {lanes: each for lanes, each in seconds.items() if lanes}
+    best = min(wide.values(), default=float("inf"))
+    if best > GAIN * seconds[0]:
+        return 0
+    return min(lanes for lanes, each in wide.items() if GAIN * each <= best)
+
+
+def _tried(limit: float) -> Iterator[int]:
+    for width in WIDTHS:
+        if width <= limit:
+            yield width
+        else:
+            if limit > max(1, width // 2):
+                yield int(limit)
+            return
+
+
+def _fastest(train: Callable[[], object], device: str) -> float:
+    # With one thread the processor's time is what counts: waiting for other trials says nothing about a width.
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
-    started = clock()
-    group.train_epoch()
+    times = []
+    for _ in range(ROUNDS):
+        started = clock()
+        train()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        times.append(clock() - started)
+    return min(times)
+
+
+def _free_bytes(device: str) -> float:
     if device != "cpu":
-        torch.cuda.synchronize()
-    return clock() - started
+        return float(torch.cuda.mem_get_info()[0])
+    return float(free_memory())
 
 
 def _key(

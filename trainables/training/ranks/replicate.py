@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from trainables.datasets.base import DataSet, Split, batches
+from trainables.losses import LOSSES, build_loss
+from trainables.models import ARCHITECTURES
 from trainables.training.acceleration import PLAIN, TrainingSettings, laid_out, training_forward
 from trainables.training.evaluation import Evaluation, EvaluationSettings
 from trainables.training.loop import Replicate
-from trainables.training.network_norms import FEATURE_SAMPLES, logits_and_norms
-from trainables.training.prediction import predict
+from trainables.training.prediction import FEATURE_SAMPLES, logits_and_norms, predict
 from trainables.training.ranks.group import Ranks
 from trainables.training.ranks.orders import Build, Crew, Load, Predict, Train
 from trainables.training.ranks.whole_batch import WholeBatchNetwork
@@ -143,3 +144,30 @@ class LeadingReplicate(RankedReplicate):
             return logits.float(), logits_and_norms(model, split.first(FEATURE_SAMPLES))[1]
 
         return self._evaluated(settings, stage, predicting)
+
+
+def ranks_fault(configuration: Mapping[str, Any], workers: int) -> str | None:
+    """Return why `workers` ranks cannot train a configuration, or `None`."""
+    if workers < 2:
+        return None
+    size, network = configuration["optimizer"]["batch_size"], configuration["architecture"]["name"]
+    if size < workers:
+        return (
+            f"workers = {workers} cannot share batches of batch_size = {size}: each needs a sample of every batch; "
+            f"choose at most {size} workers"
+        )
+    if not ARCHITECTURES.is_own(network) and ARCHITECTURES.has_tag(network, "follows_data"):
+        return (
+            f"workers = {workers} cannot train {network}, whose batches are not divided into samples of one size; "
+            "choose workers: 1"
+        )
+    loss = configuration["loss"]["name"]
+    if not LOSSES.is_own(loss):
+        return None
+    built = build_loss(**configuration["loss"])
+    if built.needs_model and not built.takes_share:
+        return (
+            f"workers = {workers} cannot train {loss}, which takes the network itself and does not say what it "
+            "is on a part of a batch; choose workers: 1"
+        )
+    return None

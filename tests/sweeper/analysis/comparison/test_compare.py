@@ -6,33 +6,19 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from rich.console import Console
 
-from sweeper.analysis.comparison.compare import compare, differences
-from sweeper.analysis.comparison.view import view
+from sweeper.analysis.comparison.compare import compare, differences, view
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
+from tests.sweeper.changed_tables import shift
 from tests.sweeper.synthetic_sweep import write_sweep
 
 
-def shift(folder: Path, column: str, by: float, split: str) -> None:
-    """Add `by` to a column of `evaluations` in every file of a sweep."""
-    for part in (folder / "tables" / "evaluations").rglob("*.parquet"):
-        table = pq.read_table(part)
-        values = np.array(table[column].to_pylist(), dtype=float)
-        values[np.array(table["split"].to_pylist()) == split] += by
-        at = table.column_names.index(column)
-        array = pa.array([None if np.isnan(v) else v for v in values], table.schema.field(at).type)
-        pq.write_table(table.set_column(at, table.schema.field(at), array), part)
-
-
 def text_of(first: Path, second: Path) -> str:
-    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(width=240, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     console.print(view(compare(Results(first), Results(second))))
     return console.export_text()
 
@@ -47,7 +33,34 @@ def test_where_nothing_can_be_paired_the_best_of_each_is_shown(tmp_path: Path) -
         line = next(line for line in text.splitlines() if line.startswith(f"best of {folder.name}: "))
         assert board.value(board.finished[0]) in line and board.finished[0]["trial"] in line
         assert f", best of {len(board.finished)} finished" in line
-        assert ("corrected for" in line or "optimistic" in line) == (len(board.finished) > 1)
+        said = any(words in line for words in ("after allowing for", "too few", "optimistic"))
+        assert said == (len(board.finished) > 1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("every", "every one breaks a constraint: val_accuracy at least 1"),
+        ("all but one", "the only one that keeps to val_accuracy at least 0."),
+        ("none", "picked "),
+    ],
+)
+def test_constraints_are_named_where_they_leave_nothing_to_choose_from(tmp_path: Path, limit: str, said: str) -> None:
+    folder = write_sweep(tmp_path / "first", space="gamma", configurations=9, replicates=3, failures=0, samples=60)
+    board = leaderboard(Results(folder))
+    accuracies = sorted(float(row["val_accuracy"]) for row in board.finished)
+    least = {"every": 1.0, "all but one": sum(accuracies[-2:]) / 2, "none": 0.0}[limit]
+    specification = yaml.safe_load((folder / "sweep.yaml").read_text())
+    specification["constraints"] = [{"metric": "val_accuracy", "min": least}]
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(specification))
+    best, _ = compare(Results(folder), Results(folder)).best
+    assert said in best and "one replicate" not in best
+
+
+def test_one_replicate_each_cannot_show_how_optimistic_the_best_is(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "first", space="gamma", configurations=6, replicates=1, failures=0, samples=60)
+    best, _ = compare(Results(folder), Results(folder)).best
+    assert best.endswith("selected as the best; one replicate each cannot show by how much")
 
 
 @pytest.fixture()

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import sweeper
 from sweeper.analysis.replay.curves import read_curves
 from sweeper.analysis.replay.replaying import Candidate, Estimate, replay
-from sweeper.analysis.replay.view import plain, what_if
+from sweeper.analysis.replay.view import as_json, what_if
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.results import load
+from sweeper.results.pareto import final_values
 from tests.running import sweeper as run_sweeper
+from tests.sweeper.changed_tables import shift
+from tests.sweeper.synthetic_sweep import write_sweep
 
 ASHA = {"name": "asha", "grace_epochs": 3, "reduction_factor": 3}
 BY = ("architecture", "loss")
@@ -84,6 +91,37 @@ def test_the_same_seed_gives_the_same_and_fewer_trials_are_drawn(curves):
     assert first.epochs.mean < 27 * 20
 
 
+@pytest.mark.parametrize(("metric", "diverged"), [("val_nll", "val_nll"), ("val_accuracy", "train_loss")])
+def test_a_replicate_that_diverges_at_a_rung_is_left_out_there_as_the_sweep_left_it_out(tmp_path, metric, diverged):
+    folder = write_sweep(tmp_path / "s", space="losses", configurations=4, samples=20, replicates=2)
+    trial = read_curves(load(folder)).trials[0]
+    files = {file: pq.read_table(file) for file in (folder / "tables" / "epochs").rglob("*.parquet")}
+    file, table = next((file, table) for file, table in files.items() if trial in table["trial"].to_pylist())
+    epochs = table.to_pylist()
+    own = [row for row in epochs if row["trial"] == trial]
+    (sound,) = (row[metric] for row in own if (row["epoch"], row["replicate"]) == (9, 0))
+    for row in own:
+        if row["replicate"] == 1 and row["epoch"] == 9:
+            row[diverged] = math.nan
+    gone = [row for row in own if row["replicate"] == 1 and row["epoch"] > 9]
+    kept = [row for row in epochs if row not in gone]
+    pq.write_table(pa.Table.from_pylist(kept, schema=table.schema), file)
+    assert read_curves(load(folder)).at(metric, (9,))[0, 0] == sound
+
+
+def test_kept_weights_are_judged_by_the_evaluation_at_the_end(losses_folder, tmp_path):
+    """With `checkpoint: best_val_nll` the end measures an earlier epoch's weights, as the driver's objective does."""
+    folder = tmp_path / "kept"
+    shutil.copytree(losses_folder, folder, symlinks=True)
+    shift(folder, "nll", -0.25, "val")
+    trained, kept = read_curves(load(losses_folder)), read_curves(load(folder))
+    before, after = trained.at("val_nll", (3, 27)), kept.at("val_nll", (3, 27))
+    assert np.array_equal(before[:, 0], after[:, 0])
+    ended = {trial: mean for trial, (mean, _) in final_values(kept.results, "val_nll").items()}
+    assert after[:, 1] == pytest.approx([ended[trial] for trial in kept.trials])
+    assert (after[:, 1] < before[:, 1]).all()
+
+
 def test_intervals():
     assert Estimate.share(np.ones(100)).low == pytest.approx(0.963, abs=1e-3)
     assert Estimate.share(np.array([1.0, 0.0])).mean == 0.5
@@ -127,4 +165,4 @@ def test_the_command_shows_a_line_for_each_combination(losses_folder, tmp_path):
 def test_the_function_gives_what_the_command_shows(losses_folder):
     found = sweeper.what_if(str(losses_folder), orders=5, scheduler="{name: asha, grace_epochs: 3}")
     assert "winner kept" in repr(found)
-    assert plain(found.value[0])["winner_kept"]["mean"] == found.value[0].winner.mean
+    assert as_json(found.value[0])["winner_kept"]["mean"] == found.value[0].winner.mean

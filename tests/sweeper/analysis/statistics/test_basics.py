@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.analysis.statistics.basics import (
-    bootstrap_interval,
     correlation,
     log_log_fit,
     ranks,
@@ -37,16 +36,39 @@ def test_correlation_says_when_it_cannot_tell() -> None:
     assert few is not None and few.interval is None
     assert few.rho == pytest.approx(-1) and few.text() == "ρ = −1.00 (n = 4)"
     perfect = correlation(range(12), range(12))
-    assert perfect is not None and perfect.interval is None
+    assert perfect is not None and perfect.interval is not None and 0.8 < perfect.interval[0] < 1 == perfect.interval[1]
 
 
-def test_the_bootstrap_interval_covers_about_as_often_as_it_says() -> None:
+@pytest.mark.parametrize("n", [6, 8, 16, 40])
+def test_a_correlations_interval_covers(n: int) -> None:
+    """A percentile bootstrap of 8 pairs without relation excludes 0 in 8 of 100 samples, and of related ones more."""
+    rng, covered, excluded = np.random.default_rng(n), 0, 0
+    truth = 6 / np.pi * np.arcsin(0.6 / 2)  # Spearman's of normal values with Pearson's .6
+    for _ in range(300):
+        x, noise = rng.normal(size=n), rng.normal(size=n)
+        related, unrelated = correlation(x, 0.6 * x + 0.8 * noise), correlation(x, noise)
+        assert related is not None and related.interval is not None
+        assert unrelated is not None and unrelated.interval is not None
+        covered += related.interval[0] <= truth <= related.interval[1]
+        excluded += unrelated.p < 0.05
+        assert (unrelated.p < 0.05) == (unrelated.interval[0] >= 0 or unrelated.interval[1] <= 0)
+    assert covered / 300 >= 0.95 - 0.03 and excluded / 300 <= 0.05 + 0.03
+
+
+def test_strata_with_unequal_levels_are_not_mixed() -> None:
+    x, strata = [1, 2, 3, 4, 1, 2, 3, 4], [0, 0, 0, 0, 1, 1, 1, 1]
+    found = correlation(x, [4, 3, 2, 1, 104, 103, 102, 101], strata)
+    assert found is not None and found.rho == pytest.approx(-1) and found.n == 8 and found.p < 0.05
+    mixed = correlation(x, [4, 3, 2, 1, 104, 103, 102, 101])
+    assert mixed is not None and mixed.rho > -0.5
+
+
+def test_ten_thousand_pairs_take_a_second() -> None:
     rng = np.random.default_rng(0)
-    covered = 0
-    for trial in range(120):
-        low, high = bootstrap_interval(rng.normal(size=40), lambda s: float(s.mean()), resamples=300, seed=trial)
-        covered += low <= 0 <= high
-    assert 0.85 <= covered / 120 <= 0.99
+    x = rng.normal(size=10_000)
+    found = correlation(x, x + 3 * rng.normal(size=10_000))
+    assert found is not None and found.interval is not None and found.p < 1e-6
+    assert found.interval[1] - found.interval[0] == pytest.approx(4 / 100, rel=0.2)
 
 
 def test_a_correlations_interval_contains_it() -> None:

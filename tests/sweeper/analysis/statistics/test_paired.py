@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -42,11 +43,16 @@ def test_drawn_signs_agree_with_scipy(seed: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 5, 7, 8, 20])
-def test_the_interval_is_students_at_every_n(n: int) -> None:
+def test_the_interval_is_students_where_nothing_is_skewed_and_wider_elsewhere(n: int) -> None:
     rng = np.random.default_rng(n)
-    a, b = rng.normal(size=n), rng.normal(0.5, 1, n)
-    expected = stats.ttest_rel(b, a).confidence_interval(0.95)
-    assert paired_difference(a, b).interval == pytest.approx((expected.low, expected.high))
+    half = rng.normal(0, 1, n // 2)
+    symmetric = 0.5 + np.concatenate([half, -half, np.zeros(n % 2)])
+    skewed = np.exp(symmetric)
+    for differences, same in ((symmetric, True), (skewed, n == 2)):
+        low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+        found = paired_difference(np.zeros(n), differences).interval
+        assert found is not None and found[0] <= low + 1e-9 and high - 1e-9 <= found[1]
+        assert (found == pytest.approx((low, high))) is same
 
 
 def test_intervals_cover() -> None:
@@ -93,3 +99,16 @@ def test_a_p_that_cannot_be_small_says_so() -> None:
     assert p_text(enough.p, enough.smallest_p) == "p = 0.0078"
     assert smallest_holm([0.02, 0.03, 0.25]) == pytest.approx(0.06) and smallest_holm([]) == 0
     assert min(holm([0.02, 0.03, 0.25])) >= smallest_holm([0.02, 0.03, 0.25])
+
+
+def test_many_pairs_are_counted_in_blocks_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    differences = np.random.default_rng(0).normal(0.02, 1.0, 3000)
+    tracemalloc.start()
+    p = sign_flip_p(differences)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6, "all at once they are 480 MB"
+    small = differences[:40]
+    found = sign_flip_p(small)
+    monkeypatch.setattr("sweeper.analysis.statistics.paired.SIGNS_AT_ONCE", 40 * 7)
+    assert sign_flip_p(small) == found and 0 < p < 1

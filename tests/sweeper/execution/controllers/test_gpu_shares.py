@@ -17,10 +17,9 @@ from sweeper.execution.controllers.gpu_shares import (
     memory_key,
     share_for,
 )
-from sweeper.execution.driver.failures import CRASH, GPU_OUT_OF_MEMORY, Failure
+from sweeper.execution.driver.failures import CRASH, GPU_OUT_OF_MEMORY, Failure, larger_share, on_a_larger_share
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
-from sweeper.execution.driver.retrying import larger_share, on_a_larger_share
-from sweeper.execution.driver.shares import Shares
+from sweeper.execution.driver.settings import Shares
 from sweeper.journal.state import fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.run_to_end import RunToEnd

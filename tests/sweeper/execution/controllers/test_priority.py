@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.controllers.priority import SILENCE_SECONDS, TELL_SECONDS, Peers
+from sweeper.execution.controllers.priority import SILENCE_SECONDS, TELL_SECONDS, PriorityController
 from sweeper.scheduling.asha import Halving
 from tests.sweeper.fake_executor import FakeSweep
 
@@ -27,7 +27,7 @@ def test_a_sweep_starts_nothing_while_one_of_higher_priority_waits(tmp_path):
     board, now, said = _Board(), [0.0], []
     drivers, peers = {}, {}
     for name, priority in (("low", 0), ("high", 5)):
-        peers[name] = Peers(name, priority, board, said.append, clock=lambda: now[0])
+        peers[name] = PriorityController(name, priority, board, said.append, clock=lambda: now[0])
         drivers[name] = FakeSweep(SweepPaths(tmp_path / name), HALVING, 4).driver(controllers=[peers[name]])
         drivers[name].begin()
 

@@ -17,13 +17,21 @@ from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.audit import audit
+from sweeper.scheduling.promotion import Promotion
 from sweeper.scheduling.run_to_end import RunToEnd
+from sweeper.scheduling.strata import stratified
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, Worker, alone, fails_at, value_of
 from tests.sweeper.records import fields
 
 HALVING = Halving("val_nll", "min", 27, 3, 3)
 TO_THE_END = RunToEnd("val_nll", "min", 27)
 COUNT = 14
+KEPT = stratified(
+    Promotion("val_nll", "min", 27, 3, 3, keep_at_least=1),
+    ["loss"],
+    [{"loss": {"name": ("cross_entropy", "focal", "brier")[index % 7 % 3]}} for index in range(16)],
+)
+"""Strata of five trials or so, the best of which are promoted in any case."""
 
 
 def _sweep(tmp_path, schedule=HALVING, name="sweep", **options):
@@ -126,6 +134,32 @@ def test_records_lost_at_the_journals_end_leave_no_gap(tmp_path, seed):
     robbed.run(rng)
     assert _decisions(robbed) == _decisions(undisturbed)
     _check_invariants(robbed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_at_a_time_kills_change_no_promotion(tmp_path, seed):
+    undisturbed, disturbed = _sweep(tmp_path, KEPT, "undisturbed"), _sweep(tmp_path, KEPT, "disturbed")
+    undisturbed.run(np.random.default_rng(seed))
+    disturbed.run(np.random.default_rng(seed + 100), kills=25, trouble=0.05)
+    assert _decisions(disturbed) == _decisions(undisturbed)
+    for sweep in (undisturbed, disturbed):
+        state = fold(sweep.records(), COUNT)
+        assert audit(KEPT, sweep.records())[1] == []
+        assert {KEPT.drawn_stratum(i) for i, t in state.trials.items() if t.status == "completed"} == {
+            "cross_entropy", "focal", "brier"
+        }  # fmt: skip
+
+
+def test_what_a_stratum_keeps_is_promoted_while_others_have_trials_to_begin(tmp_path):
+    sweep = _sweep(tmp_path, dataclasses.replace(KEPT, configurations=[
+        {"loss": {"name": "focal" if index < 2 else "brier"}} for index in range(4)]), configurations=4, slots=2,
+    )  # fmt: skip
+    driver, rng = sweep.driver(), np.random.default_rng(0)
+    driver.begin()
+    for _ in (0, 1):
+        alone(sweep.worker(driver.next_assignment(), rng), driver)
+    assert driver.next_assignment() == [min((0, 1), key=lambda index: value_of(index, 3))], "of two none is a third"
+    assert driver.next_assignment() == [2]
 
 
 @settings(max_examples=25, deadline=None)

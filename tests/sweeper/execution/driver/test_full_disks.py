@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.execution.driver.failures import STORAGE, Failure
-from sweeper.execution.driver.full_disks import LEAST_BYTES, FullDisks
+from sweeper.execution.driver.failures import LEAST_BYTES, STORAGE, Failure, FullDisks
 from trainables.files import atomic
 
 Usage = namedtuple("Usage", "total used free")

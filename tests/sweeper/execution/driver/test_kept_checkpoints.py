@@ -14,9 +14,8 @@ from sweeper.journal.best import best_trials
 from sweeper.journal.state import SweepState, TrialState
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.scheduling.asha import Halving
+from sweeper.scheduling.asha import Halving, ranked
 from sweeper.scheduling.base import Scheduler
-from sweeper.scheduling.multi_objective import ranked
 from sweeper.scheduling.ranking import Constraint, Goal
 from tests.running import SPACE, write_space
 

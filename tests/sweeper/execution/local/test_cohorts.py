@@ -115,7 +115,7 @@ def test_what_cannot_be_a_lane_trains_alone_beside_cohorts(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_on_ray_each_trial_is_a_cohort_of_its_own(tmp_path: Path) -> None:
-    from sweeper.planning.lane_notes import ON_RAY, lane_notes
+    from sweeper.planning.cohorts import ON_RAY, lane_notes
     from sweeper.space.loading import load_spec
     from tests.trainables.small_data import small_digits
 

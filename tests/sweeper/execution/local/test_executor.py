@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.execution.controllers.interrupts import ACKNOWLEDGED, HURRIED
-from sweeper.execution.local.executor import this_machine, usable_cores
+from sweeper.execution.local.executor import this_machine
 from sweeper.execution.local.serving import THRESHOLD_VARIABLE
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import resume_sweep, run_sweep
@@ -18,6 +18,7 @@ from sweeper.monitoring.live import Progress
 from sweeper.results import load
 from sweeper.storage.metadata import read_manifest
 from tests.running import write_space
+from trainables.files.container import usable_cores
 
 SPACE = """
 dataset: {name: digits}

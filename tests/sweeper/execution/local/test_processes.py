@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from sweeper.execution.local.processes import ForkServer, ForkServerGone, TrialProcess, early_server
 from tests.alive import wait_for_ends
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
-from trainables.worker.local_process import Died, Opening, Reports
+from trainables.worker.local_process import Reports, WorkerFailed, WorkerInit
 from trainables.worker.trial import Trial
 from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_settings import Assignment, TrialSettings
@@ -28,8 +28,8 @@ def server() -> Iterator[ForkServer]:
         yield running
 
 
-def _opening(folder: Path, **settings: object) -> Opening:
-    return Opening({**SETTINGS, **settings}, str(folder / "log"))
+def _opening(folder: Path, **settings: object) -> WorkerInit:
+    return WorkerInit({**SETTINGS, **settings}, str(folder / "log"))
 
 
 def _end(server: ForkServer, process: TrialProcess) -> int:
@@ -64,7 +64,7 @@ def test_a_forked_process_reports_what_a_trial_alone_measures(server: ForkServer
 def test_an_exception_is_told_before_the_end(server: ForkServer, tmp_path: Path) -> None:
     process = server.fork(_opening(tmp_path, dataset={"name": "nothing_of_that_name"}))
     said = process.connection.recv()
-    assert isinstance(said, Died) and said.type_name == "ValueError" and "nothing_of_that_name" in said.text
+    assert isinstance(said, WorkerFailed) and said.type_name == "ValueError" and "nothing_of_that_name" in said.text
     assert _end(server, process) == 0
     assert "Traceback" in (tmp_path / "log").read_text(), "the log gets the place"
 

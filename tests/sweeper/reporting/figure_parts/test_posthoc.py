@@ -19,7 +19,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.reporting.figure_parts.posthoc import Variant, posthoc_measurements
 from sweeper.reporting.figures import posthoc_temperature
 from sweeper.reporting.page import render
-from sweeper.reporting.posthoc_table import Cell, alike, marks_of, posthoc_tables
+from sweeper.reporting.tables import Cell, alike, marks_of, posthoc_tables
 from sweeper.results import Results
 from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep

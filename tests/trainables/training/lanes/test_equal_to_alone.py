@@ -19,8 +19,8 @@ from tests.trainables.training.lanes.comparison import (
     timeless,
     train_both,
 )
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
+from trainables.datasets.preprocessing import CropAndFlip
 from trainables.losses import LOSSES
 from trainables.models import ARCHITECTURES
 from trainables.registry import Component

@@ -1,20 +1,27 @@
-"""Packing is a rule or a measurement; measuring changes nothing that is trained."""
+"""Packing and the number of lanes are rules or measurements; measuring changes nothing that is trained."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 import torch
 
 from tests.trainables.training.lanes.comparison import configuration, digits, pair, timeless
+from trainables.training.acceleration import PLAIN
 from trainables.training.lanes import packing
 from trainables.training.lanes.packing import (
     AUTO,
     FUSED,
     SEQUENTIAL,
     Sequential,
+    best_width,
     chosen_packing,
-    measured_seconds,
+    chosen_width,
+    is_promising,
+    measured_width,
     packing_fault,
+    seconds_of_widths,
 )
 from trainables.training.loop import Replicate
 
@@ -40,12 +47,14 @@ def _choose(values=None, asked=AUTO, seeds=(1, 2)):
 def _measure(monkeypatch, fused, sequential):
     calls = []
 
-    def measured(build, device):
+    def measured(build, device, widths):
         calls.append(device)
-        build()
-        return fused, sequential
+        (width,) = widths
+        for lane in range(width):
+            build(lane)
+        return {0: sequential, width: fused}
 
-    monkeypatch.setattr(packing, "measured_seconds", measured)
+    monkeypatch.setattr(packing, "seconds_of_widths", measured)
     return calls
 
 
@@ -96,17 +105,55 @@ def test_what_cannot_be_mapped_runs_alone(monkeypatch):
             raise RuntimeError("vmap: data-dependent control flow")
 
     monkeypatch.setattr(packing, "Lanes", Refusing)
-    fused, sequential = measured_seconds(lambda: pair(configuration(), DATA)[0], "cpu")
-    assert fused > sequential
+    alone, _ = pair(configuration(), DATA, seeds=(1, 2))
+    assert seconds_of_widths(lambda lane: alone[lane], "cpu", (2,)).keys() == {0}
+    assert best_width({0: 1.0}) == 0
 
 
-def test_each_round_measures_both(monkeypatch):
-    seconds = iter([1.0, 1.2, 5.0, 6.0, 3.0, 2.0] + [9.0] * 20)
-    monkeypatch.setattr(packing, "_timed", lambda group, device: next(seconds))
-    assert measured_seconds(lambda: pair(configuration(), DATA)[0], "cpu") == (3.0, 2.0)
+@pytest.mark.parametrize(
+    ("seconds", "width"),
+    [
+        ({0: 1.0, 4: 0.5, 8: 0.3, 16: 0.29}, 8),
+        ({0: 1.0, 4: 0.5, 8: 0.3, 16: 0.2}, 16),
+        ({0: 1.0, 4: 0.97}, 0),
+        ({0: 1.0, 4: 2.0}, 0),
+        ({0: 1.0}, 0),
+        ({0: 1.0, 4: 0.96, 8: 0.94}, 4),
+        ({0: 1.0, 4: 1.1, 8: 0.9}, 8),
+    ],
+)
+def test_the_best_width(seconds: dict[int, float], width: int) -> None:
+    assert best_width(seconds) == width
 
 
-def test_a_clear_lead_ends_the_measurement(monkeypatch):
-    seconds = iter([1.0, 2.1])
-    monkeypatch.setattr(packing, "_timed", lambda group, device: next(seconds))
-    assert measured_seconds(lambda: pair(configuration(), DATA)[0], "cpu") == (1.0, 2.1)
+@pytest.mark.parametrize(
+    ("seconds", "on"),
+    [
+        ({0: 1.0, 4: 1.05}, True),
+        ({0: 1.0, 4: 1.2}, False),
+        ({0: 1.0, 4: 0.5, 8: 0.4}, True),
+        ({0: 1.0, 4: 0.5, 8: 0.49}, False),
+    ],
+)
+def test_wider_cohorts_are_tried_while_they_gain(seconds: dict[int, float], on: bool) -> None:
+    assert is_promising(seconds) == on
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path) -> None:
+    values, data = configuration("focal", {"name": "mlp", "width": 8}), digits()
+
+    def build(seed, few):
+        return Replicate(values, seed=seed, dataset=few, max_epochs=1)
+
+    def never(seed, few):
+        raise AssertionError("measured again")
+
+    rest = {"most": 4, "processes": 2, "choices": tmp_path}
+    first = chosen_width(build, values, data, "cpu", PLAIN, **rest)
+    assert first in (0, 4) and chosen_width(never, values, data, "cpu", PLAIN, **rest) == first
+    assert json.loads(next(tmp_path.glob("*.json")).read_text())["answer"] == str(first)
+
+
+def test_a_sweep_of_one_lane_has_no_cohort() -> None:
+    values, data = configuration("focal", {"name": "mlp", "width": 8}), digits()
+    assert measured_width(lambda seed: Replicate(values, seed=seed, dataset=data, max_epochs=1), "cpu", 1) == 0

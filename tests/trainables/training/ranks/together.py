@@ -16,8 +16,8 @@ import torch
 
 from tests.patience import patient
 from tests.trainables.small_data import small_digits
-from trainables.datasets.augmentation import CropAndFlip
 from trainables.datasets.base import DataSet, Split
+from trainables.datasets.preprocessing import CropAndFlip
 from trainables.training.acceleration import TrainingSettings
 from trainables.training.loop import Replicate
 from trainables.training.ranks import RankedReplicate

@@ -1,0 +1,171 @@
+"""Typed reading of a record's fields: somebody else may have written the journal, with valid checksums.
+
+Every value that a record holds is taken through one of these functions, so whatever folds the journal, projects it or
+displays it meets the types and ranges that the records declare. What does not fit raises ValueError with one sentence
+that names the field; the journal's readers add the record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from sweeper.core.ids import configuration_index
+
+Json: TypeAlias = Mapping[str, Any]
+"""A JSON object as it comes from a file."""
+
+MOST = 10**6
+"""No sweep has more configurations, attempts, epochs or replicates (`sweeper.space.spec.MAXIMUM_CONFIGURATIONS`)."""
+
+LARGEST_INTEGER = 2**63 - 1
+"""What a column of whole numbers holds."""
+
+LATEST = 10**11
+"""Seconds: the year 5138, and longer than any sweep takes. Calendars end at 2.5e11."""
+
+DEEPEST = 40
+"""Levels of a search space, as `sweeper.space.file` reads them."""
+
+TEXT_COLUMNS = ("split", "stage")
+"""Columns of an evaluation that hold text, besides those of reasons, which end in `_unavailable`."""
+
+_NUMBERS = (int, float, type(None))
+
+
+def whole(fields: Json, key: str, least: int = 0, most: int = MOST) -> int:
+    """Return a whole number from `least` to `most`."""
+    value = _there(fields, key)
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"its field {key!r} is {_shown(value)}, not a whole number from {least} to {most}")
+    return value
+
+
+def number(fields: Json, key: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a number from `least` to `most`; without bounds it may also be infinite, or none (NaN)."""
+    value = _there(fields, key)
+    bounded = least > -math.inf or most < math.inf
+    fits = type(value) is float or (type(value) is int and abs(value) <= LARGEST_INTEGER)
+    if not fits or (bounded and not least <= value <= most):
+        raise ValueError(f"its field {key!r} is {_shown(value)}, not a number{_range(least, most)}")
+    return value  # type: ignore[no-any-return]  # an int where the journal has one
+
+
+def text(fields: Json, key: str, among: Collection[str] = ()) -> str:
+    """Return a text, one of `among` where these are given."""
+    value = _there(fields, key)
+    if not isinstance(value, str) or (among and value not in among):
+        wanted = f"one of {', '.join(sorted(among))}" if among else "a text"
+        raise ValueError(f"its field {key!r} is {_shown(value)}, not {wanted}")
+    return value
+
+
+def boolean(fields: Json, key: str, default: bool | None = None) -> bool:
+    """Return true or false; `default` where the record has no such field, as older ones may."""
+    value = _there(fields, key) if default is None else fields.get(key, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"its field {key!r} is {_shown(value)}, not true or false")
+    return value
+
+
+def mapping(fields: Json, key: str) -> Json:
+    """Return an object of plain values, nested no deeper than a search space may be."""
+    value = _there(fields, key)
+    if not isinstance(value, dict):
+        raise ValueError(f"its field {key!r} is {_shown(value)}, not an object")
+    _require_plain(value, key, DEEPEST)
+    return value
+
+
+def numbers(fields: Json, key: str) -> dict[str, float]:
+    """Return an object whose values are numbers."""
+    values = mapping(fields, key)
+    return {name: number(values, name) for name in values}
+
+
+def objects(fields: Json, key: str) -> Sequence[Json]:
+    """Return a list of objects, unchecked."""
+    value = _there(fields, key)
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise ValueError(f"its field {key!r} is {_shown(value)}, not a list of objects")
+    return value
+
+
+def trial(fields: Json, key: str) -> str:
+    """Return the name of a trial."""
+    name = text(fields, key)
+    try:
+        configuration_index(name)
+    except ValueError as error:
+        raise ValueError(f"its field {key!r}: {error}") from error
+    return name
+
+
+def said(fields: Json, key: str) -> bool:
+    """Return whether a record has a field and it is not `null`: what older records lack, newer ones may leave out."""
+    return fields.get(key) is not None
+
+
+def check_report(fields: Json) -> None:
+    """Require of the fields of a trial's report what `trainables.worker.trial_reports.TrialReport` declares."""
+    whole(fields, "configuration", most=MOST - 1)
+    whole(fields, "epoch")
+    number(fields, "wall_seconds", 0, LATEST)
+    text(fields, "device")
+    for key in ("objective", "gpu"):
+        if said(fields, key):
+            number(fields, key)
+    for key in ("packing", "failure", "failure_kind"):
+        if said(fields, key):
+            text(fields, key)
+    for key in ("replicate_errors", "replicate_kinds"):
+        if key in fields:
+            for replicate in (texts := mapping(fields, key)):
+                text(texts, replicate)
+                whole({key: int(replicate) if replicate.isdecimal() else replicate}, key)
+    for row in objects(fields, "epochs"):
+        _check_row(row, "epochs", ())
+    for row in objects(fields, "evaluations"):
+        _check_row(row, "evaluations", TEXT_COLUMNS)
+
+
+def _check_row(row: Json, table: str, texts: Collection[str]) -> None:
+    """Require numbers in a row's columns, but for texts where a table has them and lists that epochs may hold."""
+    whole(row, "replicate")
+    whole(row, "epoch")
+    # Nearly all cells are floats: sorted out first, they cost a tenth of what a record costs to parse.
+    others = [(column, cell) for column, cell in row.items() if type(cell) is not float and cell is not None]
+    for column, cell in others:
+        kind = type(cell)
+        if kind is int and -LARGEST_INTEGER <= cell <= LARGEST_INTEGER:
+            continue
+        if kind is str and texts and (column in texts or column.endswith("_unavailable")):
+            continue
+        if table == "epochs" and (kind is bool or (kind is list and all(type(each) in _NUMBERS for each in cell))):
+            continue  # what a trajectory measures: flags, counts of a histogram
+        raise ValueError(f"its {table}.{column} is {_shown(cell)}, which that column does not hold")
+
+
+def _require_plain(value: object, key: str, levels: int) -> None:
+    if levels == 0:
+        raise ValueError(f"its field {key!r} is nested more than {DEEPEST} levels deep")
+    if type(value) is int and abs(value) > LARGEST_INTEGER:
+        raise ValueError(f"its field {key!r} holds {_shown(value)}, a number of more than 64 bits")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_plain(inner, key, levels - 1)
+
+
+def _there(fields: Json, key: str) -> Any:
+    if key not in fields:
+        raise ValueError(f"its field {key!r} is missing")
+    return fields[key]
+
+
+def _range(least: float, most: float) -> str:
+    return f" from {least:g} to {most:g}" if least > -math.inf or most < math.inf else ""
+
+
+def _shown(value: object) -> str:
+    shown = repr(value) if not isinstance(value, int) or abs(value) <= LARGEST_INTEGER else "a huge number"
+    return shown if len(shown) <= 60 else f"{shown[:59]}…"

@@ -1,0 +1,296 @@
+"""Writing runs through MLflow's public client: any store, and the only way to a server.
+
+A call that fails may have been carried out all the same. So after a failure the store is asked again what it holds,
+and where a creation turns out to have happened twice, the younger run is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweeper.tracking.base import DIAGRAM_TAG, SWEEP_RUN, RunUpdate, TrackedSweep, Tracker
+from sweeper.tracking.mlflow.dataset_input import CONTEXT, CONTEXT_TAG, UsedDataset, used_dataset
+from sweeper.tracking.mlflow.pages import TAG, as_markdown, questions, shared_view
+from sweeper.tracking.runs import GENERATION_TAG
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+SEQUENCE_TAG = "journal_sequence"
+"""The tag with the newest journal record that a run holds."""
+
+RUN_STATUS = {
+    "waiting": "SCHEDULED",
+    "running": "RUNNING",
+    "completed": "FINISHED",
+    "early_stopped": "FINISHED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+    "finished": "FINISHED",
+    "stopped": "KILLED",
+}
+"""MLflow's status for a trial's status and for a sweep's outcome."""
+
+OWN_TAGS = {
+    "source": "mlflow.source.name",
+    "source_type": "mlflow.source.type",
+    "git_commit": "mlflow.source.git.commit",
+    "user": "mlflow.user",
+    "note": "mlflow.note.content",
+}
+"""MLflow's own tags for some of ours."""
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # The client would repeat a creation that timed out without looking whether it happened.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+
+PARENT_TAG = "mlflow.parentRunId"
+"""MLflow's own tag that makes a run a child of another."""
+
+DESCRIPTION_TAG = "mlflow.note.content"
+"""MLflow's own tag with the description that its pages show."""
+
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""What makes MLflow's page of an experiment open on its runs, and not ask what kind it is."""
+
+BATCH_ENTITIES = 1000
+"""MLflow takes this many metrics, params and tags together in one batch."""
+
+TEXTS_A_BATCH = 100
+"""MLflow takes this many params, and as many tags, in one batch."""
+
+SERVER_ANSWERS_WITHIN = 3.0
+"""Seconds in which a healthy server has answered: twenty times what its largest request takes, 0.15 s."""
+
+DATABASE_ANSWERS_WITHIN = 20.0
+"""The same for a database that is written to directly: creating its tables, or a bulk write, takes seconds."""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run of the sweep that a store holds already, by MLflow's own words for its parts."""
+
+    run_id: str
+    status: str
+    active: bool
+    start_time: int
+    tags: Mapping[str, str]
+
+    @property
+    def place(self) -> int:
+        """The configuration's index, or `SWEEP_RUN`."""
+        configuration = self.tags["configuration"]
+        return SWEEP_RUN if configuration == "sweep" else int(configuration)
+
+    @property
+    def generation(self) -> str:
+        """The generation of the journal that the run was made from."""
+        return self.tags.get(GENERATION_TAG, "")
+
+    @property
+    def sequence(self) -> int:
+        """The newest journal record that the run holds."""
+        return int(self.tags.get(SEQUENCE_TAG, -1))
+
+
+class MlflowTracker(Tracker):
+    """The runs of one sweep in a tracking store, by place."""
+
+    takes_files = True
+
+    def __init__(self, uri: str, sweep: TrackedSweep) -> None:
+        """Take note; nothing is sent before `prepare` and `connect`."""
+        super().__init__()
+        for key, value in ENVIRONMENT.items():
+            os.environ.setdefault(key, value)
+        self._uri, self._sweep = uri, sweep
+        self.answers_within = SERVER_ANSWERS_WITHIN if uri.startswith("http") else DATABASE_ANSWERS_WITHIN
+        self._experiment_tags = {TAG: shared_view(sweep.metric, sweep.mode, sweep.varying, sweep.trials)}
+        self._unfinished: set[int] = set()
+        self._sweep_id = ""
+        self._run_ids: dict[int, str] = {}
+        self._statuses: dict[int, str] = {}
+        self._sent: dict[int, dict[str, str]] = {}
+
+    def load(self) -> None:
+        """Import what writing needs; that takes seconds, which are not the store's."""
+        import mlflow.tracking  # noqa: F401
+
+    def prepare(self) -> None:
+        """Open the store, which creates it where it is a file, and the experiment."""
+        self._experiment_id = self._open_experiment()
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        from mlflow.tracking import MlflowClient
+
+        return MlflowClient(tracking_uri=self._uri)
+
+    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
+        """Find the runs of sweep `sweep_id`; return the newest record that each place's run holds.
+
+        Runs of another generation of its journal are deleted, as MLflow deletes: they can be restored.
+        """
+        self._sweep_id, self._run_ids, self._statuses = sweep_id, {}, {}
+        self.drawn, self._tags, self._sent = {}, {}, {}
+        known: dict[int, int] = {}
+        for run in sorted(self._find_runs(), key=_preference):
+            if run.place in known or run.generation != generation:
+                if run.active:
+                    self._client.delete_run(run.run_id)
+                continue
+            if not run.active:
+                self._client.restore_run(run.run_id)
+            self._run_ids[run.place], self._statuses[run.place] = run.run_id, run.status
+            self._sent[run.place] = dict(run.tags)
+            known[run.place] = run.sequence
+            if DIAGRAM_TAG in run.tags:
+                self.drawn[run.place] = run.tags[DIAGRAM_TAG]
+            if run.place == SWEEP_RUN:
+                self._tags = dict(run.tags)
+        self._unfinished = {place for place, sequence in known.items() if sequence < 0}
+        return known
+
+    def write(self, updates: Iterable[RunUpdate]) -> None:
+        """Send updates, the parent's first when there is one."""
+        for update in updates:
+            new = update.place not in self._run_ids or update.place in self._unfinished
+            run_id = self._run_ids.get(update.place) or self._create(update)
+            if new and update.dataset is not None:
+                self._log_dataset(run_id, used_dataset(update.dataset, self._sweep.dataset))
+            self._unfinished.discard(update.place)
+            # The tag that says what a run holds goes last, so that it never promises too much.
+            if self._statuses[update.place] != RUN_STATUS[update.status]:
+                self._set_status(run_id, update)
+            self._log(run_id, update, new)
+            self.answered()
+
+    def set_parent_tag(self, key: str, value: str) -> None:
+        """Set a tag of the parent run."""
+        self._client.set_tag(self._run_ids[SWEEP_RUN], key, value)
+        self._tags[key] = value
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Attach a file to the parent run, in `folder`."""
+        self._client.log_artifact(self._run_ids[SWEEP_RUN], str(path), folder)
+
+    def draw(self, files: Mapping[int, tuple[Path, int]]) -> None:
+        """Attach diagrams to trials' runs: place → (file, epoch)."""
+        for place, (path, epoch) in files.items():
+            self._client.log_artifact(self._run_ids[place], str(path))
+            self._client.set_tag(self._run_ids[place], DIAGRAM_TAG, str(epoch))
+            self.drawn[place] = str(epoch)
+            self.answered()
+
+    def _open_experiment(self) -> str:
+        from mlflow.exceptions import MlflowException
+
+        name = self._sweep.name
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            asked = questions(self._sweep.losses, self._sweep.metric, self._sweep.first_rung)
+            tags = {DESCRIPTION_TAG: as_markdown(asked), **EXPERIMENT_TAGS, **self._experiment_tags}
+            try:
+                return str(self._client.create_experiment(name, self._artifact_location(), tags))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self._client.get_experiment_by_name(name)
+        if found.lifecycle_stage != "active":
+            self._client.restore_experiment(found.experiment_id)
+        for key, value in self._experiment_tags.items():
+            if found.tags.get(key) != value:
+                self._client.set_experiment_tag(found.experiment_id, key, value)
+        return str(found.experiment_id)
+
+    def _artifact_location(self) -> str | None:
+        """Return where a new experiment's artifacts are: beside the sweeps, or where a server puts them."""
+        root = self._sweep.root
+        return None if self._uri.startswith("http") else (root.parent / "mlartifacts" / root.name).as_uri()
+
+    def _find_runs(self) -> list[FoundRun]:
+        from mlflow.entities import ViewType
+
+        runs: list[FoundRun] = []
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment_id],
+                filter_string=f"tags.sweep_id = '{self._sweep_id}'",
+                run_view_type=ViewType.ALL,
+                max_results=1000,
+                page_token=token,
+            )
+            for run in page:
+                info = run.info
+                runs.append(
+                    FoundRun(info.run_id, info.status, info.lifecycle_stage == "active", info.start_time, run.data.tags)
+                )
+            token = page.token
+            if not token:
+                return runs
+
+    def _create(self, update: RunUpdate) -> str:
+        tags = dict(update.identity)
+        if update.place != SWEEP_RUN:
+            tags[PARENT_TAG] = self._run_ids[SWEEP_RUN]
+        tags |= {OWN_TAGS.get(key, key): value for key, value in update.tags.items()}
+        run = self._client.create_run(
+            self._experiment_id, start_time=update.start_time, tags=tags, run_name=update.name
+        )
+        self._run_ids[update.place], self._statuses[update.place] = run.info.run_id, run.info.status
+        self._sent[update.place] = tags
+        return str(run.info.run_id)
+
+    def _log_dataset(self, run_id: str, used: UsedDataset) -> None:
+        """Record what a run trains on; a second time changes nothing."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        dataset = Dataset(used.name, used.digest, used.source_type, used.source, profile=used.profile)
+        self._client.log_inputs(run_id, datasets=[DatasetInput(dataset, [InputTag(CONTEXT_TAG, CONTEXT)])])
+
+    def _set_status(self, run_id: str, update: RunUpdate) -> None:
+        status = RUN_STATUS[update.status]
+        if update.end_time is None:
+            self._client.update_run(run_id, status=status)
+        else:
+            self._client.set_terminated(run_id, status=status, end_time=update.end_time)
+        self._statuses[update.place] = status
+
+    def _log(self, run_id: str, update: RunUpdate, new: bool) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        params = [Param(key, value) for key, value in update.params.items()] if new else []
+        named = {OWN_TAGS.get(key, key): value for key, value in update.tags.items()}
+        sent = self._sent.setdefault(update.place, {})
+        # Each tag is a statement of its own to the database; most stay what they were.
+        named = {key: value for key, value in named.items() if sent.get(key) != value}
+        tags = [RunTag(key, value) for key, value in {**named, SEQUENCE_TAG: str(update.sequence)}.items()]
+        metrics = [Metric(*point) for point in update.points]
+        # What is left over goes into the last batch, with the tag that says what the run holds: one call for most runs.
+        while len(params) > TEXTS_A_BATCH:
+            self._client.log_batch(run_id, params=params[:TEXTS_A_BATCH])
+            params = params[TEXTS_A_BATCH:]
+        while len(tags) > TEXTS_A_BATCH:
+            self._client.log_batch(run_id, tags=tags[:TEXTS_A_BATCH])
+            tags = tags[TEXTS_A_BATCH:]
+        room = BATCH_ENTITIES - len(tags) - len(params)
+        while len(metrics) > room:
+            self._client.log_batch(run_id, metrics=metrics[:room])
+            metrics = metrics[room:]
+        self._client.log_batch(run_id, metrics=metrics, params=params, tags=tags)
+        sent |= named
+
+
+def _preference(run: FoundRun) -> tuple[bool, int, int]:
+    """Order runs of one place: the one to keep, of several that a repeated creation made, comes first."""
+    return not run.active, -run.sequence, run.start_time

@@ -1,0 +1,195 @@
+"""An exported model in MLflow: logged with the run it comes from, its metrics linked to it and to the data set, and,
+on request, registered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import SweepPaths, configuration_index
+from sweeper.journal.journal import generation, read_journal
+from sweeper.journal.state import fold
+from sweeper.storage.lookup import find_sweep
+from sweeper.text.redaction import redact
+from sweeper.tracking.mlflow.dataset_input import used_dataset
+from sweeper.tracking.projection import sweep_id, tracked
+from sweeper.tracking.runs import GENERATION_TAG
+
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel, Run
+    from mlflow.tracking import MlflowClient
+
+BEST_ALIAS = "best"
+KIND = "classifier"
+
+VERSIONS_TAG = "mlflow.modelVersions"
+"""MLflow's own tag with a model's versions in the registry, which its page shows."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Where a model is in MLflow.
+
+    Attributes:
+        model_id: of the logged model; `models:/<model_id>` loads it.
+        registered: name and version in the registry; `None` where it was not asked for.
+    """
+
+    model_id: str
+    registered: tuple[str, str] | None
+
+    def sentence(self) -> str:
+        """Return both in words."""
+        where = f"logged in MLflow as models:/{self.model_id}"
+        if self.registered is None:
+            return where
+        name, version = self.registered
+        return f"{where}; registered as {name}, version {version}, alias {BEST_ALIAS}: models:/{name}@{BEST_ALIAS}"
+
+
+def log_model(folder: Path, name: str, output: Path, uri: str, register: str | None = None) -> Logged:
+    """Log an exported model with the run of its trial; its metrics are called `calibrated_<split>_<metric>`.
+
+    Args:
+        folder: of the export.
+        name: of the sweep that it comes from.
+        output: where that is, on this machine.
+        uri: of the tracking store.
+        register: a name in the registry, whose alias `best` then points to this model.
+
+    Raises:
+        SweeperError: the store cannot be reached, or has no run of the trial.
+    """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    description = json.loads((folder / "model.json").read_text("utf-8"))
+    source = description["source"]
+    with _store_errors(uri):
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        run = _run_of(client, find_sweep(name, output), source["trial"], uri)
+        model = _logged(client, run, folder, description)
+        _log_metrics(client, run, model, description)
+        with _default_store(uri):
+            registered = (register, _registered(client, run, model, register)) if register else None
+    return Logged(str(model.model_id), registered)
+
+
+def _run_of(client: MlflowClient, paths: SweepPaths, trial: str, uri: str) -> Run:
+    """Return the run of a trial: of this sweep, not of another of its name, and with all that the journal has of it."""
+    journal = paths.journal
+    state = fold(read_journal(journal), tracked(paths).trials)
+    wanted = {
+        "sweep_id": sweep_id(journal),
+        "trial": trial,
+        "attempt": str(state.trials[configuration_index(trial)].attempt),
+        **({GENERATION_TAG: generation(journal)} if generation(journal) else {}),
+    }
+    filters = " AND ".join(f"tags.{key} = '{value}'" for key, value in wanted.items())
+    experiment = client.get_experiment_by_name(paths.name)
+    found = client.search_runs([experiment.experiment_id], filters, max_results=1) if experiment is not None else []
+    if not found:
+        raise SweeperError(
+            f"MLflow at {redact(uri)} has no run of {trial} of the sweep {paths.name!r} as it is now",
+            f"complete it with `sweeper sync {paths.in_commands}`, then export again",
+        )
+    return found[0]
+
+
+def _logged(client: MlflowClient, run: Run, folder: Path, description: Mapping[str, Any]) -> LoggedModel:
+    """Make the logged model with its files, and link it to the run."""
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    source, posthoc = description["source"], description["posthoc"]
+    network = source["configuration"]["architecture"]["name"].replace(":", "-")
+    replicates = ", ".join(map(str, source["replicates"]))
+    tags = {"trial": source["trial"], "sweep": source["sweep"], "split_hash": source["split_hash"]}
+    params = {"posthoc": posthoc["method"], "replicates": replicates, **posthoc["parameters"], **run.data.params}
+    model = client.create_logged_model(
+        run.info.experiment_id,
+        name=f"{source['trial']}-{network}",
+        source_run_id=run.info.run_id,
+        tags=tags,
+        params={key: str(value) for key, value in params.items()},
+        model_type=KIND,
+    )
+    with tempfile.TemporaryDirectory() as made:
+        copy = Path(made) / "model"
+        shutil.copytree(folder, copy)
+        # MLflow's own `log_model` writes into the file what it is called in the store.
+        stated = yaml.safe_load((copy / "MLmodel").read_text("utf-8"))
+        stated |= {"model_id": model.model_id, "run_id": run.info.run_id, "artifact_path": model.artifact_location}
+        (copy / "MLmodel").write_text(yaml.safe_dump(stated, sort_keys=False), encoding="utf-8")
+        client.log_model_artifacts(model.model_id, str(copy))
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step=source["epoch"])])
+    return model
+
+
+def _log_metrics(client: MlflowClient, run: Run, model: LoggedModel, description: Mapping[str, Any]) -> None:
+    """Log the metrics of the exported probabilities, linked to the model and the data set."""
+    source = description["source"]
+    used, epoch = used_dataset(source["dataset"], source["dataset_facts"]), source["epoch"]
+    for split, values in description["metrics"].items():
+        for name, value in values.items():
+            client.log_metric(
+                run.info.run_id, f"calibrated_{split}_{name}", value, step=epoch,
+                model_id=model.model_id, dataset_name=used.name, dataset_digest=used.digest,
+            )  # fmt: skip
+
+
+def _registered(client: MlflowClient, run: Run, model: LoggedModel, name: str) -> str:
+    """Make the model the newest version of a registered one, with the alias; return the version."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    made = client.create_model_version(
+        name, f"models:/{model.model_id}", run_id=run.info.run_id, model_id=model.model_id, tags=model.tags
+    )
+    client.set_registered_model_alias(name, BEST_ALIAS, made.version)
+    versions = json.dumps([{"name": name, "version": str(made.version)}])
+    client.set_logged_model_tags(model.model_id, {VERSIONS_TAG: versions})
+    return str(made.version)
+
+
+@contextlib.contextmanager
+def _default_store(uri: str) -> Iterator[None]:
+    """Make a store MLflow's default: it looks up `models:/<model_id>` there, wherever it is told to register."""
+    import mlflow
+
+    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    mlflow.set_tracking_uri(uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
+@contextlib.contextmanager
+def _store_errors(uri: str) -> Iterator[None]:
+    """Say in a sentence why MLflow did not do it."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        raise SweeperError(
+            f"the model is written, but MLflow at {redact(uri)} refused it: {redact(str(error).splitlines()[0])}",
+            "start the server or correct --tracking-uri, and export into another folder",
+        ) from error

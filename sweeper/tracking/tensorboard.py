@@ -1,0 +1,141 @@
+"""TensorBoard: event files with scalars and hyperparameters, a folder a trial, in `tensorboard/` of the sweep's folder.
+
+`tensorboard --logdir results/quickstart/tensorboard` shows them; needs the extra `tensorboard`. The address
+`tensorboard:` means the sweep's own folder, `tensorboard:/mnt/runs` one with a folder for each sweep.
+
+An event file can only grow, and knows nothing of the journal. So each process that begins writes all files anew: their
+content follows from the journal alone, and a page that has read the half of one reads on in the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeper.core.ids import trial_name
+from sweeper.tracking.base import SWEEP_RUN, Point, RunUpdate, TrackedSweep, Tracker, TrackerKind
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+FOLDER = "tensorboard"
+
+FILE = "events.out.tfevents.0.sweeper"
+"""One file a run: TensorBoard takes a file for events by the middle part of its name."""
+
+ENDED = {"completed": 1, "early_stopped": 1, "finished": 1, "failed": 2, "interrupted": 2, "stopped": 2}
+"""hparams' numbers for a status (`api_pb2.Status`): success and failure; 3 is running."""
+
+
+class TensorBoardTracker(Tracker):
+    """The event files of one sweep."""
+
+    def __init__(self, address: str, sweep: TrackedSweep) -> None:
+        """Take note; nothing is written before `connect`."""
+        super().__init__()
+        place = address.partition(":")[2]
+        self._folder = Path(place).expanduser() / sweep.name if place else sweep.root / FOLDER
+        self._sweep = sweep
+        self._begun: set[int] = set()
+        self._statuses: dict[int, str] = {}
+
+    def prepare(self) -> None:
+        """Make the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def connect(self, sweep_id: str, generation: str) -> dict[int, int]:
+        """Remove the event files that an earlier process wrote; nothing is held then."""
+        for file in self._folder.glob(f"c*/{FILE}"):
+            file.unlink()
+            with contextlib.suppress(OSError):  # something of the user's lies beside it
+                file.parent.rmdir()
+        self._begun, self._statuses, self._tags = set(), {}, {}
+        return {}
+
+    def write(self, updates: Iterable[RunUpdate]) -> None:
+        """Append what is new to the trials' files; the sweep's own run has nothing to draw."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        for update in updates:
+            if update.place == SWEEP_RUN and not update.points:
+                continue
+            name = self._sweep.name if update.place == SWEEP_RUN else trial_name(update.place)
+            file = self._folder / name / FILE
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("ab") as stream:
+                writer = RecordWriter(stream)
+                for event in self._events(update):
+                    writer.write(event.SerializeToString())
+            self.answered()
+
+    def _events(self, update: RunUpdate) -> Iterator[Event]:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        if update.place not in self._begun:
+            self._begun.add(update.place)
+            yield Event(wall_time=update.start_time / 1000, file_version="brain.Event:2")
+            if update.params:
+                yield _hyperparameters(update)
+        yield from map(_scalar, update.points)
+        if update.status in ENDED and self._statuses.get(update.place) != update.status and update.params:
+            yield _end(update)
+        self._statuses[update.place] = update.status
+
+
+def _scalar(point: Point) -> Event:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    value = Summary.Value(tag=point.key, simple_value=point.value)
+    return Event(wall_time=point.timestamp / 1000, step=point.step, summary=Summary(value=[value]))
+
+
+def _hyperparameters(update: RunUpdate) -> Event:
+    from google.protobuf.struct_pb2 import Value
+    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+
+    info = SessionStartInfo(group_name=update.name, start_time_secs=update.start_time / 1000)
+    for key, text in update.params.items():
+        number = _number(text)
+        info.hparams[key].CopyFrom(Value(string_value=text) if number is None else Value(number_value=number))
+    return _plugin_event(update.start_time, SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
+
+
+def _end(update: RunUpdate) -> Event:
+    from tensorboard.plugins.hparams.metadata import SESSION_END_INFO_TAG
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+
+    at = update.end_time or update.start_time
+    info: Mapping[str, Any] = {"status": ENDED[update.status], "end_time_secs": at / 1000}
+    return _plugin_event(at, SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=SessionEndInfo(**info)))
+
+
+def _plugin_event(milliseconds: int, tag: str, content: Any) -> Event:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams.metadata import create_summary_metadata
+
+    value = Summary.Value(tag=tag, metadata=create_summary_metadata(content))
+    return Event(wall_time=milliseconds / 1000, summary=Summary(value=[value]))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _fault(address: str) -> tuple[str, str] | None:
+    if importlib.util.find_spec("tensorboard") is None:
+        return "TensorBoard is not installed", "pip install 'calibration-sweeper[tensorboard]'"
+    return None
+
+
+TRACKER = TrackerKind("TensorBoard", TensorBoardTracker, fault=_fault)

@@ -1,0 +1,143 @@
+"""Drivers of many kinds of sweeps killed again and again: every table ends equal to that of an undisturbed sweep.
+
+Kills come by progress (`tests.faults.processes.Moments`), several in a sweep, each followed by a resume, until KILLS of
+them have fallen on a kind. `make test-kills KILLS=100` is the whole test; each kind gets three by default.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.ids import TABLES, SweepPaths
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import ENDED
+from sweeper.results import load
+from sweeper.scheduling.audit import audit
+from sweeper.space.loading import load_spec
+from tests.faults.forked_drivers import forked
+from tests.faults.processes import Moments
+from tests.patience import patient
+from tests.polling import KEYS
+from tests.running import write_space
+from tests.seeds import drawn_seed
+from tests.sweeper.records import fields
+
+KILLS = int(os.environ.get("KILLS", "3"))
+
+SPACE = {
+    "dataset": "{name: digits}",
+    "objective": "{metric: val_nll, mode: min}",
+    "scheduler": "{name: asha, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}",
+    "samples": "9",
+    "replicates": "1",
+    "seed": "3",
+    "space": """
+  loss: {one_of: [{name: cross_entropy}, {name: focal, gamma: {uniform: [0.5, 5]}}]}
+  architecture: {choice: [{name: mlp, width: 16}, {name: mlp, width: 8}]}
+  optimizer: {name: sgd, lr: {loguniform: [0.01, 0.3]}, momentum: 0.9, batch_size: 128, schedule: cosine}""",
+    "resources": "{cpu: 1}",
+    "evaluation": "{bins: 15, posthoc: [temperature], curvature: false, bootstrap: 0}",
+}
+
+KINDS: dict[str, dict[str, str | None]] = {
+    "quickstart": {
+        "scheduler": "{name: asha, variant: promotion, within: [architecture.width, loss], keep_at_least: 1, "
+        "if_too_small: one_pool, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}",
+        "replicates": "2",
+        "samples": "12",
+        "evaluation": "{bins: 15, posthoc: [temperature], bootstrap: 0, "
+        "curvature: {samples: 32, lanczos_steps: 3, trace_probes: 2}}",
+    },
+    "promotion": {"scheduler": "{name: asha, variant: promotion, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}"},
+    "strata": {
+        "scheduler": "{name: asha, within: loss, keep_at_least: 1, max_epochs: 9, grace_epochs: 1, reduction_factor: 3}"
+    },
+    "objectives": {
+        "objective": None,
+        "objectives": "[val_ada_ece, val_accuracy]",
+        "constraints": "[{metric: val_accuracy, within: 20 points of the best}]",
+    },
+    "searcher": {"searcher": "{name: optuna, startup: 3}"},
+    "fused": {"replicates": "{count: 5, packing: fused}", "samples": "6"},
+    "cohorts": {"replicates": "{count: 2, packing: cohort, lanes: 6}", "samples": "12"},
+    "sam": {
+        "space": SPACE["space"].replace("schedule: cosine", "schedule: cosine, sharpness: sam"),
+        "checkpoint": "{every_seconds: 0.1}",
+    },
+}
+"""What differs from `SPACE`, by kind; `None` for what is left out."""
+
+UNEQUAL = {"seconds", "wall_seconds", "decided_at", "attempt"}
+"""Columns that tell of times and drivers."""
+
+
+def _space(folder: Path, kind: str) -> Path:
+    values = {**SPACE, **KINDS[kind]}
+    return write_space(folder, "\n".join(f"{key}: {text}" for key, text in values.items() if text is not None), kind)
+
+
+def _tables(paths: SweepPaths) -> dict[str, list[dict[str, str]]]:
+    """Return every table's rows in the order of their keys, numbers to their last digit as text."""
+    results, found = load(paths.root), {}
+    for table in TABLES:
+        if table == "recalibrations" or not any((paths.tables / table).rglob("*.parquet")):
+            continue
+        rows = results.rows(f"SELECT * FROM {table} ORDER BY {KEYS[table]}")
+        found[table] = [{name: repr(value) for name, value in row.items() if name not in UNEQUAL} for row in rows]
+    return found
+
+
+def _run(space: Path, folder: Path, kills: int, rng: random.Random) -> tuple[SweepPaths, list[str]]:
+    """Run a sweep of `space` to its end through at most `kills` kills; return its paths and when these came."""
+    folder.mkdir()
+    paths, fallen, code = SweepPaths(folder / "results" / "s"), list[str](), None
+    searched = load_spec(space).searcher.learns
+    while code is None:
+        start = ("resume", "s") if paths.sweep_file.exists() else ("run", space, "--name", "s")
+        with forked(folder, *start, "--no-mlflow", "--cpus", "1", "--executor", "local") as driver:
+            moments = Moments(paths, rng.getrandbits(32), searched=searched)
+            moment = moments.draw(driver) if len(fallen) < kills else None
+            if moment is not None:
+                driver.kill()
+                fallen.append(moment)
+                continue
+            code = driver.wait(patient(100))
+            assert code == 0, (folder / "driver.out").read_text()
+    return paths, fallen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_table_equals_that_of_an_undisturbed_sweep(tmp_path: Path, kind: str) -> None:
+    rng, space = random.Random(f"{drawn_seed()} {kind}"), _space(tmp_path, kind)
+    paths, _ = _run(space, tmp_path / "undisturbed", 0, rng)
+    expected, fallen, number = _tables(paths), list[str](), 0
+    assert {"epochs", "evaluations", "decisions", "trials"} <= expected.keys()
+    while len(fallen) < KILLS:
+        paths, moments = _run(space, tmp_path / f"disturbed{number}", KILLS - len(fallen), rng)
+        number += 1
+        fallen += moments
+        _check_journal(space, paths)
+        found = _tables(paths)
+        for table, rows in expected.items():
+            different = [(old, new) for old, new in zip(rows, found[table], strict=False) if old != new]
+            assert len(rows) == len(found[table]) and not different, (number, moments, table, different[:3])
+        print(f"{kind}: sweep {number}, {len(fallen)} kills so far; {', '.join(moments)}")
+
+
+def _check_journal(space: Path, paths: SweepPaths) -> None:
+    """Assert that every configuration ended once, and that each decision follows from the records before it."""
+    spec, records = load_spec(space), list(read_journal(paths.journal))
+    ended = Counter(
+        fields(record)["configuration"]
+        for record in records
+        if record.kind in ("report", "judged") and fields(record)["status"] in ENDED
+    )
+    assert ended == dict.fromkeys(range(spec.samples), 1)
+    assert audit(spec.schedule, records)[1] == []

@@ -1,0 +1,15 @@
+"""How much longer than wide the surface is."""
+
+from __future__ import annotations
+
+from trainables.curvature.statistics.base import Measurement, Statistic
+
+
+def condition(found: Measurement) -> float:
+    """Return λ_max/|λ_min|."""
+    return found.ends.lambda_max / abs(found.ends.lambda_min)
+
+
+COMPONENTS = (
+    Statistic("condition", condition, summary="largest eigenvalue over the smallest", label="κ", headline=True),
+)

@@ -1,0 +1,51 @@
+"""Probabilities to a fixed power."""
+
+from __future__ import annotations
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from trainables.metrics.probabilities import Floats, softmax64
+from trainables.posthoc.base import Calibrator, PosthocMethod, validation_data
+from trainables.registry import Hyperparameter
+
+
+class PowerCalibrator(Calibrator):
+    """softmax(power·z)."""
+
+    def _probabilities(self, logits: Floats) -> Floats:
+        return softmax64(logits * self.parameters["power"])
+
+
+class PowerLayer(nn.Module):
+    """The same in torch."""
+
+    def __init__(self, calibrator: PowerCalibrator) -> None:
+        """Keep the power."""
+        super().__init__()
+        self.power = calibrator.parameters["power"]
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return probabilities [N, K]."""
+        return torch.softmax(logits * self.power, dim=1)
+
+
+def fit_power(logits: ArrayLike, targets: ArrayLike, *, power: float = 2.0) -> PowerCalibrator:
+    """Return the calibrator; nothing is fitted."""
+    values, _ = validation_data(logits, targets)
+    return PowerCalibrator("power", {"power": power}, values.shape[1])
+
+
+COMPONENTS = (
+    PosthocMethod(
+        "power",
+        fit_power,
+        (Hyperparameter("power", minimum=0, source="ours"),),
+        "probabilities to a power, normalised",
+        "ours",
+        columns=("power",),
+        label="power",
+        layer=PowerLayer,
+    ),
+)

@@ -1,0 +1,20 @@
+"""Tables of a finished sweep, changed by a known amount."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def shift(folder: Path, column: str, by: float, split: str) -> None:
+    """Add `by` to a column of `evaluations` in every file of a sweep."""
+    for part in (folder / "tables" / "evaluations").rglob("*.parquet"):
+        table = pq.read_table(part)
+        values = np.array(table[column].to_pylist(), dtype=float)
+        values[np.array(table["split"].to_pylist()) == split] += by
+        at = table.column_names.index(column)
+        array = pa.array([None if np.isnan(v) else v for v in values], table.schema.field(at).type)
+        pq.write_table(table.set_column(at, table.schema.field(at), array), part)

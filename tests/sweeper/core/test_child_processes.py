@@ -1,0 +1,68 @@
+"""A folder from somebody else is the working directory: nothing that lies in it is imported by any process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sweeper.core.child_processes import OUR_ROOT, python_environment, python_module, search_path
+
+SPACE = {
+    "dataset": "digits",
+    "scheduler": {"name": "none", "max_epochs": 1},
+    "samples": 1,
+    "evaluation": {"curvature": {"samples": 16}, "bootstrap": 0},
+    "space": {
+        "loss": "cross_entropy",
+        "architecture": "mlp",
+        "optimizer": {"name": "sgd", "lr": {"uniform": [0.1, 0.2]}},
+    },
+}
+
+PLANTED = ("torch", "numpy", "mlflow", "pyarrow", "ray", "yaml", "sklearn", "scipy")
+
+
+def _plant(folder: Path) -> None:
+    for name in PLANTED:
+        (folder / f"{name}.py").write_text(
+            f"import pathlib\npathlib.Path(__file__).with_name('caught_{name}').touch()\n"
+        )
+
+
+def _sweeper(folder: Path, *arguments: str) -> None:
+    """Run a command as a user would in `folder`."""
+    command = [sys.executable, "-m", "sweeper", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(OUR_ROOT), "SWEEPER_CACHE": str(folder.parent / "cache")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_started_processes_leave_the_working_directory_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    assert str(tmp_path) not in search_path() and "" not in search_path()
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from the working directory')\n")
+    done = subprocess.run(
+        python_module("json.tool", "--help"), env=python_environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert str(tmp_path) in search_path(), "its user named it"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_a_sweep_resumed_inside_its_own_folder_imports_nothing_from_there(tmp_path, executor):
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(SPACE))
+    _sweeper(tmp_path, "run", "space.yaml", "--name", "received", "--executor", "local", "--no-mlflow")
+    received = tmp_path / "results" / "received"
+    values = yaml.safe_load((received / "sweep.yaml").read_text())
+    (received / "sweep.yaml").write_text(yaml.safe_dump({**values, "samples": 2}))
+    _plant(received)
+    _sweeper(received, "resume", str(received), "--executor", executor)
+    assert sorted(path.name for path in received.glob("caught_*")) == []

@@ -1,0 +1,117 @@
+"""A sweep in which nothing is left to do is known without opening a file of it, and only then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.ids import SweepPaths
+from sweeper.execution.noop_resume import Settled, mark_settled, settled
+from sweeper.storage.lookup import find_sweep
+from tests.running import in_process
+from tests.sweeper.inline_sweep import Inline
+
+COUNTS = {"completed": 3, "failed": 1}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder with the sweep `small`, which has ended and has its report."""
+    inline = Inline(tmp_path_factory.mktemp("finished"))
+    inline.run("small").paths.report.write_text("a report")
+    return inline.output
+
+
+@pytest.fixture
+def paths(finished: Path, tmp_path: Path) -> SweepPaths:
+    """A copy with its mark."""
+    shutil.copytree(finished, tmp_path / "results", symlinks=True)
+    paths = find_sweep("small", tmp_path / "results")
+    mark_settled(paths, COUNTS, None, retriable=1)
+    return paths
+
+
+def look(paths: SweepPaths, *, failed_too: bool = False, tracker: str | None = None) -> Settled | None:
+    return settled(paths.name, paths.root.parent, failed_too=failed_too, tracker=tracker)
+
+
+def first(folder: Path) -> Path:
+    return min(path for path in folder.iterdir() if path.is_file())
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    os.utime(path, ns=(0, 0))
+    path.write_bytes(content)
+
+
+def publish_again(paths: SweepPaths) -> None:
+    shutil.copytree(paths.tables.resolve(), paths.generations / "0009", symlinks=True)
+    paths.tables.unlink()
+    paths.tables.symlink_to("generations/0009")
+
+
+def test_it_is_known_with_its_counts(paths: SweepPaths) -> None:
+    found = look(paths)
+    assert found is not None and found.counts == COUNTS and found.paths.root == paths.root
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda paths: damage(first(paths.journal)),
+        lambda paths: first(paths.journal).unlink(),
+        lambda paths: (paths.journal / "0000009999-attempt.json").touch(),
+        lambda paths: (paths.journal / ".tmp-1-00000000").touch(),
+        lambda paths: first(paths.tables / "predictions").unlink(),
+        lambda paths: damage(first(paths.tables / "epochs")),
+        lambda paths: damage(paths.sweep_file),
+        lambda paths: damage(paths.manifest),
+        lambda paths: paths.extensions.touch(),
+        lambda paths: paths.report.unlink(),
+        lambda paths: paths.tables.unlink(),
+        lambda paths: shutil.rmtree(paths.journal),
+        lambda paths: (paths.generations / "settled.json").write_text("[]"),
+        publish_again,
+    ],
+)
+def test_whatever_has_changed_makes_the_mark_void(paths: SweepPaths, change: Callable[[SweepPaths], object]) -> None:
+    change(paths)
+    assert look(paths) is None
+
+
+def test_what_it_does_not_speak_of_changes_nothing(paths: SweepPaths) -> None:
+    paths.report.write_text("written again")
+    (paths.tables / "recalibrations" / "another.parquet").touch()
+    paths.log.touch()
+    assert look(paths) is not None
+
+
+def test_failed_trials_and_another_store_are_something_to_do(paths: SweepPaths, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert look(paths, failed_too=True) is None
+    assert look(paths, tracker=store) is None, "it was not logged"
+    mark_settled(paths, COUNTS, store)
+    assert look(paths) is not None and look(paths, tracker=store) is None, "the store is gone"
+    (tmp_path / "mlflow.db").touch()
+    assert look(paths, tracker=store) is not None
+    assert "mlflow.db" not in (paths.generations / "settled.json").read_text(), "an address may hold a password"
+
+
+def test_a_resume_looks_at_nothing_else(paths: SweepPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("it was opened")
+
+    monkeypatch.setattr("sweeper.execution.runner.resume_sweep", refused)
+    monkeypatch.setattr("sweeper.journal.records.Record.from_bytes", refused)
+    done = in_process("resume", "small", "--no-mlflow", cwd=tmp_path)
+    assert done.returncode == 1, "one trial has failed"
+    assert "sweeper resume small --failed" in done.stdout
+    for option in (["--failed"], ["--discard-damaged"], ["--set", "retries=3"]):
+        with pytest.raises(AssertionError, match="it was opened"):
+            in_process("resume", "small", "--no-mlflow", *option, cwd=tmp_path)

@@ -1,0 +1,73 @@
+"""One trial on one screen, with the numbers of the tables."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sweeper.core.errors import SweeperError
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.trial_facts import trial_facts, trial_view
+from tests.sweeper.reporting.test_figures import frame
+
+
+def printed(folder: Path, asked: str, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(trial_view(Results(folder), asked))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_finished_trial_on_one_screen(quickstart_folder: Path) -> None:
+    best = leaderboard(Results(quickstart_folder)).best
+    assert best is not None
+    text = printed(quickstart_folder, str(best["trial"]))
+    lines = text.splitlines()
+    assert len(lines) <= 45 and all(len(line) <= 100 for line in lines)
+    assert lines[0].startswith(f"quickstart · {best['trial']} · finished after 27 epochs")
+    assert "2 replicates, seeds " in text and str(best["loss"]) in text
+    decisions = frame(quickstart_folder, "decisions").query("trial == @best['trial']")
+    assert text.count(" continue ") + text.count(" complete ") == len(decisions) == 3
+    last = frame(quickstart_folder, "evaluations").query("trial == @best['trial'] and epoch == 27")
+    for _, rows in last.groupby("split"):
+        assert f"{rows['nll'].mean():.3f}"[:4] in text
+    assert "post-hoc, test data" in text and "uncalibrated" in text and "temperature" in text
+    assert "val, epoch 9" in text and "val, epoch 27" in text and "test, epoch 27" in text and "…" not in text
+
+
+def test_a_failed_trial_says_why(quickstart_folder: Path) -> None:
+    failed = frame(quickstart_folder, "trials").query("status == 'failed'").iloc[0]
+    text = printed(quickstart_folder, failed["trial"])
+    assert " · failed after " in text and "NonFiniteLoss" in text
+
+
+def test_its_number_will_do_and_another_name_is_refused(quickstart_folder: Path) -> None:
+    assert " · c00007 · " in printed(quickstart_folder, "7")
+    with pytest.raises(SweeperError, match="quickstart has no trial 'c00099'") as raised:
+        trial_view(Results(quickstart_folder), "c00099")
+    assert "c00000 … c00047" in str(raised.value)
+    with pytest.raises(SweeperError, match="no trial '99'"):
+        trial_view(Results(quickstart_folder), "99")
+
+
+def test_a_trial_that_waits_can_be_looked_at(live_folder: Path) -> None:
+    waiting = frame(live_folder, "trials").query("status == 'waiting'").iloc[0]
+    text = printed(live_folder, waiting["trial"])
+    assert "waiting" in text and "no decision yet" in text and "not evaluated yet" in text
+
+
+def test_a_trial_that_breaks_a_constraint_says_so(losses_folder: Path) -> None:
+    with Results(losses_folder).snapshot() as results:
+        guard = {"metric": "val_accuracy", "min": leaderboard(results).finished[0]["val_accuracy"]}
+        results.__dict__["specification"] = {**results.specification, "constraints": [guard]}
+        board = leaderboard(results)
+        breaking = [str(row["trial"]) for row in board.rows if board.breaks_constraint(row)]
+        keeping = [str(row["trial"]) for row in board.rows if not board.breaks_constraint(row)]
+        remarks = {trial: trial_facts(results, trial).remarks[-1] for trial in [*breaking[:3], *keeping[:3]]}
+    assert breaking and keeping
+    said = {trial for trial, remark in remarks.items() if remark.startswith("breaks a constraint")}
+    assert said == {*breaking[:3]}
+    assert "val_accuracy at least" in remarks[breaking[0]]

@@ -1,0 +1,70 @@
+"""The view that a link opens: MLflow's own form of it, within the length of its tags, whatever the space is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from search_spaces import FOLDER
+from sweeper.core.errors import SweeperError
+from sweeper.space.configurations import varying_columns
+from sweeper.space.loading import load_spec
+from sweeper.text.labels import in_order
+from sweeper.tracking import sync as projection
+from sweeper.tracking.mlflow.pages import address, experiments, shared_view
+from tests.sweeper.records import made_body
+
+LONGEST_TAG = 5000
+"""What MLflow's servers take as an experiment's tag."""
+
+
+def opened(tag: str) -> dict[str, Any]:
+    kind, _, packed = tag.partition(";")
+    assert kind == "deflate"
+    return json.loads(zlib.decompress(base64.b64decode(packed)))
+
+
+def test_trials_are_in_a_flat_table_best_first_with_charts_of_what_varies():
+    view = opened(shared_view("val_accuracy", "max", ["config_loss_name", "config_loss_gamma"], 48))
+    assert (view["orderByKey"], view["orderByAsc"], view["runsHiddenMode"]) == (
+        "metrics.`val_accuracy`", False, "SHOW_ALL"
+    )  # fmt: skip
+    assert view["selectedColumns"][0] == "metrics.`val_accuracy`" and "attributes.`Dataset`" in view["selectedColumns"]
+    scatters = [(c["xaxis"]["key"], c["yaxis"]["key"]) for c in view["compareRunCharts"] if c["type"] == "SCATTER"]
+    assert scatters == [("test_accuracy", "test_ece"), ("config_loss_gamma", "test_ece")]
+    sections = {section["uuid"] for section in view["compareRunSections"]}
+    assert {chart["metricSectionId"] for chart in view["compareRunCharts"]} <= sections
+    assert opened(shared_view("val_nll", "min", [], 3000))["runsHiddenMode"] == "FIRST_20_RUNS"
+
+
+@pytest.mark.parametrize("name", ["quickstart", "gamma_tau_nu", "loss_families"])
+def test_the_view_of_a_shipped_space_fits_into_a_tag(name):
+    spec = load_spec(FOLDER / f"{name}.yaml")
+    assert len(shared_view("val_nll", "min", in_order(varying_columns(spec.space)), 100)) < LONGEST_TAG / 2
+
+
+def test_a_link_names_the_experiment_and_the_view():
+    assert address("http://127.0.0.1:5000/", "7").startswith(
+        "http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=sweep"
+    )
+
+
+def test_sweeps_are_listed_and_found_by_name_and_nothing_else_is(random_sweep, tmp_path):
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    for name in ("first", "second"):
+        sweep = random_sweep(1, name=name, count=2)
+        sweep.write_spec()
+        sweep.journal().append(made_body("attempt", {"attempt": 1}))
+        projection.sync(sweep.root, uri)
+    client = MlflowClient(uri)
+    client.create_experiment("somebody's own")
+    ids = {name: client.get_experiment_by_name(name).experiment_id for name in ("first-1", "second-1")}
+    assert dict(experiments(uri)) == ids
+    assert experiments(uri, "first-1") == [("first-1", ids["first-1"])]
+    with pytest.raises(SweeperError, match=r"has no sweep 'frist-1'; did you mean 'first-1'\?"):
+        experiments(uri, "frist-1")

@@ -1,0 +1,95 @@
+"""Event files against the journal, as TensorBoard itself reads them; and which tracker an address means."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from sweeper.core.errors import SweeperError
+from sweeper.core.ids import trial_name
+from sweeper.journal.journal import read_journal
+from sweeper.journal.state import fold
+from sweeper.remote.reach import checked, tracking
+from sweeper.tracking.base import kind_of
+from sweeper.tracking.follower import Follower
+from sweeper.tracking.sync import sync
+from sweeper.tracking.tensorboard import ENDED
+from tests.mlflow_stores import expected_points
+from tests.patience import patient
+from tests.sweeper.tracking.test_sync import drive
+
+
+def assert_complete(sweep: Any, folder: Path) -> None:
+    """Compare every scalar and hyperparameter with the journal's."""
+    records = list(read_journal(sweep.paths.journal))
+    state = fold(records, sweep.count)
+    points = expected_points(records)
+    for index, metrics in points.items():
+        run = EventAccumulator(str(folder / trial_name(index)), size_guidance={"scalars": 0}).Reload()
+        assert {*run.Tags()["scalars"]} == {*metrics}
+        for name, expected in metrics.items():
+            found = {(e.step, round(e.wall_time * 1000)): e.value for e in run.Scalars(name)}
+            assert len(run.Scalars(name)) == len(found) == len(expected)
+            for step, timestamp, value in expected:
+                if value != -1.0:
+                    assert found[step, timestamp] == pytest.approx(value, rel=1e-6, abs=1e-9)
+        data = run.summary_metadata
+        start = HParamsPluginData.FromString(data["_hparams_/session_start_info"].plugin_data.content)
+        loss = sweep.configurations[index]["loss"]
+        found = start.session_start_info.hparams
+        assert found["config_loss_name"].string_value == loss["name"]
+        assert found["config_optimizer_lr"].number_value == sweep.configurations[index]["optimizer"]["lr"]
+        assert ("config_loss_gamma" in found) == ("gamma" in loss)
+        status = state.trials[index].status
+        if status in ENDED:
+            end = HParamsPluginData.FromString(data["_hparams_/session_end_info"].plugin_data.content)
+            assert end.session_end_info.status == ENDED[status]
+
+
+def test_event_files_equal_the_journal_after_every_sync(random_sweep: Any) -> None:
+    sweep = random_sweep(1, name="scalars", count=4)
+    sweep.write_spec()
+    while len(sweep.ended) < sweep.count:
+        drive(sweep, steps=5)
+        report = sync(sweep.root, "tensorboard:")
+        assert_complete(sweep, sweep.root / "tensorboard")
+    assert "TensorBoard is complete" in str(report)
+
+
+def test_the_follower_fills_a_folder_elsewhere(random_sweep: Any, tmp_path: Path) -> None:
+    sweep = random_sweep(2, name="elsewhere", count=3)
+    sweep.write_spec()
+    with Follower(sweep.paths, f"tensorboard:{tmp_path / 'runs'}") as follower:
+        drive(sweep, 10_000)
+        assert follower.wait(patient(60)) == []
+    assert_complete(sweep, tmp_path / "runs" / sweep.paths.name)
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("tensorboard:", "TensorBoard"),
+        ("tensorboard:/mnt/runs", "TensorBoard"),
+        ("sqlite:///results/mlflow.db", "MLflow"),
+        ("http://127.0.0.1:5000", "MLflow"),
+        ("sync:", "MLflow"),
+    ],
+)
+def test_an_address_says_which_tracker_it_means(address: str, name: str) -> None:
+    assert kind_of(address).name == name
+
+
+def test_an_address_that_nobody_serves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SweeperError, match=r"gopher:// is not an MLflow tracking store"):
+        checked("gopher://x")
+    with pytest.raises(SweeperError, match="beside the sweep, which is in a store"):
+        tracking("tensorboard:", "s3://bucket/sweeps")
+    assert tracking("tensorboard:/mnt/runs", "s3://bucket/sweeps") == "tensorboard:/mnt/runs"
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(SweeperError, match="TensorBoard is not installed"):
+        checked("tensorboard:")

@@ -1,0 +1,44 @@
+"""What a curvature statistic declares reaches columns, labels and what people are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.core.schemas import evaluation_columns
+from sweeper.text.labels import label
+from trainables.curvature import CURVATURE_FIELDS
+from trainables.curvature.statistics import STATISTICS, Statistic, headline_columns, statistic_of
+
+
+def test_the_columns_are_those_of_earlier_releases_in_their_order():
+    measured = ("lambda_max", "lambda_min", "trace", "trace_se", "gradient_norm", "matvecs", "residual", "samples")
+    assert measured == CURVATURE_FIELDS
+    columns = [name for name in evaluation_columns(()) if name.startswith("hessian_")]
+    assert columns == [f"hessian_{loss}_{n}" for loss in ("cross_entropy", "training") for n in measured] + [
+        "hessian_unavailable"
+    ]
+
+
+def test_a_new_headline_is_shown_under_its_label(monkeypatch):
+    condition = Statistic("condition", lambda found: 1.0, label="κ", headline=True)
+    monkeypatch.setitem(STATISTICS._components, "condition", condition)
+    assert headline_columns()[2::3] == ("hessian_cross_entropy_condition", "hessian_training_condition")
+    assert label("hessian_training_condition") == "training κ"
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("hessian_cross_entropy_lambda_max", "cross-entropy λ_max"),
+        ("hessian_training_trace", "training Tr(H)"),
+        ("hessian_training_trace_se", "training error of Tr(H)"),
+        ("hessian_unavailable", "hessian unavailable"),
+    ],
+)
+def test_labels(column, words):
+    assert label(column) == words
+
+
+def test_every_statistic_says_what_it_is():
+    assert all(isinstance(each, Statistic) and each.label and each.summary for each in STATISTICS.built_in())
+    assert statistic_of("hessian_training_samples")[1].counted and not statistic_of("hessian_training_trace")[1].counted

@@ -1,0 +1,67 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainables.losses.numerics import SCORE_NAMES, confidence_score, score_from_log_probabilities
+
+
+def naive(name, row):
+    top = max(row)
+    exponentials = [math.exp(z - top) for z in row]
+    p = sorted((e / sum(exponentials) for e in exponentials), reverse=True)
+    if name == "msp":
+        return p[0]
+    if name == "margin":
+        return p[0] - p[1]
+    return 1 + sum(u * math.log(u) for u in p if u > 0) / math.log(len(p))
+
+
+@pytest.mark.parametrize("name", SCORE_NAMES)
+def test_equals_reference(name):
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn(6, 2 + seed, generator=generator, dtype=torch.float64) * 3
+        expected = [naive(name, row) for row in logits.tolist()]
+        assert confidence_score(name, logits).tolist() == pytest.approx(expected, abs=1e-12)
+        assert confidence_score(name, logits.float()).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", SCORE_NAMES)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), classes=st.integers(2, 50), scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]))
+def test_lies_between_0_and_1(name, seed, classes, scale):
+    logits = torch.randn(8, classes, generator=torch.Generator().manual_seed(seed)) * scale
+    scores = confidence_score(name, logits.clamp(-1e4, 1e4))
+    assert scores.dtype == torch.float32
+    assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_ends_of_the_scale():
+    uniform, certain = torch.zeros(1, 10), torch.tensor([[1e4] + [0.0] * 9])
+    assert [confidence_score(name, certain).item() for name in SCORE_NAMES] == [1.0, 1.0, 1.0]
+    assert [round(confidence_score(name, uniform).item(), 6) for name in SCORE_NAMES] == [0.1, 0.0, 0.0]
+
+
+def test_the_softmax_is_applied_once():
+    logits = torch.tensor([[2.0, 0.0, -1.0]])
+    log_p = torch.log_softmax(logits, -1)
+    for name in SCORE_NAMES:
+        assert confidence_score(name, logits) == score_from_log_probabilities(name, log_p)
+    assert confidence_score("msp", logits).item() == pytest.approx(0.8438, abs=1e-4)
+
+
+def test_half_precision_is_widened_and_gradients_are_finite():
+    for name in SCORE_NAMES:
+        logits = torch.tensor([[1e4, -1e4, 0.0], [1.0, 0.5, 0.0]], dtype=torch.bfloat16, requires_grad=True)
+        scores = confidence_score(name, logits)
+        assert scores.dtype == torch.float32
+        scores.sum().backward()
+        assert logits.grad.isfinite().all()
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match=r"unknown confidence score 'entropy'; known: msp, margin, negative_entropy"):
+        confidence_score("entropy", torch.zeros(1, 2))

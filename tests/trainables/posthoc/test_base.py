@@ -1,0 +1,122 @@
+"""What holds for every post-hoc method, and that a cross-fitted one never sees the samples that it calibrates."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from tests.trainables.predictions import drawn_predictions
+from trainables.metrics import METRIC_NAMES
+from trainables.metrics.refinement import FOLDS, folds_of
+from trainables.posthoc import POSTHOC, PosthocUnavailable, fit, parameter_names
+from trainables.posthoc.base import cross_fitted
+
+OPTIONS = {"focal_map": {"gamma": 2.0}, "metacal_acc": {"accuracy": 0.7}}
+REORDERING = {"vector", "matrix", "structured_matrix", "dirichlet", "isotonic", "histogram_binning"}
+
+
+def logits_and_targets(samples=400):
+    random = np.random.default_rng(0)
+    targets = random.integers(0, 4, samples)
+    logits = random.normal(size=(samples, 4)) * 2
+    logits[np.arange(samples), targets] += 3.0
+    return logits, targets
+
+
+@pytest.fixture(scope="module", params=sorted(POSTHOC))
+def fitted(request):
+    return fit(request.param, *logits_and_targets(), **OPTIONS.get(request.param, {}))
+
+
+def test_parameters_are_plain_numbers_under_announced_names(fitted):
+    assert tuple(fitted.parameters) == parameter_names(fitted.name)
+    assert all(type(value) is float and np.isfinite(value) for value in fitted.parameters.values())
+    assert not set(fitted.parameters) & set(METRIC_NAMES)
+    assert fitted.name in repr(fitted)
+
+
+def test_probabilities_are_float64_on_the_simplex_also_in_parts(fitted):
+    logits, _ = logits_and_targets()
+    whole = fitted(logits)
+    assert whole.dtype == np.float64
+    np.testing.assert_allclose(whole.sum(1), 1.0, rtol=1e-12)
+    parts = np.concatenate([fitted(logits[:1]), fitted(logits[1:150]), fitted(logits[150:])])
+    np.testing.assert_allclose(parts, whole, rtol=1e-12)
+
+
+def test_calibrators_travel_between_processes(fitted):
+    logits, _ = logits_and_targets()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted))(logits), fitted(logits))
+
+
+def test_accuracy_preserving_methods_keep_the_prediction(fitted):
+    logits, _ = logits_and_targets()
+    if not fitted.name.startswith("metacal") and fitted.name not in REORDERING:
+        np.testing.assert_array_equal(fitted(logits).argmax(1), logits.argmax(1))
+
+
+@pytest.mark.parametrize("name", sorted(POSTHOC))
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda z, y: (np.where(np.arange(4) == 1, np.nan, z), y), r"logits hold nan \(sample 0, class 1"),
+        (lambda z, y: (np.where(np.arange(4) == 1, np.inf, z), y), "must be finite; the network diverged"),
+        (lambda z, y: (z, y + 4), r"outside \[0, 4\): number the classes from 0"),
+        (lambda z, y: (z, y - 9), r"outside \[0, 4\)"),
+        (lambda z, y: (z, y * 0 + 3), "all 400 validation samples are of class 3: .* stratified split"),
+        (lambda z, y: (z[:, :1], y * 0), "at least two classes"),
+        (lambda z, y: (z[:0], y[:0]), "at least one sample"),
+        (lambda z, y: (z, y[:-1]), "one class index for each of 400 samples"),
+    ],
+)
+def test_unusable_validation_data_name_value_and_remedy(name, spoil, sentence):
+    logits, targets = spoil(*logits_and_targets())
+    with pytest.raises(PosthocUnavailable, match=sentence):
+        fit(name, logits, targets, **OPTIONS.get(name, {}))
+
+
+@pytest.mark.parametrize(("name", "options"), [("temperature", {"objective": "ece"}), ("focal_temperature", {})])
+def test_fewer_samples_than_bins(name, options):
+    logits, targets = logits_and_targets(12)
+    with pytest.raises(PosthocUnavailable, match="12 samples are fewer than 15 bins: use at most 12 bins"):
+        fit(name, logits, targets, **options)
+    assert fit(name, logits, targets, bins=12, **options)
+
+
+def test_several_faults_are_named_at_once():
+    logits, targets = logits_and_targets()
+    with pytest.raises(PosthocUnavailable, match=r"inf.*; target 4"):
+        fit("temperature", logits + np.inf, targets * 0 + 4)
+
+
+def test_application_checks_its_logits(fitted):
+    with pytest.raises(PosthocUnavailable, match="nan"):
+        fitted(np.full((2, 4), np.nan))
+    with pytest.raises(PosthocUnavailable, match="fitted on 4 classes and got logits of 5"):
+        fitted(np.zeros((2, 5)))
+
+
+def test_unknown_names_and_options_come_with_the_nearest():
+    logits, targets = logits_and_targets()
+    with pytest.raises(ValueError, match="did you mean 'temperature'"):
+        fit("temprature", logits, targets)
+    with pytest.raises(ValueError, match="did you mean 'metacal_acc'"):
+        parameter_names("metacal_ac")
+    with pytest.raises(ValueError, match="did you mean 'objective'"):
+        fit("temperature", logits, targets, objectiv="nll")
+    with pytest.raises(ValueError, match="must be one of nll, ece, focal"):
+        fit("temperature", logits, targets, objective="brier")
+
+
+@pytest.mark.parametrize(("method", "options"), [("temperature", {}), ("temperature", {"objective": "ece"})])
+def test_each_fold_is_calibrated_by_a_fit_on_the_others(method, options):
+    logits, targets = drawn_predictions(1, 200, 4, 4)
+    found, fold = cross_fitted(method, logits, targets, options), folds_of(targets)
+    for each in range(FOLDS):
+        expected = fit(method, logits[fold != each], targets[fold != each], **options)(logits[fold == each])
+        assert (found[fold == each] == expected).all()
+
+
+def test_fewer_samples_than_folds_are_refused():
+    with pytest.raises(PosthocUnavailable, match="4 samples are fewer than the 5 folds"):
+        cross_fitted("temperature", np.zeros((4, 2)), [0, 1, 0, 1], {})

@@ -1,0 +1,158 @@
+"""A lane of a cohort ends where its configuration ends alone, whoever its neighbours are and whenever they come."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.trainables.training.lanes.comparison import configuration, digits, distance, timeless
+from tests.trainables.training.lanes.filling import alone, of_every_loss, same_bits, together
+from tests.trainables.training.lanes.test_equal_to_alone import HESSIAN_TRACES, LOSS_CASES, OPTIMIZERS
+from trainables.datasets.preprocessing import CropAndFlip
+from trainables.training.lanes import Cohort, Lanes
+from trainables.training.loop import Replicate
+
+SMALL_MLP, SMALL_RESNET = {"name": "mlp", "width": 20}, {"name": "resnet8", "width": 0.25}
+AMPLIFIES = "kde_xe"  # its bandwidths of 1e-5 multiply rounding by 1e5 a step
+
+
+def _check_close(expected, found, tolerance=1e-8):
+    for (one, rows), (other, lane_rows) in zip(expected, found, strict=True):
+        if one.loss.name == AMPLIFIES:
+            continue
+        assert distance([one], [other]) < tolerance, one.loss.name
+        for row, lane_row in zip(rows, lane_rows, strict=True):
+            assert row == pytest.approx(lane_row, rel=tolerance, abs=1e-12), one.loss.name
+
+
+def _every_loss_in_float64(architecture, epochs, width):
+    data, values = digits(torch.float64), of_every_loss(architecture)
+    expected = alone(values, data, epochs)
+    _check_close(expected, together(values, data, epochs, width=width, seed=0))
+
+
+def test_every_loss_in_mixed_cohorts_in_float64(double):
+    _every_loss_in_float64(SMALL_MLP, 2, 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [SMALL_MLP, SMALL_RESNET], ids=str)
+def test_every_loss_over_nine_epochs_in_float64(double, architecture):
+    _every_loss_in_float64(architecture, 9, 7)
+
+
+def test_the_bits_of_a_lane_do_not_depend_on_neighbours_places_or_width():
+    data, values = digits(), of_every_loss(SMALL_MLP)
+    first = together(values, data, 2, width=7, seed=0)
+    assert same_bits(first, together(values, data, 2, width=3, seed=1)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [{"name": "mlp", "width": 33}, SMALL_MLP, {"name": "mlp"}], ids=str)
+def test_the_bits_of_every_composition_over_nine_epochs(architecture):
+    data, values = digits(), of_every_loss(architecture)
+    first = together(values, data, 9, width=6, seed=0)
+    for seed, width in enumerate((1, 2, 5, 16, 27), start=1):
+        assert same_bits(first, together(values, data, 9, width=width, seed=seed)) == []
+
+
+@pytest.mark.slow
+def test_the_bits_of_a_mapped_network_do_not_depend_on_neighbours_or_places():
+    data, values = digits(), of_every_loss(SMALL_RESNET)
+    first = together(values, data, 9, width=5, seed=0)
+    for seed in (1, 2):
+        assert same_bits(first, together(values, data, 9, width=5, seed=seed)) == []
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def test_every_optimizer_in_float64(double, optimizer):
+    values = [configuration("focal", SMALL_MLP, **optimizer) for _ in range(3)]
+    for number, each in enumerate(values):
+        recipe = {key: value for key, value in each["optimizer"].items() if value is not None}
+        each["optimizer"] = {**recipe, "lr": recipe["lr"] * (1 + number), "weight_decay": 1e-3 * number}
+    data = digits(torch.float64)
+    _check_close(alone(values, data, 3), together(values, data, 3, width=2, seed=0))
+
+
+TRACES = [
+    pytest.param(*case, marks=[pytest.mark.slow] if case[1] != "mlp" else [], id=str(case)) for case in HESSIAN_TRACES
+]
+
+
+@pytest.mark.parametrize(("loss", "architecture"), TRACES)
+def test_losses_with_a_trace_in_float64(double, loss, architecture):
+    values = [configuration({**loss, "weight": loss["weight"] * (1 + n)}, architecture) for n in range(3)]
+    data = digits(torch.float64)
+    _check_close(alone(values, data, 2), together(values, data, 2, width=2, seed=1))
+
+
+def test_whole_numbers_as_hyperparameters_are_a_value_a_lane(double):
+    values = [configuration({"name": "focal", "gamma": gamma}, SMALL_MLP) for gamma in (0, 1, 2.0, 3)]
+    data = digits(torch.float64)
+    _check_close(alone(values, data, 2), together(values, data, 2, width=4, seed=0))
+
+
+@pytest.mark.parametrize("architecture", [SMALL_MLP, SMALL_RESNET], ids=str)
+def test_a_lane_that_is_not_finite_spoils_no_other(architecture):
+    calm = [configuration(loss, architecture, lr=0.01) for loss in LOSS_CASES[::4]]
+    wild = [configuration(loss, architecture, lr=1e30, momentum=0.99) for loss in ("cross_entropy", "focal")]
+    data, others = digits(), [configuration("focal", architecture, lr=0.02) for _ in wild]
+    beside_wild = together([*calm, *wild], data, 2, width=12, seed=0)
+    beside_calm = together([*calm, *others], data, 2, width=12, seed=0)
+    assert all(not math.isfinite(rows[-1]["val_nll"]) for _, rows in beside_wild[len(calm) :])
+    assert same_bits(beside_wild[: len(calm)], beside_calm[: len(calm)]) == []
+
+
+def test_augmentation_and_dropout_are_the_lanes_own(double):
+    data = digits(torch.float64)
+    data = replace(data, train=replace(data.train, augmentation=CropAndFlip(padding=1)))
+    network = {"name": "wide_resnet", "depth": 10, "width": 0.25, "dropout": 0.4}
+    values = [configuration("focal", network, lr=0.01 * (1 + n)) for n in range(3)]
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    found = together(values, data, 2, width=4, seed=2)
+    assert torch.equal(torch.rand(3), expected), "idle lanes leave the global generator alone"
+    _check_close(alone(values, data, 2), found)
+
+
+def test_a_lane_that_left_continues_alone_and_may_join_again(double):
+    data, values = digits(torch.float64), configuration("focal", SMALL_MLP, schedule="cosine")
+    expected = alone([values], data, 4)
+    replicate = Replicate(values, seed=0, dataset=data, max_epochs=4)
+    cohort = Cohort(replicate, 2)
+    cohort.join(replicate)
+    rows = cohort.train_epoch()
+    cohort.leave(replicate)
+    rows.append(replicate.train_epoch())
+    other = Cohort(replicate, 3)
+    other.join(replicate)
+    rows += [*other.train_epoch(), *other.train_epoch()]
+    other.leave(replicate)
+    _check_close(expected, [(replicate, timeless(rows))])
+
+
+def test_what_is_saved_of_a_lane_is_its_own_and_restores_it():
+    data, values = digits(), configuration({"name": "adafocal"}, SMALL_MLP)
+    lanes = [Replicate(values, seed=seed, dataset=data, max_epochs=4) for seed in range(3)]
+    cohort = Lanes(lanes)
+    cohort.train_epoch()
+    cohort.settle()
+    state = lanes[1].state_dict()
+    assert all(t.untyped_storage().nbytes() <= t.nbytes for t in state["model"].values())
+    restored = Replicate(values, seed=1, dataset=data, max_epochs=4)
+    restored.load_state_dict(state)
+    again = Lanes([restored])
+    expected, found = timeless(cohort.train_epoch())[1], timeless(again.train_epoch())[0]
+    assert found == expected
+
+
+def test_a_full_cohort_takes_no_more():
+    replicate = Replicate(configuration(), seed=0, dataset=digits(), max_epochs=1)
+    cohort = Cohort(replicate, 1)
+    cohort.join(replicate)
+    with pytest.raises(IndexError, match="1 lanes is full"):
+        cohort.join(replicate)

@@ -1,0 +1,147 @@
+"""Another data set: other data of the same classes, or what no class of the data set fits."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainables.datasets import load_dataset
+from trainables.datasets.base import DataSet, Split
+from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.splits.base import beside, subset
+from trainables.registry import LABEL, SPLITS, Component, Hyperparameter, column_label
+from trainables.registry.split_names import other_name
+
+
+@dataclass(frozen=True)
+class Other:
+    """One split of another data set; see `EvaluationSplit`.
+
+    Images are resized and their channels made the data set's, and then prepared as the data set's own test images are,
+    as networks meet them in use.
+
+    Attributes:
+        dataset: its name and options.
+        taken: which of its splits.
+        label: what stands behind `other_` in the split's name.
+        same_classes: whether its classes are the data set's, in the same order, so that everything is measured on it.
+        samples: how many of its samples; `None` for all.
+        logits: whether logits are kept.
+    """
+
+    dataset: Mapping[str, Any]
+    taken: str
+    label: str
+    same_classes: bool = False
+    samples: int | None = None
+    logits: bool = False
+    detected: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """E.g. `other_svhn`."""
+        return (other_name(self.label),)
+
+    def fault(self, dataset: DataSet) -> str | None:
+        """Return why the other data cannot be loaded or made the inputs of the data set's networks."""
+        try:
+            _, _, classes = self._loaded(dataset)
+        except (DataSetUnavailableError, KeyError, ValueError) as error:
+            return f"{self.dataset['name']}: {error}"
+        if self.same_classes and classes != dataset.classes:
+            return f"same_classes: {self.dataset['name']} has {classes} classes, {dataset.name} {dataset.classes}"
+        return None
+
+    def split(self, dataset: DataSet, name: str) -> Split:
+        """Return the other data. Raises DataSetUnavailableError where its files are missing or broken."""
+        inputs, targets, _ = self._loaded(dataset)
+        return beside(dataset, inputs, targets)
+
+    def _loaded(self, dataset: DataSet) -> tuple[Tensor, Tensor, int]:
+        shape = (str(dataset.test.inputs.dtype), tuple(dataset.test.inputs.shape[1:]))
+        images = dataset.test.preprocessing is not None
+        return _loaded(json.dumps(dict(self.dataset), sort_keys=True), self.taken, self.samples, *shape, images)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(
+    named: str, taken: str, samples: int | None, dtype: str, shape: tuple[int, ...], images: bool
+) -> tuple[Tensor, Tensor, int]:
+    """Return inputs [N, …] stored as the data set stores its own, targets [N], and the number of classes.
+
+    Raises:
+        DataSetUnavailableError: files are missing or broken.
+        ValueError: there is no such split, or its inputs have another form.
+    """
+    options = json.loads(named)
+    other = load_dataset(options.pop("name"), **options)
+    if taken not in other.splits:
+        raise ValueError(f"it has no split {taken!r}; it has {', '.join(other.splits)}")
+    split = other.splits[taken]
+    chosen = subset(len(split), samples)
+    inputs, targets = split.stored(chosen), split.targets[chosen]
+    if images and split.preprocessing is not None and inputs.dtype == torch.uint8 and inputs.ndim == 4:
+        inputs = _as_images(inputs, shape)
+    if (str(inputs.dtype), tuple(inputs.shape[1:])) != (dtype, shape) or (split.preprocessing is not None) != images:
+        found = f"{str(inputs.dtype).removeprefix('torch.')} {tuple(inputs.shape[1:])}"
+        raise ValueError(f"its inputs are {found}, not {dtype.removeprefix('torch.')} {shape}, and no images to resize")
+    return inputs.clone(), targets.clone(), other.classes
+
+
+def _as_images(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return uint8 images [N, C, H, W] with the channels and sides of `shape`; grey is three equal channels."""
+    channels, height, width = shape
+    if images.shape[1] != channels:
+        pixels = images.to(torch.float32)
+        grey = pixels if images.shape[1] == 1 else _luma(pixels)
+        images = grey.expand(-1, channels, -1, -1).round().to(torch.uint8)
+    if tuple(images.shape[2:]) == (height, width):
+        return images.contiguous()
+    found = functional.interpolate(
+        images.to(torch.float32), (height, width), mode="bilinear", antialias=True, align_corners=False
+    )
+    return found.round().clamp(0, 255).to(torch.uint8)
+
+
+def _luma(pixels: Tensor) -> Tensor:
+    if pixels.shape[1] != 3:
+        return pixels.mean(dim=1, keepdim=True)
+    return (pixels * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
+
+
+def _other(dataset: str | Mapping[str, Any], split: str = "test", label: str | None = None, **options: Any) -> Other:
+    named = {"name": dataset} if isinstance(dataset, str) else dict(dataset)
+    return Other(named, split, label or column_label(named["name"]), **options)
+
+
+def _check(values: Mapping[str, Any]) -> str | None:
+    label = values.get(LABEL)
+    if label is not None and not (str(label).isidentifier() and str(label) == str(label).lower()):
+        return f"label = {label!r} must be a word of lower-case letters, digits and _"
+    return None
+
+
+COMPONENTS = (
+    Component(
+        "other",
+        _other,
+        (
+            Hyperparameter("dataset", "text", required=True, names="data set"),
+            Hyperparameter("split", "text", SPLITS[-1]),
+            Hyperparameter(LABEL, "text", None, source="the data set's name"),
+            Hyperparameter("same_classes", "boolean", False, reason="then everything is measured, not detection alone"),
+            Hyperparameter("samples", "integer", None, minimum=1),
+            Hyperparameter("logits", "boolean", False),
+        ),
+        summary="another data set, distinguished from the test data by the networks' outputs",
+        source="Hendrycks & Gimpel 2017, arXiv:1610.02136",
+        check=_check,
+    ),
+)

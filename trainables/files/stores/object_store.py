@@ -1,0 +1,355 @@
+"""Objects in a store (`s3://`, `gs://`, `az://`): whole-object writes and reads below one address, through obstore.
+
+A store is for what several machines must see and no shared folder holds. An object is either absent or whole, so
+nothing here needs a temporary name. obstore is the one client: conditional writes, a thousand deletions in a request,
+copies within the store, and uploads in parts that are aborted where they fail (pyarrow's closing published them).
+Credentials come from where the cloud's own tools take them (environment, instance role, profile) and never from the
+address, which is written into manifests and job lists.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from trainables.files.atomic import replacing
+from trainables.files.stores.base import KINDS, Entry, StoreError, client_settings
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta
+    from obstore.store import ObjectStore
+
+CONNECTIONS = 16
+"""Requests at once for many objects: a request waits some tens of milliseconds, most of it for the network."""
+
+PATIENCE_SECONDS = 120.0
+"""Seconds for which drivers and trials wait for a store that is out of reach: what they have is lost with them."""
+
+LONGEST_PAUSE = 10.0
+
+BLOCK_BYTES = 2**22
+"""Bytes of a download that are in memory at once, about."""
+
+READ_BACK_SECONDS = 2.0
+"""Where a store knows no conditional writes: after this time whoever wrote the same object meanwhile has done so."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_Result = TypeVar("_Result")
+
+
+def patiently(
+    work: Callable[[], _Result],
+    *,
+    seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> _Result:
+    """Do `work` and return its result, trying again while the store cannot be used, for `PATIENCE_SECONDS` or as given.
+
+    Pauses double, and vary, so that the trials of a cluster do not all come back at the same moment.
+
+    Raises the last StoreError once that time is over.
+    """
+    deadline = clock() + (PATIENCE_SECONDS if seconds is None else seconds)
+    pause = 0.5
+    while True:
+        try:
+            return work()
+        except StoreError:
+            if clock() >= deadline:
+                raise
+        sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+class Store:
+    """The objects below one address. Names are relative to it, with `/` between parts. Safe to use from threads."""
+
+    def __init__(self, uri: str) -> None:
+        """Prepare to use the store at `uri`, e.g. `s3://bucket/prefix`; nothing is sent yet.
+
+        A server of one's own is named by `?endpoint_override=http://host:port`, or as its cloud's tools are told.
+        Raises StoreError when the address cannot be one.
+        """
+        parts = urlsplit(uri)
+        self._options = dict(parse_qsl(parts.query))
+        _check_address(uri, parts, self._options)
+        self.uri = uri.rstrip("/")
+        self._kind, self._bucket_name = KINDS[parts.scheme], parts.netloc
+        self._prefix = parts.path.strip("/")
+        self._opening = threading.Lock()
+        self._opened: ObjectStore | None = None
+
+    @property
+    def _bucket(self) -> ObjectStore:
+        """Obstore's client, made when it is first needed: it may look up the bucket's region."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._kind.bucket(self._bucket_name, self._options, client_settings())
+            return self._opened
+
+    def child(self, name: str) -> Store:
+        """Return the store below `name`."""
+        address, _, query = self.uri.partition("?")
+        return Store(f"{address}/{name}" + (f"?{query}" if query else ""))
+
+    def put(self, name: str, content: bytes | Path) -> str:
+        """Write an object, given its bytes or a file, in place of one of that name; return its tag. Raises StoreError.
+
+        A file that cannot be read, or an upload that fails in the middle, leaves the object as it was.
+        """
+        from obstore import put
+
+        if isinstance(content, Path) and not content.is_file():
+            raise StoreError(f"{content} cannot be read, so it was not put into {self.uri}", "it was removed meanwhile")
+        with self._errors():
+            return _tag(put(self._bucket, self._key(name), content)["e_tag"])
+
+    def put_all(self, contents: Mapping[str, bytes | Path]) -> dict[str, str]:
+        """Write several objects at once; return their tags. Raises StoreError when one fails; others may be written."""
+        return self._each(lambda name: self.put(name, contents[name]), contents)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write an object unless there is one of that name; return whether this call wrote it. Raises StoreError.
+
+        Of several that create the same object, one is told that it did, where the store has conditional writes (all
+        three clouds, and most servers of their kind). Elsewhere the object is looked for before, and read back after a
+        pause: then two can be told so if one of them is held up for longer than that, and only the object says which.
+        """
+        from obstore import put
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        with self._errors():
+            try:
+                put(self._bucket, self._key(name), content, mode="create")
+            except AlreadyExistsError:
+                pass  # perhaps by this call: an answer that was lost is asked for again
+            except (BaseError, NotImplementedError) as error:
+                if not any(sign in str(error) for sign in _UNCONDITIONAL):
+                    raise
+                if self.exists(name):
+                    return False
+                self.put(name, content)
+                time.sleep(READ_BACK_SECONDS)
+        # Servers that do not know the condition ignore it: the object has the last word.
+        return self.get(name) == content
+
+    def get_all(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Return several objects' bytes by name, `None` for those that do not exist. Raises StoreError."""
+        return self._each(self.get, names)
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object's bytes, or `None` when there is none of that name. Raises StoreError."""
+        from obstore import get
+
+        try:
+            with self._errors():
+                return bytes(get(self._bucket, self._key(name)).bytes())
+        except FileNotFoundError:
+            return None
+
+    def move_all(self, targets: Mapping[str, str]) -> set[str]:
+        """Give objects other names, without their content coming here; return those that did not exist.
+
+        Who is interrupted between the copy and the removal of an object leaves both. Raises StoreError.
+        """
+        copied = self._each(lambda name: self._copy(name, targets[name]), targets)
+        absent = {name for name, found in copied.items() if not found}
+        self.delete(targets.keys() - absent)
+        return absent
+
+    def _copy(self, name: str, target: str) -> bool:
+        from obstore import copy
+
+        try:
+            with self._errors():
+                copy(self._bucket, self._key(name), self._key(target))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def download(self, name: str, target: Path) -> Entry | None:
+        """Write an object into the file `target`, whole or not at all; return what it was. Raises StoreError.
+
+        Where there is none of that name, nothing is written, and `None` returned.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with replacing(target) as temporary, temporary.open("wb") as file:
+                found = self._begin(name)
+                for block in self._blocks(found):
+                    file.write(block)
+        except FileNotFoundError:
+            return None
+        return _entry(found.meta)
+
+    def _begin(self, name: str) -> GetResult:
+        from obstore import get
+
+        with self._errors():
+            return get(self._bucket, self._key(name))
+
+    def _blocks(self, found: GetResult) -> Iterator[bytes]:
+        with self._errors():
+            for block in found.stream(BLOCK_BYTES):
+                yield bytes(block)
+
+    def download_all(self, targets: Mapping[str, Path]) -> dict[str, Entry | None]:
+        """Write several objects into files, as `download` does. Raises StoreError."""
+        return self._each(lambda name: self.download(name, targets[name]), targets)
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an object of that name. Raises StoreError."""
+        from obstore import head
+
+        try:
+            with self._errors():
+                head(self._bucket, self._key(name))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def entries(self, folder: str = "", *, recursive: bool = True) -> dict[str, Entry]:
+        """Return the objects below `folder`, by name relative to the store. Raises StoreError."""
+        from obstore import list as listing
+        from obstore import list_with_delimiter
+
+        prefix = self._key(folder) or None
+        with self._errors():
+            if recursive:
+                found = listing(self._bucket, prefix).collect()
+            else:
+                found = list_with_delimiter(self._bucket, prefix)["objects"]
+        return {each["path"].removeprefix(self._key("")).lstrip("/"): _entry(each) for each in found}
+
+    def folders(self) -> list[str]:
+        """Return the names that have objects below them, one level deep, in order. Raises StoreError."""
+        from obstore import list_with_delimiter
+
+        with self._errors():
+            found = list_with_delimiter(self._bucket, self._prefix or None)["common_prefixes"]
+        return sorted(path.removeprefix(self._prefix).strip("/") for path in found)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects; those that do not exist are no error. Raises StoreError."""
+        from obstore import delete
+
+        listed = [*names]
+        try:
+            with self._errors():
+                if listed:
+                    delete(self._bucket, [self._key(name) for name in listed])
+        except FileNotFoundError:
+            # Where a store has no request for many, the first that is gone ends it.
+            if len(listed) > 1:
+                self._each(lambda name: self.delete([name]), listed)
+
+    def check(self) -> None:
+        """Raise StoreError unless the store answers and its bucket can be listed."""
+        self.entries(recursive=False)
+
+    def _key(self, name: str) -> str:
+        """Return an object's name in its bucket."""
+        return f"{self._prefix}/{name}".strip("/")
+
+    def _each(self, work: Callable[[str], _Result], names: Iterable[str]) -> dict[str, _Result]:
+        """Do something for each of several names, `CONNECTIONS` at once; return name → result."""
+        listed = [*names]
+        if len(listed) < 2:
+            return {name: work(name) for name in listed}
+        with ThreadPoolExecutor(min(CONNECTIONS, len(listed)), thread_name_prefix="store") as pool:
+            return dict(zip(listed, pool.map(work, listed), strict=True))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Translate obstore's errors, except for an object that does not exist."""
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except StoreError:
+            raise
+        except FileNotFoundError as error:
+            # Of an absent bucket as well; the answer to a HEAD request has no text to tell them apart.
+            if any(sign in str(error) for sign in _NO_BUCKET):
+                raise _explained(self.uri, self._kind.remedy, error) from error
+            raise
+        except (BaseError, OSError, ValueError) as error:
+            raise _explained(self.uri, self._kind.remedy, error) from error
+
+
+def _entry(found: ObjectMeta) -> Entry:
+    written = (found["last_modified"] - _EPOCH) // timedelta(microseconds=1) * 1000
+    return Entry(found["size"], written, _tag(found["e_tag"]))
+
+
+def _tag(found: str | None) -> str:
+    """Return an ETag without its quotes: Azure's listings have none, and its other answers do."""
+    return (found or "").strip('"')
+
+
+def _check_address(uri: str, parts: SplitResult, options: Mapping[str, str]) -> None:
+    if parts.username or parts.password or "@" in parts.netloc:
+        raise StoreError(
+            f"the address {parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path} carries credentials",
+            "leave them out, because addresses are stored in plain text; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY (or the cloud's equivalent) on every machine instead",
+        )
+    if parts.scheme not in KINDS or not parts.netloc:
+        examples = " or ".join(kind.example for kind in KINDS.values())
+        raise StoreError(f"{uri!r} is not the address of a store", f"write {examples}")
+    known = KINDS[parts.scheme].options
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise StoreError(
+            f"the store's address has an unknown option {unknown[0]!r}", f"the options are {', '.join(sorted(known))}"
+        )
+
+
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "container does not exist")
+
+_UNCONDITIONAL = ("NotImplemented", "501 Not Implemented")
+"""How servers without conditional writes refuse one."""
+
+_REFUSED = ("401 Unauthorized", "403 Forbidden", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch",
+            "ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId", "PermissionDenied", "Unauthenticated",
+            "AuthenticationFailed", "Invalid Access Key", "AuthorizationFailure", "lacks valid authentication",
+            "necessary privileges")  # fmt: skip
+
+_BUSY = ("SlowDown", "503 Service Unavailable", "429 Too Many Requests", "ServerBusy", "TooManyRequests")
+
+_UNREACHABLE = ("error sending request", "tcp connect error", "dns error", "timed out", "HTTP error")
+
+_SOURCE = re.compile(r"\s*Debug source:.*", re.DOTALL)
+"""What obstore appends to its messages: the error as Rust's structures, a screen long."""
+
+
+def _explained(uri: str, credentials: str, error: Exception) -> StoreError:
+    """Return an error of obstore's as a sentence: which of the usual causes it names, and the remedy."""
+    text = " ".join(_SOURCE.sub("", str(error)).split())
+    if "Encountered object with invalid path" in text:
+        return StoreError(
+            f"the store {uri} holds an object whose name is no path below it: {text}",
+            "nothing was written; remove it, and find out who can write to this store",
+        )
+    causes = (
+        (_NO_BUCKET, "its bucket does not exist", "create it, or correct the address"),
+        (("169.254.169.254", "metadata.google"), "no credentials were found", credentials),
+        (_REFUSED, "it refuses the credentials", credentials),
+        (_BUSY, "it refuses requests, because there are too many", "try again later"),
+        (_UNREACHABLE, "it cannot be reached", "check the network, the address of its server and the region"),
+    )
+    for signs, sentence, remedy in causes:
+        if any(sign in text for sign in signs):
+            return StoreError(f"the store {uri} cannot be used: {sentence}", remedy)
+    return StoreError(f"the store {uri} cannot be used: {text}", "see the message above; nothing local was lost")

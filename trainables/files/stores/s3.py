@@ -1,0 +1,111 @@
+"""Amazon S3, and servers that speak its protocol."""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainables.files.stores.base import ClientSettings, StoreError, StoreKind, register
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config, S3CredentialProvider, S3Store
+
+KEYS_VALID = timedelta(minutes=10)
+"""So long the keys of a profile's file are used before it is read again."""
+
+
+def _bucket(name: str, options: Mapping[str, str], settings: ClientSettings) -> S3Store:
+    from obstore.store import S3Store
+
+    endpoint = _endpoint(options)
+    config: S3Config = {"region": _region(name, options), **({"endpoint": endpoint} if endpoint else {})}
+    return S3Store(name, config=config, credential_provider=_profile_credentials(), **settings)
+
+
+def _endpoint(options: Mapping[str, str]) -> str | None:
+    named = options.get("endpoint_override")
+    if named and "://" not in named:
+        named = f"{options.get('scheme', 'https')}://{named}"
+    return named or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def _region(bucket: str, options: Mapping[str, str]) -> str:
+    named = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    named = named or _profile().get("region")
+    if named:
+        return named
+    if _endpoint(options):
+        return "us-east-1"
+    from pyarrow.fs import resolve_s3_region  # obstore 0.12 does not offer its own
+
+    return str(resolve_s3_region(bucket))
+
+
+def _profile() -> dict[str, str]:
+    """Return what the user's AWS files say of the chosen profile."""
+    name = _profile_name()
+    found: dict[str, str] = {}
+    for variable, default in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
+        files = configparser.ConfigParser(interpolation=None, strict=False)
+        try:
+            files.read(Path(os.environ.get(variable) or f"~/.aws/{default}").expanduser())
+        except (OSError, configparser.Error):
+            continue
+        for section in (f"profile {name}", name):
+            found |= dict(files[section]) if section in files else {}
+    return found
+
+
+def _profile_name() -> str:
+    return os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+
+
+def _profile_credentials() -> S3CredentialProvider | None:
+    """Return what gives the credentials of a profile; `None` where obstore finds others by itself.
+
+    obstore 0.12 looks into the environment, web identities, containers and instances, and not into profiles
+    (apache/arrow-rs-object-store leaves them to a provider). Raises StoreError for a profile that needs boto3.
+    """
+    if os.environ.get("AWS_ACCESS_KEY_ID") or os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        return None
+    profile = _profile()
+    if "aws_access_key_id" in profile and "aws_secret_access_key" in profile:
+        return _keys
+    if profile.keys() & {"sso_session", "sso_start_url", "role_arn", "credential_process", "login_session"}:
+        try:
+            from obstore.auth.boto3 import Boto3CredentialProvider
+        except ImportError as error:
+            raise StoreError(
+                f"the AWS profile {_profile_name()!r} has no keys: it signs in, assumes a role or starts a program",
+                "install boto3, which does that, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            ) from error
+        provider: S3CredentialProvider = Boto3CredentialProvider()
+        return provider
+    return None
+
+
+def _keys() -> Any:
+    """Return a profile's keys as obstore wants them: read anew each time, since programs renew the file."""
+    profile = _profile()
+    return {
+        "access_key_id": profile["aws_access_key_id"],
+        "secret_access_key": profile["aws_secret_access_key"],
+        "token": profile.get("aws_session_token"),
+        "expires_at": datetime.now(UTC) + KEYS_VALID,
+    }
+
+
+register(
+    StoreKind(
+        "s3",
+        "s3://bucket/prefix",
+        _bucket,
+        remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE, or the machine's role) to ones that "
+        "may list, read, write and delete there",
+        options=frozenset({"endpoint_override", "region", "scheme"}),
+    )
+)

@@ -1,0 +1,166 @@
+"""What a network is, how one is built for a data set, and the registry of all of them by name.
+
+Adding one: a file of this folder with a function or class of (input_shape, classes, …) that returns a `torch.nn.Module`
+from inputs [N, *input_shape] to logits [N, classes], and the `COMPONENTS` that describe it; nothing else lists it.
+
+    def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes, bias))
+
+    COMPONENTS = (
+        Component("linear", linear, (Hyperparameter("bias", "boolean"),), "multinomial logistic regression"),
+    )
+
+Of its `Component`, `stand_in` names a smaller network for rehearsals, `lanes` says why it cannot be trained as lanes.
+`tests/trainables/models/test_networks.py` tests every network. Users' own need no file here: this module adapts what
+their import paths name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from trainables.extensions.own import OwnFamily, described
+from trainables.extensions.signature import hyperparameters_of
+from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry
+
+if TYPE_CHECKING:
+    from trainables.datasets.base import DataSet
+
+
+def _architecture(target: object, path: str, name: str) -> Component:
+    if not callable(target) or isinstance(target, nn.Module):
+        raise ExtensionError(
+            f"{path} is {described(target)}; an architecture is a class or function of (input_shape, classes)"
+        )
+    tags = frozenset(getattr(target, "TAGS", ()))
+    return Component(name, target, hyperparameters_of(target, path, ["input_shape", "classes"]), tags=tags)
+
+
+ARCHITECTURES = Registry("architecture", OwnFamily("architectures", _architecture))
+
+
+def require_image(input_shape: tuple[int, ...], minimum_side: int, network: str) -> tuple[int, int, int]:
+    """Return (channels, height, width) when `input_shape` is an image that `network` can take.
+
+    Raises:
+        ValueError: not three-dimensional, or a side shorter than `minimum_side` pixels.
+    """
+    if len(input_shape) != 3:
+        raise ValueError(
+            f"{network} takes images (channels, height, width), but the data set's samples have shape "
+            f"{tuple(input_shape)}; choose an architecture for that data, e.g. mlp"
+        )
+    channels, height, width = input_shape
+    if min(height, width) < minimum_side:
+        raise ValueError(
+            f"{network} needs images of at least {minimum_side}x{minimum_side} pixels, but the data set's are "
+            f"{height}x{width}; choose a data set of larger images (digits_32 has 32x32) or a smaller network"
+        )
+    return channels, height, width
+
+
+def build_model(
+    name: str, input_shape: tuple[int, ...], classes: int, **hyperparameters: HyperparameterValue | Tensor
+) -> nn.Module:
+    """Build architecture `name`: a module from inputs [N, *input_shape] to logits [N, classes].
+
+    Weights are drawn from PyTorch's global generator: seed it before.
+
+    Args:
+        name: a name of `ARCHITECTURES`.
+        input_shape: shape of one sample, e.g. (3, 32, 32).
+        classes: number of classes K.
+        hyperparameters: what the architecture's component lists.
+
+    Raises:
+        ValueError: unknown name, invalid hyperparameters, or an input shape the network cannot take.
+    """
+    network: nn.Module = ARCHITECTURES.build(name, tuple(input_shape), classes, **hyperparameters)
+    return network
+
+
+def build_for(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]) -> nn.Module:
+    """Build a configuration's architecture for a data set: its shape, classes, vocabulary and word vectors.
+
+    Args:
+        dataset: what the network will be trained on.
+        architecture: `name` and hyperparameters.
+
+    Raises:
+        ValueError: as `build_model`.
+    """
+    arguments: dict[str, HyperparameterValue | Tensor] = dict(architecture)
+    name = str(arguments.pop("name"))
+    component = ARCHITECTURES.get(name)
+    if component is not None and "text" in component.tags and dataset.vocabulary is not None:
+        arguments.setdefault("vocabulary", dataset.vocabulary)
+        if dataset.word_vectors is not None:
+            arguments.setdefault("word_vectors", dataset.word_vectors)
+    return build_model(name, dataset.input_shape, dataset.classes, **arguments)
+
+
+MOST_COMPUTED = 1_000_000
+"""Networks of more parameters are checked on the meta device. Smaller ones are computed: that takes milliseconds, the
+meta device a second, because it imports torch's compiler."""
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves weights undrawn: on the meta device they hold nothing, and drawing them imports torch's compiler."""
+
+    _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.exponential_, Tensor.random_})
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: Sequence[type],
+        arguments: Sequence[object] = (),
+        options: Mapping[str, object] | None = None,
+    ) -> object:
+        """Call `function`, or return the tensor that it would fill."""
+        return arguments[0] if function in self._DRAWS else function(*arguments, **(options or {}))
+
+
+@torch.no_grad()
+def fit_fault(dataset: DataSet, architecture: Mapping[str, HyperparameterValue]) -> str | None:
+    """Return why a configuration's architecture cannot be trained on a data set, or `None`.
+
+    The network is built and called with two samples: computed where it is small, on PyTorch's meta device, which knows
+    shapes only, where it is large. Meant to run once before a sweep starts. Pretrained weights are not loaded, and the
+    global generators stay as they are.
+    """
+    described = {key: value for key, value in architecture.items() if key not in ("pretrained", "weights_file")}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            with _Undrawn():
+                model, data = _placed(dataset, described, "meta")
+            if "follows_data" in ARCHITECTURES[str(architecture["name"])].tags:
+                return None  # what it computes is in the data, which the meta device does not hold
+            if sum(weights.numel() for weights in model.parameters()) <= MOST_COMPUTED:
+                model, data = _placed(dataset, described, "cpu")
+            with torch.device(data.train.targets.device):
+                logits = model.eval()(data.train.head(2))
+    except (ValueError, RuntimeError, AssertionError) as error:
+        return f"{architecture['name']} cannot be trained on {dataset.name}: {error}"
+    if tuple(logits.shape) != (2, dataset.classes):
+        return (
+            f"{architecture['name']} gives outputs of shape {tuple(logits.shape[1:])}, but {dataset.name} has "
+            f"{dataset.classes} classes; choose a classification network"
+        )
+    return None
+
+
+def _placed(
+    dataset: DataSet, architecture: Mapping[str, HyperparameterValue], device: str
+) -> tuple[nn.Module, DataSet]:
+    """Return a network and the data set, both on `device`."""
+    with torch.device(device):
+        data = dataset.to(device)
+        if data.word_vectors is not None:
+            data = replace(data, word_vectors=data.word_vectors.to(device))
+        return build_for(data, architecture), data

@@ -1,0 +1,242 @@
+"""A cohort: up to W networks of several configurations, trained together epoch by epoch.
+
+Lanes share nothing but the calls that compute them. On one thread a lane's bits depend on its own configuration, seed
+and epoch, on the width where convolutions are mapped, and on nothing else: neither on its place, nor on its neighbours'
+configurations, epochs or numbers, not even where these are not finite. Against the same network trained alone it is
+equal up to rounding: in float64 to 1e-8 after epochs, in float32 as two networks that differ in a last digit.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainables.datasets.base import WHOLE_COPY_BYTES, Split, evaluation_batches
+from trainables.losses.hessian_trace import HessianTrace
+from trainables.losses.numerics import as_type
+from trainables.training.acceleration import training_arithmetic
+from trainables.training.epoch_metrics import epoch_metrics_of_lanes
+from trainables.training.lanes.losses import LaneLosses, lane_weights, with_trace
+from trainables.training.lanes.networks import differentiable, networks_of
+from trainables.training.lanes.rules import RULES, rule_of
+from trainables.training.lanes.store import LaneStore
+from trainables.training.loop import Replicate
+from trainables.training.recipe import changes_by_step
+
+PREDICTION_BATCH = 1024  # samples of all lanes together, as many as a single network predicts at a time
+
+
+class Cohort:
+    """Trains replicates of any configurations whose `cohort_key` is the same, as lanes of one network.
+
+    The replicates stay whole: their networks look into the lanes' numbers, their generators order the data, draw
+    augmentation and dropout, and their losses keep their state. Evaluate them as ever; save them after `settle`.
+    """
+
+    def __init__(self, first: Replicate, width: int) -> None:
+        """Make room for `width` lanes like `first`, which does not join yet."""
+        self.width = width
+        self._lanes: list[Replicate] = []
+        self._dataset, self._device, self._training = first.dataset, first.device, first.training
+        self._batch_size: int = first.recipe["batch_size"]
+        self._turns: list[Callable[[], AbstractContextManager[None]]] = [_spare_turn] * width
+        shell = copy.deepcopy(first.model)
+        self._shell, self._store = shell, LaneStore(shell, width)
+        self._networks = networks_of(shell, self._store, self._turns, first.training)
+        self._rule = RULES[rule_of(first.recipe)](self._store)
+        self._regularised = isinstance(first.loss, HessianTrace)
+
+    @property
+    def lanes(self) -> Sequence[Replicate]:
+        """The replicates that train here, by lane."""
+        return self._lanes
+
+    @property
+    def room(self) -> int:
+        """How many replicates may join."""
+        return self.width - len(self._lanes)
+
+    def join(self, replicate: Replicate) -> None:
+        """Take a replicate up, between two epochs, at whatever epoch it is. Raises IndexError in a full cohort."""
+        if not self.room:
+            raise IndexError(f"a cohort of {self.width} lanes is full")
+        lane = len(self._lanes)
+        own = {name: dict(replicate.optimizer.state.get(p, {})) for name, p in replicate.model.named_parameters()}
+        self._store.take(lane, replicate.model)
+        for name, state in own.items():
+            for key in self._rule.memories:
+                if isinstance(state.get(key), Tensor):
+                    self._store.remember(lane, name, key, state[key])
+        self._lanes.append(replicate)
+        self._turns[lane] = replicate.own_randomness
+
+    def leave(self, replicate: Replicate) -> None:
+        """Let a replicate go; it continues alone as it would have here. The last lane takes its place."""
+        self.settle(replicate)
+        lane, last = self._lanes.index(replicate), len(self._lanes) - 1
+        self._store.release(replicate.model)
+        if lane != last:
+            moved = self._lanes[last]
+            self._store.move(last, lane, moved.model)
+            self._lanes[lane], self._turns[lane] = moved, moved.own_randomness
+        self._lanes.pop()
+        self._turns[last] = _spare_turn
+
+    def settle(self, replicate: Replicate) -> None:
+        """Give a replicate's own optimiser the state that it would have if it had trained alone."""
+        lane, steps = self._lanes.index(replicate), self._steps_taken(replicate)
+        keeps = [
+            key for key in self._rule.memories if key != "momentum_buffer" or replicate.recipe.get("momentum", 0.9)
+        ]
+        for name in self._store.parameters:
+            state: dict[str, Any] = self._store.memory_of(lane, name, keeps) if steps else {}
+            if steps and self._rule.counts:
+                state["step"] = torch.tensor(float(steps))
+            if state:
+                replicate.optimizer.state[replicate.model.get_parameter(name)] = state
+
+    def train_epoch(self) -> list[dict[str, Any]]:
+        """Train every lane's next epoch and return a row of the `epochs` table for each, `seconds` in equal shares."""
+        started, lanes = time.perf_counter(), self._lanes
+        rates = [replicate.begin_epoch() for replicate in lanes]
+        self._rule.set([r.recipe for r in lanes], rates, [self._steps_taken(r) for r in lanes])
+        losses = LaneLosses([getattr(replicate.loss, "base", replicate.loss) for replicate in lanes])
+        total = torch.zeros(len(lanes), device=self._device, dtype=torch.get_default_dtype())
+        with training_arithmetic(self._training, self._device):
+            done, by_step = 0, any(changes_by_step(replicate.recipe) for replicate in lanes)
+            for inputs, targets in self._batches():
+                if by_step:
+                    self._rule.set_rates(
+                        [
+                            replicate.learning_rate_after(done) if changes_by_step(replicate.recipe) else rate
+                            for replicate, rate in zip(lanes, rates, strict=True)
+                        ]
+                    )
+                done += targets.shape[1]
+                total += self._step(inputs, targets, losses) * targets.shape[1]
+        logits = self.predict(self._dataset.val)
+        means = (total / len(self._dataset.train)).tolist()
+        metrics = epoch_metrics_of_lanes(logits, self._dataset.val.targets, [r.bins for r in lanes])
+        rows = [
+            replicate.end_epoch(mean, own, rate, measured)
+            for replicate, mean, own, rate, measured in zip(lanes, means, logits, rates, metrics, strict=True)
+        ]
+        share = (time.perf_counter() - started) / len(rows)
+        return [{**row, "seconds": share} for row in rows]
+
+    def predict(self, split: Split) -> Tensor:
+        """Return the logits [L, N, K] of a whole split, in evaluation mode."""
+        lanes = len(self._lanes)
+        size = max(1, PREDICTION_BATCH // self.width)
+        if self._networks.elastic:
+            size = PREDICTION_BATCH  # the same for every number of lanes: products round by their shapes
+        parts = [self._networks.predict(inputs, lanes) for inputs, _ in evaluation_batches(split, size)]
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    def _steps_taken(self, replicate: Replicate) -> int:
+        return replicate.epoch * -(-len(self._dataset.train) // self._batch_size)
+
+    def _step(self, inputs: Tensor, targets: Tensor, losses: LaneLosses) -> Tensor:
+        """Take one step on inputs [L, B, ...] and targets [L, B]; return the losses [L]."""
+        found: list[Tensor] = []
+
+        def slopes(logits: Tensor) -> Tensor:
+            lanes = len(targets)
+            values, gradients = losses.gradients(logits[:lanes], targets)
+            found.append(values)
+            if len(logits) == lanes:
+                return gradients
+            return torch.cat([gradients, gradients.new_zeros((len(logits) - lanes, *gradients.shape[1:]))])
+
+        if self._regularised:
+            found.append(self._third_order(inputs, targets, losses))
+        elif self._networks.elastic:
+            self._networks.backward(inputs, slopes)
+        else:
+            idle = inputs.new_zeros((self.width - len(inputs), *inputs.shape[1:]))
+            self._networks.backward(torch.cat([inputs, idle]), slopes)
+        with torch.no_grad():
+            self._rule.step(len(targets), targets.shape[1])
+        return found[0]
+
+    def _third_order(self, inputs: Tensor, targets: Tensor, losses: LaneLosses) -> Tensor:
+        """Leave the gradients of losses with a trace of the Hessian in the store; return the losses [L]."""
+        own = [replicate.loss for replicate in self._lanes]
+        weights = lane_weights(own)
+        logits, leaves = differentiable(self._shell, self._store, self._turns, inputs, thrice=weights is not None)
+        values = losses.values(logits, targets)
+        if weights is not None:
+            values = with_trace(values, leaves, own, as_type(weights, values))
+        gradients = torch.autograd.grad(values.sum(), list(leaves.values()), allow_unused=True)
+        for name, gradient in zip(leaves, gradients, strict=True):
+            place = self._store.slopes[name][: len(targets)]
+            place.copy_(gradient) if gradient is not None else place.zero_()
+        return values.detach()
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the lanes' next batches, inputs [L, B, ...] and targets [L, B], each in its own order."""
+        split = self._dataset.train
+        whole = split.inputs.nbytes * len(self._lanes) <= WHOLE_COPY_BYTES * self.width
+        if split.augmentation is not None or split.streamed or not whole or split.inputs.nbytes > WHOLE_COPY_BYTES:
+            for own in zip(*(replicate.training_batches() for replicate in self._lanes), strict=True):
+                yield torch.stack([pair[0] for pair in own]), torch.stack([pair[1] for pair in own])
+            return
+        orders = [replicate.epoch_order() for replicate in self._lanes]
+        inputs = torch.stack([split.inputs.index_select(0, order) for order in orders])
+        targets = torch.stack([split.targets.index_select(0, order) for order in orders])
+        prepare = partial(_prepared, split)
+        for start in range(0, len(split), self._batch_size):
+            rows = slice(start, start + self._batch_size)
+            yield prepare(inputs[:, rows]), targets[:, rows]
+
+
+class Lanes:
+    """Replicates of one configuration as a cohort of their own: each takes the steps that it would take alone.
+
+    In float64 the weights agree after epochs; in float32 one step agrees to rounding, and that is all: batch
+    normalisation amplifies a last digit to some 1e-2 of the weights within three epochs, as it does between two
+    networks that are trained alone and differ in a last digit. Compare distributions over seeds, not weights.
+    """
+
+    def __init__(self, replicates: Sequence[Replicate], width: int = 0) -> None:
+        """Take up replicates at the same epoch, in a cohort of `width` lanes at least.
+
+        Raises CannotCompileError where they are to be compiled and each lane draws its own random numbers.
+        """
+        self._cohort = Cohort(replicates[0], max(width, len(replicates)))
+        for replicate in replicates:
+            self._cohort.join(replicate)
+
+    def train_epoch(self) -> list[dict[str, Any]]:
+        """Train one epoch and return a row for each replicate, in order."""
+        return self._cohort.train_epoch()
+
+    def predict(self, split: Split) -> Tensor:
+        """Return the logits [L, N, K] of a whole split, in evaluation mode."""
+        return self._cohort.predict(split)
+
+    def settle(self) -> None:
+        """Bring everything that training keeps here back into the replicates."""
+        for replicate in self._cohort.lanes:
+            self._cohort.settle(replicate)
+
+
+def _prepared(split: Split, stored: Tensor) -> Tensor:
+    """Turn stored inputs [L, B, ...] into network inputs."""
+    if split.preprocessing is None:
+        return stored
+    inputs = split.prepare(stored.flatten(0, 1))
+    return inputs.view(*stored.shape[:2], *inputs.shape[1:])
+
+
+def _spare_turn() -> AbstractContextManager[None]:
+    """Leave the global generator as it was after what an idle lane draws."""
+    turn: AbstractContextManager[None] = torch.random.fork_rng(devices=[])
+    return turn
