@@ -42,6 +42,7 @@ READING = {
 SCRIPT = """
 import json, sys, traceback
 from pathlib import Path
+sys.path.append(sys.argv[3])  # the checkout: the working directory is another
 from tests.running import in_process
 commands, at = json.loads(sys.argv[1]), Path(sys.argv[2])
 said = {}
@@ -54,6 +55,7 @@ for name, words in commands.items():
 print(json.dumps(said))
 """
 
+CHECKOUT = Path(__file__).parents[2]
 Answers = Mapping[str, tuple[int, str, str]]
 
 
@@ -86,7 +88,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             for kind, commands in (("write", WRITING), ("read", READING))
             for name, each in commands.items()
         }
-        done = disk.run(*program, json.dumps(words), str(beside), cwd=beside)
+        done = disk.run(*program, json.dumps(words), str(beside), str(CHECKOUT), cwd=beside)
         assert done.returncode == 0, done.stderr
         yield json.loads(done.stdout), beside
 
