@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import random
 import signal
@@ -129,8 +130,12 @@ class Moments:
         return (found.st_size, found.st_mtime_ns) if found else (0, 0)
 
     def _new_file(self, folder: Path, pattern: str, count: int) -> Callable[[], bool]:
-        before = set(folder.glob(pattern))
-        return lambda: len(set(folder.glob(pattern)) - before) >= count
+        def found() -> set[str]:
+            # `Path.glob` raises where a folder goes away meanwhile, as those of finished trials do.
+            return set(glob.glob(pattern, root_dir=folder))  # noqa: PTH207
+
+        before = found()
+        return lambda: len(found() - before) >= count
 
 
 def wait_until(reached: Callable[[], bool], timeout: float = 60) -> None:
