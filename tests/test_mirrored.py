@@ -69,4 +69,4 @@ def test_a_line_names_a_test_that_leads_to_the_module(module: str, test: str) ->
 
 
 def test_a_line_that_leads_nowhere_would_be_found() -> None:
-    assert "sweeper.remote.cluster" not in reached("tests/trainables/registry/test_nearest.py")
+    assert "sweeper.remote.cluster" not in reached("tests/trainables/registry/test_names.py")

@@ -13,7 +13,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.results import Results
 from sweeper.text.cells import Row, Value, text_of
 from trainables.registry import entry_label
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 FOCAL_SQL = """
 SELECT trial, replicate, epoch, config_loss_gamma FROM final

@@ -18,7 +18,7 @@ from sweeper.space.loading import load_spec
 from sweeper.space.rehearsal import SUFFIX
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.lookup import sweep_names
-from trainables.registry.nearest import nearest
+from trainables.registry.names import nearest
 
 PAPERS = ("curvature", "properness", "mukhoti", "posterior", "selective")
 

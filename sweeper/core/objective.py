@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from trainables.registry.measured import measured_as
+from trainables.registry.names import measured_as
 
 Mode: TypeAlias = Literal["min", "max"]
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from trainables.curvature.statistics import CURVATURE_FIELDS, statistic_of
 from trainables.curvature.statistics.base import LOSS_WORDS
 from trainables.registry import entry_label
-from trainables.registry.measured import CROSS_FITTED
+from trainables.registry.names import CROSS_FITTED
 from trainables.worker.trial_tables import (
     EVALUATION,
     RELIABILITY_SCHEMA,

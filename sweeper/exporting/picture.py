@@ -20,7 +20,7 @@ from sweeper.reporting.figures import FIGURES
 from sweeper.results import Results
 from sweeper.text.labels import STATUS_WORDS
 from trainables.files.atomic import replacing
-from trainables.registry.nearest import nearest
+from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

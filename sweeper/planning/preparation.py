@@ -15,7 +15,7 @@ from sweeper.space.evaluation import split_faults
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, batch_fault
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, node_copy
 from trainables.datasets.splits import build_split
 from trainables.extensions.targets import describe_error

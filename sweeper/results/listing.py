@@ -17,7 +17,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
 from sweeper.text.cells import Row, Rows, Value, float_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, short
-from trainables.registry.nearest import nearest
+from trainables.registry.names import nearest
 
 TOP = 10
 """Configurations that `sweeper results` prints: a screenful with the headings."""

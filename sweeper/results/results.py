@@ -39,8 +39,7 @@ from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.text.cells import Row
 from trainables.files.stores.base import is_store_address
-from trainables.registry.measured import measured_as
-from trainables.registry.nearest import nearest
+from trainables.registry.names import measured_as, nearest
 
 if TYPE_CHECKING:
     import pandas

@@ -21,7 +21,7 @@ from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
 from sweeper.text.labels import STATUS_WORDS, duration, label, number, plural
 from trainables.curvature.statistics import headline_columns
 from trainables.metrics import HEADLINES
-from trainables.registry.nearest import nearest
+from trainables.registry.names import nearest
 
 SPLITS = ("val", "test")
 

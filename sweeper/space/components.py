@@ -28,7 +28,7 @@ from sweeper.space.domains.domains import (
     plain,
 )
 from trainables.registry import LABEL, Component, Hyperparameter, Registry, entry_label
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 _MAXIMUM_COMBINATIONS = 4096
 

@@ -17,7 +17,7 @@ from sweeper.space.components import resolve_components, resolve_plain_component
 from sweeper.space.registries import Registries
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT
 from trainables.registry import LABEL, column_label
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 FITTED_ON = "val"
 """The split that every evaluation measures, named or not, see `trainables.training.evaluation.FITTED_ON`."""

@@ -19,7 +19,7 @@ from search_spaces import packaged_files
 from sweeper.core.errors import Fault
 from sweeper.core.key_paths import join_path, parent_path
 from sweeper.core.plain import Plain
-from trainables.registry.nearest import nearest
+from trainables.registry.names import nearest
 
 MAXIMUM_BYTES = 1_000_000
 MAXIMUM_VALUES = 50_000

@@ -47,7 +47,7 @@ from sweeper.space.structure import structural_faults, written_out
 from sweeper.space.training import worker_faults
 from sweeper.space.user_code import set_code_root
 from trainables.registry import Registry, importing_nothing
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 __all__ = ["SweepSpec", "build_spec", "load_spec"]
 

@@ -16,7 +16,7 @@ from sweeper.space.registries import Registries
 from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.metrics.base import Metric, larger_is_better, metric_of
 from trainables.registry import column_label, entry_label
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 POSTHOC, HESSIAN = "val_posthoc_", "hessian_"
 """How names of post-hoc metrics and of the Hessian's begin."""

@@ -24,7 +24,7 @@ from sweeper.space.notify import Notification
 from sweeper.space.plug_ins import Part, SchedulerSettings, SearcherSettings
 from sweeper.space.training import Checkpoint, Keep, Replicates, Resources, Training
 from trainables.registry import entry_label
-from trainables.registry.measured import CROSS_FITTED, measured_as
+from trainables.registry.names import CROSS_FITTED, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 

@@ -13,7 +13,7 @@ from sweeper.scheduling.strata import Stratified, stratum_name
 from sweeper.space.configurations import examples
 from sweeper.space.domains.domains import Fields, Interval, Members, Node
 from sweeper.space.spec import SweepSpec
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 PLACE = f"scheduler.{WITHIN.name}"
 

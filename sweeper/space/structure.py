@@ -13,7 +13,7 @@ from sweeper.core.key_paths import join_path
 from sweeper.core.plain import Plain
 from sweeper.space import notify
 from sweeper.space.spec import SweepSpec
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 SHORT_FORMS = {
     "dataset": "name",

@@ -9,7 +9,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.space.catalogue import valid_text
 from sweeper.space.registries import Registries, installed_registries
 from trainables.registry import Component, Registry
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sweeper.core.ids import RECALIBRATIONS, SweepPaths
 from sweeper.journal.segments import piece_of
 from sweeper.storage.metadata import read_manifest, started_at
 from trainables.files.atomic import is_temporary
-from trainables.registry.nearest import nearest
+from trainables.registry.names import nearest
 
 SHOWN_NAMES = 8
 """An error lists so many of the sweeps that there are."""

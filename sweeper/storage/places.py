@@ -26,7 +26,7 @@ from sweeper.storage.store_lease import read_terms
 from sweeper.tables.recalibrations import link_recalibrations
 from trainables.files.stores.base import Entry, StoreError, is_store_address
 from trainables.files.stores.object_store import Store
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 DRIVING, READING = "driving", "reading"
 

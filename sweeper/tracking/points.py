@@ -19,7 +19,7 @@ from sweeper.core.ids import configuration_index
 from sweeper.core.schemas import EPOCHS_SCHEMA
 from sweeper.tables.recalibrations import RecalibrationPart
 from sweeper.tracking.base import Point
-from trainables.registry.split_names import CORRUPTED, corruption_of, is_corrupted
+from trainables.registry.names import CORRUPTED, corruption_of, is_corrupted
 from trainables.worker.trial_reports import Row
 
 RECALIBRATED = ("accuracy", "nll", "brier", "ece", "ada_ece", "mce", "cw_ece", "aurc")

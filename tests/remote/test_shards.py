@@ -10,7 +10,7 @@ import pytest
 
 from tests.remote.services import BUCKET, s3_server
 from tests.trainables.stream_files import write_shards
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.shards import local_copy
 from trainables.files.stores.object_store import Store
 

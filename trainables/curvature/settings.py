@@ -8,7 +8,7 @@ from typing import Any
 
 from trainables.curvature.statistics.base import LOSS_WORDS
 from trainables.registry import Hyperparameter
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 LOSS_LABELS = tuple(LOSS_WORDS)
 TRACE_METHODS = ("auto", "hutchinson", "hutch++")

@@ -13,7 +13,7 @@ from trainables.datasets.base import (
     evaluation_batches,
     load_dataset,
 )
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.partition import hash_of_splits, stratified_split
 
 DATASETS.discover(__name__)

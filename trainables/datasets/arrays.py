@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.partition import Indices, hash_of_splits, stratified_split
 from trainables.registry import SPLITS, Component, Hyperparameter
 

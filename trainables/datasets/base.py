@@ -29,8 +29,7 @@ from trainables.datasets.image_stream import ImageStream
 from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
 from trainables.datasets.streaming import streamed
 from trainables.datasets.translation import Translation
-from trainables.extensions.own import OwnFamily, described
-from trainables.extensions.signature import hyperparameters_of
+from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
 from trainables.registry import SPLITS, Component, ExtensionError, Registry
 
 

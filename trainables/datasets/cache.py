@@ -1,4 +1,4 @@
-"""Data files on a node: one folder that all trials share, checked downloads, and arrays decoded once."""
+"""Data files on a node: one folder that all trials share, checked downloads, arrays decoded once; and their error."""
 
 from __future__ import annotations
 
@@ -19,9 +19,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.errors import DataSetUnavailableError
 from trainables.files.atomic import temporary_folder
 from trainables.files.locks import file_lock
+
+
+class DataSetUnavailableError(Exception):
+    """A data set cannot be loaded: where it was looked for, which rule is broken, what to do."""
+
+    def __init__(self, path: object, rule: str, remedy: str) -> None:
+        """Say that `path` breaks `rule`, and the `remedy`."""
+        self.path = str(path)
+        self.rule = rule
+        self.remedy = remedy
+        super().__init__(f"{self.path}: {rule}; {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        """Let the error travel between processes."""
+        return type(self), (self.path, self.rule, self.remedy)
+
 
 FOLDER_VARIABLE = "SWEEPER_DATA"
 CHUNK_BYTES = 2**20

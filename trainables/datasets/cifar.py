@@ -15,8 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from trainables.datasets.base import DataSet
-from trainables.datasets.cache import Source, data_folder, extracted, fetch
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
 from trainables.datasets.images import (
     AUGMENT,
     DOWNLOAD,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset, images_on_paper
 from trainables.datasets.partition import LABEL_NOISE, flip_labels, hash_of_splits, stratified_split
 from trainables.datasets.preprocessing import CropAndFlip

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet
-from trainables.datasets.cache import Source, data_folder, fetch
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, fetch
 from trainables.datasets.images import ImageArrays, held_out, image_dataset, images_on_paper, published_images
 from trainables.datasets.preprocessing import CropAndFlip
 

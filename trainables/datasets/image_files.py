@@ -1,20 +1,119 @@
-"""Decoding many image files once a node, and reading trees of class folders."""
+"""Image files on disk: where the bytes of each are, decoding many of them once a node, and listing folders of them.
+
+A `StoredImages` has file, offset and length of each image, in arrays that the processes of a node share. The images
+lie in folders, one a class or one for all with a table of classes, or in tar shards (`trainables.datasets.shards`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.cache import prepared_arrays
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, prepared_arrays
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+OPEN_FILES = 64
+"""Files that a process keeps open; a system's usual limit is 1,024, ImageNet has as many shards."""
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """Images in files, of which each is a run of bytes.
+
+    Attributes:
+        root: the folder.
+        arrays: `names` uint8 [bytes of all files' names], relative to the root, and `ends` int64 [F] of each; of every
+            image its `file`, `offset`, `size` and class, `target`, int64 [N] each.
+    """
+
+    root: Path
+    arrays: Arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays["target"])
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """Classes, int64 [N]."""
+        return np.asarray(self.arrays["target"], np.int64)
+
+    def place(self, index: int) -> tuple[Path, int, int]:
+        """Return the file of an image, the offset of its first byte and their number."""
+        file, offset, size = (int(self.arrays[key][index]) for key in ("file", "offset", "size"))
+        ends = self.arrays["ends"]
+        name = self.arrays["names"][int(ends[file - 1]) if file else 0 : int(ends[file])]
+        return self.root / os.fsdecode(name.tobytes()), offset, size
+
+    def read(self, index: int) -> bytes:
+        """Return an image's bytes.
+
+        Raises:
+            DataSetUnavailableError: its file is missing, or shorter than when it was indexed.
+        """
+        path, offset, size = self.place(index)
+        try:
+            found = os.pread(_opened(str(path), os.getpid()).fileno(), size, offset)
+        except OSError as error:
+            raise DataSetUnavailableError(path, f"cannot be read ({error})", "restore the file") from error
+        if len(found) != size:
+            rule = f"has {len(found)} of the {size} bytes of an image at {offset}"
+            raise DataSetUnavailableError(path, rule, "the file was changed after it was indexed: start again")
+        return found
+
+    def fingerprint(self) -> str:
+        """Return a digest of the files' names and of every image's place, size and class; no pixel is read."""
+        digest = hashlib.sha256()
+        for key in sorted(self.arrays):
+            digest.update(f"{key} {len(self.arrays[key])}\0".encode())
+            digest.update(np.ascontiguousarray(self.arrays[key]).data)
+        return digest.hexdigest()
+
+
+def arrays_of(
+    names: Sequence[str], file: Sequence[int], offset: Sequence[int], size: Sequence[int], target: Sequence[int]
+) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of `StoredImages`."""
+    encoded = [os.fsencode(name) for name in names]
+    numbers = {"file": file, "offset": offset, "size": size, "target": target}
+    return {
+        "names": np.frombuffer(b"".join(encoded), np.uint8),
+        "ends": np.cumsum([len(name) for name in encoded], dtype=np.int64),
+        **{key: np.asarray(values, np.int64) for key, values in numbers.items()},
+    }
+
+
+class _File:
+    """A file that stays open; its descriptor is closed with it."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+
+@functools.lru_cache(maxsize=OPEN_FILES)
+def _opened(path: str, process: int) -> _File:
+    """Return an open file; a forked process opens its own."""
+    return _File(path)
+
 
 EXTENSIONS = frozenset({".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
 DECODERS = 8  # Pillow decodes without the interpreter's lock
@@ -107,3 +206,74 @@ def image_paths(folder: Path) -> list[Path]:
             folder, "contains no images", f"put images there ({', '.join(sorted(EXTENSIONS))})"
         )
     return paths
+
+
+def listed_folders(name: str, root: Path, classes: Sequence[str]) -> StoredImages:
+    """Return the images in `root/<class>/`, by class and name.
+
+    The list is kept until a folder's time of change is another one, as it is when an image is added or removed.
+
+    Args:
+        name: of the data set, for the folder that keeps the list.
+        root: folder of the class folders.
+        classes: names of these, in the order of the classes.
+
+    Raises:
+        DataSetUnavailableError: a class has no folder, or no image.
+    """
+
+    def build() -> dict[str, NDArray[np.generic]]:
+        names, sizes, targets = [], [], []
+        for target, label in enumerate(classes):
+            found = _images(root / label)
+            if not found:
+                raise DataSetUnavailableError(root / label, "contains no images", "put the class's images there")
+            names += [f"{label}/{file}" for file, _ in found]
+            sizes += [size for _, size in found]
+            targets += [target] * len(found)
+        return arrays_of(names, range(len(names)), [0] * len(names), sizes, targets)
+
+    folders = [root / label for label in classes]
+    missing = next((folder for folder in folders if not folder.is_dir()), None)
+    if missing is not None:
+        raise DataSetUnavailableError(missing, "the class's folder is missing", "give every split the same sub-folders")
+    return StoredImages(root, prepared_arrays(name, folders, f"folders 1 {root}", build))
+
+
+def listed_files(name: str, root: Path, targets: Mapping[str, int]) -> StoredImages:
+    """Return the images in `root` itself, by name.
+
+    Args:
+        name: of the data set, for the folder that keeps the list.
+        root: the folder.
+        targets: the classes of the images, by their names without extension.
+
+    Raises:
+        DataSetUnavailableError: there are none, or one has no class.
+    """
+
+    def build() -> dict[str, NDArray[np.generic]]:
+        found = _images(root)
+        unknown = next((file for file, _ in found if Path(file).stem not in targets), None)
+        if unknown is not None or not found:
+            rule = "contains no images" if unknown is None else f"contains {unknown}, whose class is not known"
+            raise DataSetUnavailableError(root, rule, "give each image its class")
+        names, classes = [file for file, _ in found], [targets[Path(file).stem] for file, _ in found]
+        return arrays_of(names, range(len(names)), [0] * len(names), [size for _, size in found], classes)
+
+    settings = f"files 1 {root} {hash_of(targets)}"
+    return StoredImages(root, prepared_arrays(name, [root], settings, build))
+
+
+def hash_of(targets: Mapping[str, int]) -> str:
+    """Return a digest of a table of classes."""
+    import hashlib
+
+    return hashlib.sha256(repr(sorted(targets.items())).encode()).hexdigest()
+
+
+def _images(folder: Path) -> list[tuple[str, int]]:
+    """Return name and size of every image in a folder, by name."""
+    with os.scandir(folder) as entries:
+        kept = [each for each in entries if Path(each.name).suffix.lower() in EXTENSIONS]
+        return sorted((each.name, each.stat().st_size) for each in kept)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.image_files import class_folders, decoded_images, image_paths
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR, ImageArrays, image_dataset
 from trainables.datasets.partition import stratified_split

@@ -1,17 +1,233 @@
-"""What a split reads its inputs from when they are decoded as they are read."""
+"""What a split reads its inputs from when they are decoded as they are read, and the worker processes that decode.
+
+The processes are those of a torch `DataLoader` that is kept from epoch to epoch and given lists of requests. A request
+is a chunk of one split's images, so that several workers share a batch, and none holds many. What a worker returns
+follows from the request alone. `fork` starts them: they share the index's pages and import nothing.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.datasets.decoders import CHUNK, Decoders, Request, View
-from trainables.datasets.stored_images import StoredImages
+from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.image_files import StoredImages
 from trainables.datasets.streaming import Copier, sent
+
+CHUNK = 64
+"""Images of a request: 10 MB of pixels at 224."""
+
+REQUESTS_AHEAD = 2
+"""Requests that wait for each worker, torch's own number: 300 MB for eight workers."""
+
+FEW = 16
+"""Up to so many images are decoded where they are asked for: starting workers takes longer."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Images to decode.
+
+    Attributes:
+        pool: number of the stored images.
+        rows: which of them, int64 [n].
+        view: how they are seen.
+        seeds: of each one's random changes, int64 [n]; `None` for a view without chance.
+    """
+
+    pool: int
+    rows: Tensor
+    view: View
+    seeds: Tensor | None = None
+
+
+class BusyError(RuntimeError):
+    """Two networks ask for their batches in turns."""
+
+
+class Decoders:
+    """Decodes the images of several pools, here or in workers."""
+
+    def __init__(self, pools: Sequence[StoredImages], workers: int | None = None) -> None:
+        """Start nothing yet.
+
+        Args:
+            pools: what is decoded.
+            workers: processes; `None` for as many as torch has threads in the process that asks, 0 for none.
+        """
+        self._decode = _Decode(pools)
+        self._workers = workers
+        self._requests: list[Request] = []
+        self._loader: Any = None
+        self._owner = (0, 0)
+        self._busy = False
+
+    def run(self, requests: Sequence[Request]) -> Iterator[Tensor]:
+        """Yield the pixels of each request in order, uint8 [n, 3, size, size], decoded ahead.
+
+        Raises:
+            DataSetUnavailableError: an image is broken, or cannot be read.
+            BusyError: another run has begun and not ended.
+        """
+        workers = torch.get_num_threads() if self._workers is None else self._workers
+        if not workers or sum(len(each.rows) for each in requests) <= FEW:
+            yield from map(self._decode.alone, requests)
+            return
+        if self._busy:
+            raise BusyError(
+                "images that are decoded as they are read serve one network at a time; set packing: sequential"
+            )
+        self._busy = True
+        try:
+            yield from self._decoded(requests, workers)
+        finally:
+            self._busy = False
+
+    def _decoded(self, requests: Sequence[Request], workers: int) -> Iterator[Tensor]:
+        if self._owner != (os.getpid(), workers):
+            self._loader, self._owner = self._started(workers), (os.getpid(), workers)
+        self._requests[:] = requests
+        for found in self._loader:
+            if isinstance(found, _Broken):
+                raise DataSetUnavailableError(*found.parts)
+            yield found
+
+    def _started(self, workers: int) -> Any:
+        from torch.utils.data import DataLoader
+
+        libraries()  # once here instead of in each worker
+        return DataLoader(
+            self._decode,  # type: ignore[arg-type]  # any object with __getitem__ is a data set to the loader
+            batch_size=None,
+            sampler=self._requests,
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=REQUESTS_AHEAD,
+            multiprocessing_context="fork",
+            generator=torch.Generator(),  # else each epoch would draw from the global one
+            collate_fn=_as_it_is,
+        )
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """What a worker found wrong, in the place of pixels: an exception's arguments do not survive the way."""
+
+    parts: tuple[Any, str, str]
+
+
+class _Decode:
+    """What workers hold; forked, not sent."""
+
+    def __init__(self, pools: Sequence[StoredImages]) -> None:
+        self._pools = pools
+
+    def alone(self, request: Request) -> Tensor:
+        """Decode a request in this process, whose random state stays as it is."""
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # a caller may build on the meta device
+            found = self[request]
+        if isinstance(found, _Broken):
+            raise DataSetUnavailableError(*found.parts)
+        return found
+
+    def __getitem__(self, request: Request) -> Tensor | _Broken:
+        pool, view = self._pools[request.pool], request.view
+        pixels = torch.empty((len(request.rows), 3, view.size, view.size), dtype=torch.uint8)
+        seeds = [0] * len(request.rows) if request.seeds is None else request.seeds.tolist()
+        for at, (row, seed) in enumerate(zip(request.rows.tolist(), seeds, strict=True)):
+            try:
+                pixels[at] = view.pixels(pool.read(row), seed)
+            except DataSetUnavailableError as error:
+                return _Broken((error.path, error.rule, error.remedy))
+            except (OSError, ValueError, SyntaxError) as error:
+                path, offset, _ = pool.place(row)
+                where = f"at byte {offset} " if offset else ""
+                return _Broken(
+                    (path, f"{where}cannot be decoded as an image ({error})", "replace it with an intact copy")
+                )
+        return pixels
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
+
+
+RATIO = (3 / 4, 4 / 3)
+"""Sides of a random cut (Szegedy et al. 2015, section 6)."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How an image is seen.
+
+    Attributes:
+        size: side in pixels.
+        resized: shorter side of an image before its middle is cut out.
+        area: least share of an image's area that a random cut takes; `None` for the middle, without any chance.
+        flip: whether half of the cuts are mirrored.
+        operations: of RandAugment (Cubuk et al. 2020, arXiv:1909.13719) on each cut; 0 for none.
+        magnitude: of these, of 30.
+    """
+
+    size: int
+    resized: int
+    area: float | None = None
+    flip: bool = True
+    operations: int = 0
+    magnitude: int = 9
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws."""
+        return self.area is not None
+
+    def pixels(self, content: bytes, seed: int = 0) -> Tensor:
+        """Return uint8 [3, size, size]; what is random follows from `seed`.
+
+        The process's own generator is seeded, which the caller guards.
+
+        Raises:
+            OSError, ValueError, SyntaxError: the bytes are no image, as Pillow says.
+        """
+        from PIL import Image
+
+        with Image.open(io.BytesIO(content)) as file:
+            image = file.convert("RGB")
+        if self.random:
+            torch.default_generator.manual_seed(seed)  # a card's generators are not asked for, which takes longer
+        changed = _transform(self)(image)
+        return torch.from_numpy(np.asarray(changed, np.uint8).transpose(2, 0, 1).copy())
+
+
+def libraries() -> Any:
+    """Import what decodes and changes images, seconds of work; return torchvision's transforms."""
+    from trainables.extensions.torchvision_compat import register_missing_operators
+
+    register_missing_operators()
+    import PIL.JpegImagePlugin  # noqa: F401  # which Pillow imports at the first image otherwise, in each worker
+    from torchvision.transforms import v2
+
+    return v2
+
+
+@functools.lru_cache(maxsize=16)
+def _transform(view: View) -> Callable[[Any], Any]:
+    v2 = libraries()
+    if view.area is None:
+        return v2.Compose([v2.Resize(view.resized), v2.CenterCrop(view.size)])  # type: ignore[no-any-return]  # untyped
+    steps = [v2.RandomResizedCrop(view.size, scale=(view.area, 1.0), ratio=RATIO)]
+    steps += [v2.RandomHorizontalFlip()] if view.flip else []
+    steps += [v2.RandAugment(view.operations, view.magnitude)] if view.operations else []
+    return v2.Compose(steps)  # type: ignore[no-any-return]  # untyped
 
 
 @dataclass(frozen=True, repr=False, eq=False)

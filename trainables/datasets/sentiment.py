@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.cache import Source, data_folder, extracted, fetch
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
 from trainables.datasets.images import DOWNLOAD, FOLDER
 from trainables.datasets.partition import hash_of_splits
 from trainables.datasets.text import UNKNOWN, WORD_VECTORS, frequent_words, padded_ids, read_word_vectors

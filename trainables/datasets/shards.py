@@ -21,10 +21,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.datasets.cache import data_folder, locked, prepared_arrays, temporary_beside
-from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.image_files import EXTENSIONS
-from trainables.datasets.stored_images import StoredImages, arrays_of
+from trainables.datasets.cache import DataSetUnavailableError, data_folder, locked, prepared_arrays, temporary_beside
+from trainables.datasets.image_files import EXTENSIONS, StoredImages, arrays_of
 from trainables.files.atomic import write_text
 from trainables.files.stores.base import Entry, StoreError
 from trainables.files.stores.object_store import Store

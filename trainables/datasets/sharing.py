@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.cache import data_folder, locked, temporary_beside
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, data_folder, locked, temporary_beside
 from trainables.datasets.preprocessing import CropAndFlip, ImagePreprocessing
 from trainables.datasets.translation import Translation
 from trainables.registry import SPLITS

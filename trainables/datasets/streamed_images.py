@@ -14,17 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.decoders import Decoders, View
-from trainables.datasets.errors import DataSetUnavailableError
-from trainables.datasets.folders import listed_folders
-from trainables.datasets.image_files import class_folders
+from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.image_files import StoredImages, class_folders, listed_folders
 from trainables.datasets.image_folder import FRACTION, MEAN, SPLIT_SEED, STD
-from trainables.datasets.image_stream import ImageStream
+from trainables.datasets.image_stream import Decoders, ImageStream, View
 from trainables.datasets.images import AUGMENT, LIKE_CIFAR
 from trainables.datasets.partition import Indices, hash_of_splits, stratified_split
 from trainables.datasets.preprocessing import ImagePreprocessing
 from trainables.datasets.shards import indexed_shards, local_copy, shard_paths, shards_by_split
-from trainables.datasets.stored_images import StoredImages
 from trainables.registry import SPLITS, Component, Hyperparameter
 
 CLASS_INDEX = "class_index.json"

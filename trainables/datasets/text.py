@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.registry import Hyperparameter
 
 # Keras' Tokenizer, which mukhoti's released code uses, cuts at these and at spaces; the apostrophe stays.

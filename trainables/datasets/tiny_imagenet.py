@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet
-from trainables.datasets.cache import Source, data_folder, extracted, fetch
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, Source, data_folder, extracted, fetch
 from trainables.datasets.image_files import decoded_images, image_paths
 from trainables.datasets.images import ImageArrays, image_dataset, images_on_paper, published_images
 from trainables.datasets.partition import stratified_split

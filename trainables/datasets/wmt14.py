@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.cache import data_folder, prepared_arrays
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError, data_folder, prepared_arrays
 from trainables.datasets.images import FOLDER
 from trainables.datasets.partition import hash_of_splits
 from trainables.datasets.translation import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from trainables.registry import ExtensionError, permit_only
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 OUR_PACKAGES = ("sweeper", "trainables", "search_spaces")
 

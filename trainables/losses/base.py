@@ -23,8 +23,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from trainables.extensions.own import OwnFamily, described
-from trainables.extensions.signature import hyperparameters_of
+from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
 from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry
 
 State = dict[str, Tensor | float | int]

@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from trainables.extensions.own import OwnFamily, described
-from trainables.extensions.signature import hyperparameters_of
+from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
 from trainables.extensions.targets import describe_error
 from trainables.metrics.probabilities import Floats, Integers
 from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry, column_label

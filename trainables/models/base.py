@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from trainables.extensions.own import OwnFamily, described
-from trainables.extensions.signature import hyperparameters_of
+from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
 from trainables.registry import Component, ExtensionError, HyperparameterValue, Registry
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from trainables.models.base import require_image
 from trainables.models.resnet_cifar import SMALL_RESNET
 from trainables.models.vision_transformer import SMALL_TRANSFORMER
 from trainables.registry import Component, Hyperparameter
-from trainables.registry.nearest import nearest
+from trainables.registry.names import nearest
 
 # what the packages raise for sizes and weights that do not fit, broken weight files, and failed downloads
 UNBUILDABLE = (OSError, RuntimeError, KeyError, AssertionError, TypeError, ValueError, pickle.UnpicklingError)

@@ -31,8 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
-from trainables.extensions.own import OwnFamily, described
-from trainables.extensions.signature import hyperparameters_of
+from trainables.extensions.adapters import OwnFamily, described, hyperparameters_of
 from trainables.extensions.targets import describe_error
 from trainables.metrics.probabilities import (
     Floats,

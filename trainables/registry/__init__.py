@@ -1,6 +1,16 @@
 """What can be chosen by name: components, their hyperparameters, and the registries that hold them."""
 
-from trainables.registry.component import SPLITS, Component, DataSetSize, Hyperparameter, Kind, Options
+from trainables.registry.component import (
+    SPLITS,
+    Component,
+    DataSetSize,
+    Hyperparameter,
+    HyperparameterValue,
+    Kind,
+    Options,
+    hyperparameter_values,
+    number_in,
+)
 from trainables.registry.registry import (
     FITTED_ON,
     LABEL,
@@ -12,7 +22,6 @@ from trainables.registry.registry import (
     is_import_path,
     permit_only,
 )
-from trainables.registry.values import HyperparameterValue, hyperparameter_values, number_in
 
 __all__ = [
     "FITTED_ON",

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from trainables.registry.component import Component
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 LABEL, FITTED_ON = "label", "fitted_on"
 """Keys of a post-hoc method in an evaluation: what its columns are called, so that one method may stand twice, and the
@@ -58,7 +58,7 @@ def permit_only(names: Iterable[str] | None) -> None:
 
 
 class OwnComponents(Protocol):
-    """Finds user-defined components and makes them into `Component`s: `trainables.extensions.own.OwnFamily`."""
+    """Finds user-defined components and makes them into `Component`s: `trainables.extensions.adapters.OwnFamily`."""
 
     @property
     def group(self) -> str:

@@ -32,7 +32,7 @@ from trainables.posthoc.focal_grid_tensors import grids_on
 from trainables.posthoc.focal_map import with_training_gamma
 from trainables.registry import FITTED_ON as SPLIT_KEY
 from trainables.registry import LABEL, entry_label
-from trainables.registry.measured import CROSS_FITTED
+from trainables.registry.names import CROSS_FITTED
 from trainables.training.prediction import Predicting, logits_and_norms, on_host, shifted_data
 from trainables.training.trajectory import TrajectorySettings
 

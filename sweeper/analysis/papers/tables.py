@@ -20,7 +20,7 @@ from sweeper.analysis.papers.recipes import Recipe, recipe_of
 from sweeper.analysis.statistics.basics import Spread
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
-from trainables.registry.nearest import nearest
+from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
     from trainables.posthoc.focal_temperature_fits import ClosestTemperature

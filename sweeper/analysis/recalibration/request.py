@@ -12,7 +12,7 @@ import yaml
 from sweeper.core.errors import SweeperError
 from trainables.metrics.base import Metrics
 from trainables.registry import Component, column_label, hyperparameter_values
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 UNCALIBRATED = "none"
 """The method that leaves the network's own probabilities as they are: what the others are compared with."""

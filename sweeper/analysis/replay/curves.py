@@ -13,7 +13,7 @@ from sweeper.results import Results
 from sweeper.results.results import measured_sql
 from sweeper.text.cells import float_of, int_of, text_of
 from sweeper.text.labels import plural
-from trainables.registry.measured import measured_as
+from trainables.registry.names import measured_as
 
 JUDGES = ("test_posthoc_temperature_nll", "test_refinement_nll", "test_nll")
 """What a trial is worth in the end: the first of these that was measured, on data that no scheduler saw."""

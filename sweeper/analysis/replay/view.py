@@ -20,7 +20,7 @@ from sweeper.results import Results
 from sweeper.scheduling import DEFAULT, SCHEDULERS
 from sweeper.space.loading import check_scheduler
 from trainables.metrics.base import larger_is_better
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 SAID = ("scheduler", "within", "objective")
 """What a candidate is; what all candidates agree in is said once, below the table."""

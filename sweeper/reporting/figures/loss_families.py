@@ -22,7 +22,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard, searcher
 from sweeper.text.cells import float_or_none, int_of, text_of
 from sweeper.text.labels import label, plural
-from trainables.registry.measured import measured_as
+from trainables.registry.names import measured_as
 
 ABSENT = "Loss families compared: fewer than two families have two finished configurations or replicates."
 

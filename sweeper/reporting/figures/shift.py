@@ -20,7 +20,7 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import FINISHED, Leaderboard, leaderboard
 from sweeper.text.cells import Rows, float_or_none, int_of, text_of
 from sweeper.text.labels import label, number, plural
-from trainables.registry.split_names import CORRUPTED_PATTERN, OTHER
+from trainables.registry.names import CORRUPTED_PATTERN, OTHER
 
 ABSENT = (
     "Under distribution shift: nothing was measured on corrupted data; name them in evaluation.splits, e.g. "

@@ -16,7 +16,7 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.text.redaction import redact
-from trainables.registry.nearest import did_you_mean
+from trainables.registry.names import did_you_mean
 
 KEY = "sweep"
 TAG = f"mlflow.sharedViewState.{KEY}"

@@ -8,8 +8,15 @@ import zipfile
 import numpy as np
 import pytest
 
-from trainables.datasets.cache import Source, data_folder, extracted, fetch, prepared_arrays, unpack
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import (
+    DataSetUnavailableError,
+    Source,
+    data_folder,
+    extracted,
+    fetch,
+    prepared_arrays,
+    unpack,
+)
 
 CONTENT = bytes(range(256)) * 2000
 

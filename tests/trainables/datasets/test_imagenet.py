@@ -11,7 +11,7 @@ import torch
 from sweeper.planning.estimate import dataset_size
 from tests.trainables.stream_files import jpeg, write_shards, write_tree
 from trainables.datasets import load_dataset
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 
 IDS = ["n01440764", "n01443537", "n01484850"]
 NAMES = ("tench", "goldfish", "great white shark")

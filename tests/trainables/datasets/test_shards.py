@@ -10,7 +10,7 @@ import pytest
 
 from tests.memory_store import use_memory_store
 from tests.trainables.stream_files import jpeg, write_shard, write_shards
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.shards import indexed_shards, local_copy, place_inside, shard_paths, shards_by_split
 from trainables.files.stores.object_store import Store
 

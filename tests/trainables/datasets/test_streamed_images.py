@@ -13,7 +13,7 @@ from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import load_spec
 from tests.trainables.stream_files import jpeg, write_shard, write_shards, write_tree
 from trainables.datasets import load_dataset
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.partition import stratified_split
 from trainables.datasets.sharing import content_key, shared_dataset
 from trainables.models import fit_fault

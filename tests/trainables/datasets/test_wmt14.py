@@ -12,7 +12,7 @@ import torch
 
 from trainables.datasets import DATASETS, load_dataset
 from trainables.datasets.base import DataSet, batches, of_like_length
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.sharing import content_key, shared_dataset
 from trainables.datasets.translation import END, UNKNOWN, encoded_pairs, loaded_tokenizer, trained_tokenizer
 

@@ -13,11 +13,9 @@ import zlib
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainables.datasets.corruptions import blur, digital, noise, weather
-from trainables.datasets.corruptions.base import Constants, Corruption, Floats, Images
-from trainables.datasets.corruptions.frost import FROST_KIND, frost
+from trainables.datasets.corruptions import blur, digital, weather
+from trainables.datasets.corruptions.base import Corruption, Images
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
@@ -31,20 +29,17 @@ CHUNK_VALUES = 2**22
 """Pixel values that are corrupted together: 32 MiB in float64."""
 
 CORRUPTIONS: dict[str, Corruption] = {
-    **noise.CORRUPTIONS,
-    **blur.CORRUPTIONS,
-    **weather.CORRUPTIONS,
-    FROST_KIND: frost,
-    **digital.CORRUPTIONS,
-}
+    each.__name__: each
+    for each in (
+        digital.gaussian_noise, digital.shot_noise, digital.impulse_noise,
+        blur.defocus_blur, blur.glass_blur, blur.motion_blur, blur.zoom_blur,
+        weather.snow, weather.frost, weather.fog, weather.brightness,
+        digital.contrast, digital.elastic_transform, digital.pixelate, digital.jpeg_compression,
+    )
+}  # fmt: skip
+"""Every kind by name, in the order of the paper."""
 
-KINDS = (
-    "gaussian_noise", "shot_noise", "impulse_noise",
-    "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
-    "snow", "frost", "fog", "brightness",
-    "contrast", "elastic_transform", "pixelate", "jpeg_compression",
-)  # fmt: skip
-"""Every kind, in the order of the paper."""
+KINDS = tuple(CORRUPTIONS)
 
 
 def corrupted(
@@ -89,18 +84,3 @@ def image_fault(shape: tuple[int, ...], dtype: object) -> str | None:
     if height != width or height < LEAST_SIDE:
         return f"images have {height}×{width} pixels; squares of at least {LEAST_SIDE}×{LEAST_SIDE} can be corrupted"
     return None
-
-
-__all__ = [
-    "CORRUPTIONS",
-    "KINDS",
-    "LEAST_SIDE",
-    "SEVERITIES",
-    "Constants",
-    "Corruption",
-    "Floats",
-    "Images",
-    "NDArray",
-    "corrupted",
-    "image_fault",
-]

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from trainables.datasets.corruptions.base import Constants, Corruption, Floats, Images, constant, levels, shares
+from trainables.datasets.corruptions.base import Constants, Floats, Images, constant, levels, shares
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -167,11 +167,3 @@ def zoom_blur(images: Images, severity: int, small: bool, draws: np.random.Rando
     pixels = shares(images).transpose(1, 2, 0, 3).reshape(side * side, n * channels)
     found = _mean_enlargement(side, severity, small) @ pixels
     return levels(found.reshape(side, side, n, channels).transpose(2, 0, 1, 3))
-
-
-CORRUPTIONS: dict[str, Corruption] = {
-    "defocus_blur": defocus_blur,
-    "glass_blur": glass_blur,
-    "motion_blur": motion_blur,
-    "zoom_blur": zoom_blur,
-}

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainables.datasets.base import DataSet, Split
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.corruptions import KINDS, SEVERITIES, corrupted, image_fault
-from trainables.datasets.corruptions.frost import FROST_KIND, photographs_folder
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.corruptions.weather import FROST_KIND, photographs_folder
 from trainables.datasets.sharing import shared_arrays
 from trainables.datasets.splits.base import beside, subset
 from trainables.registry import Component, Hyperparameter
-from trainables.registry.split_names import corrupted_name, corruption_of
+from trainables.registry.names import corrupted_name, corruption_of
 
 LABELS = "labels.npy"
 REMEDY = "unpack CIFAR-10-C.tar of https://zenodo.org/records/2535967 and name its folder, or leave out folder"

@@ -14,10 +14,10 @@ from torch.nn import functional
 
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet, Split
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.splits.base import beside, subset
 from trainables.registry import LABEL, SPLITS, Component, Hyperparameter, column_label
-from trainables.registry.split_names import other_name
+from trainables.registry.names import other_name
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from PIL import Image
 from scipy import ndimage
 
 import trainables.datasets.corruptions as corruptions
+from trainables.datasets.cache import DataSetUnavailableError
 from trainables.datasets.corruptions import KINDS, SEVERITIES, blur, corrupted, digital, image_fault, weather
 from trainables.datasets.corruptions.base import constant
-from trainables.datasets.corruptions.frost import PHOTOGRAPHS
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.corruptions.weather import PHOTOGRAPHS
 
 SIDES = (32, 72)  # the constants of CIFAR-10-C, and of ImageNet-C
 

@@ -13,8 +13,8 @@ from PIL import Image
 from tests.trainables.stream_files import jpeg, write_shards
 from trainables.datasets import load_dataset
 from trainables.datasets.base import batches, evaluation_batches
-from trainables.datasets.decoders import BusyError, View
-from trainables.datasets.errors import DataSetUnavailableError
+from trainables.datasets.cache import DataSetUnavailableError
+from trainables.datasets.image_stream import BusyError, View
 
 TRAIN, BATCH = 180, 40
 
