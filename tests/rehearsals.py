@@ -24,7 +24,7 @@ from search_spaces import packaged_files
 from sweeper.analysis.judging import judge_claims, named_claims
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import TABLES
-from sweeper.core.ray_environment import prepare
+from sweeper.core.processes import prepare
 from sweeper.execution.options import RunOptions
 from sweeper.execution.runner import run_sweep
 from sweeper.results import Results

@@ -17,8 +17,8 @@ from pathlib import Path
 from unittest import mock
 
 from sweeper.cli.main import main
-from sweeper.core.executors import Executor
 from sweeper.core.ids import SweepPaths
+from sweeper.core.processes import Executor
 from sweeper.execution.local.processes import ForkServer
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record

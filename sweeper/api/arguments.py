@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain
 from sweeper.remote.reach import tracking
 
 if TYPE_CHECKING:
-    from sweeper.monitoring.live import Progress
-    from sweeper.monitoring.notebook import NotebookProgress
+    from sweeper.monitoring.live import NotebookProgress, Progress
 
 Settings = Mapping[str, object] | Sequence[str] | None
 """Overrides: `{"scheduler.max_epochs": 9}`, or `key=value` texts as for `--set`."""
@@ -41,7 +40,6 @@ def tracking_address(uri: str | None, place: str, name: str | None = None) -> st
 
 def progress_view() -> type[NotebookProgress] | type[Progress]:
     """Return how progress is shown here: as a cell's output in a notebook, else in the terminal."""
-    from sweeper.monitoring.live import Progress
-    from sweeper.monitoring.notebook import NotebookProgress, in_notebook
+    from sweeper.monitoring.live import NotebookProgress, Progress, in_notebook
 
     return NotebookProgress if in_notebook() else Progress

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sweeper.api.arguments import Settings, Space, output_folder, overrides, progress_view, tracking_address
 from sweeper.api.finished import FinishedRun, Submitted
 from sweeper.core.errors import SweeperError
-from sweeper.core.executors import Executor
+from sweeper.core.processes import Executor
 from sweeper.execution.local.processes import early_server
 from sweeper.remote.reach import connect, local_sweep
 from sweeper.text.display import Shown
@@ -182,7 +182,7 @@ def status(
     from sweeper.storage.places import local_copies
 
     if address is not None:
-        from sweeper.remote.status import sweeps_table
+        from sweeper.remote.cluster import sweeps_table
 
         cluster = connect(address)
         sweeps = cluster.sweeps() if name is None else [cluster.sweep(name)]

@@ -226,7 +226,7 @@ def focal_map(
 
     from sweeper.analysis.papers.focal_map_figures import map_figure
     from sweeper.analysis.papers.picture import write_picture
-    from sweeper.text.tables import format_table
+    from sweeper.text.display import format_table
 
     found = map_figure(figure, gamma or (), classes)
     text = format_table(pa.Table.from_pylist(found.rows), kind)

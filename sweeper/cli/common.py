@@ -17,7 +17,7 @@ from rich.console import RenderableType
 
 from sweeper.cli.completion import complete_setting, complete_space, complete_sweep
 from sweeper.core.errors import SweeperError
-from sweeper.core.executors import Executor
+from sweeper.core.processes import Executor
 from sweeper.text.display import SafeConsole, Shown
 
 if TYPE_CHECKING:

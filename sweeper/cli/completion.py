@@ -36,7 +36,7 @@ def _literally(text: str) -> str:
 
 def complete_format(incomplete: str) -> list[str]:
     """Return the output formats of rows."""
-    from sweeper.text.tables import FORMATS
+    from sweeper.text.display import FORMATS
 
     return [name for name in FORMATS if name.startswith(incomplete)]
 

@@ -36,7 +36,7 @@ def init(
 ) -> None:
     """Write a commented search space to start from."""
     from sweeper.space.loading import load_spec
-    from sweeper.space.template import Wishes, template
+    from sweeper.space.template import TemplateOptions, template
     from trainables.files.atomic import write_text
 
     if file.exists():
@@ -47,12 +47,12 @@ def init(
         if not equals or not written:
             raise SweeperError(f"--grid {text!r} is not of the form PATH=VALUES", "write e.g. --grid loss.gamma=1,2,5")
         values[path.strip()] = [value.strip() for value in written.split(",")]
-    usual = Wishes()
-    wishes = Wishes(
+    usual = TemplateOptions()
+    options = TemplateOptions(
         dataset, loss or usual.losses, network or usual.architectures, values, objective, epochs, replicates
     )
     with writing_to(file, "name another file"):
-        write_text(file, template(wishes))
+        write_text(file, template(options))
     try:
         load_spec(file)
     except SweeperError:

@@ -58,9 +58,9 @@ def results(
     from sweeper.results import load
     from sweeper.results.leaderboard import leaderboard
     from sweeper.results.listing import best_trials, listed
-    from sweeper.results.multi_sweep import load_several
+    from sweeper.results.results import load_several
+    from sweeper.text.display import format_table
     from sweeper.text.labels import plural
-    from sweeper.text.tables import format_table
 
     if len(names) > 1 and sql is None:
         raise SweeperError("several sweeps need a query", "give --sql, or use `sweeper compare A B`")

@@ -14,7 +14,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.remote.reach import connect
 
 if TYPE_CHECKING:
-    from sweeper.monitoring.watch import Look
+    from sweeper.monitoring.status import Look
     from sweeper.remote.cluster import Cluster
 
 ClusterAddress = Annotated[
@@ -90,7 +90,7 @@ def logs(
 ) -> None:
     """Print a sweep's log: the driver's log on a cluster (--address), the log of Ray and torch on this machine."""
     if address is None:
-        from sweeper.monitoring.watch import local_log
+        from sweeper.monitoring.status import local_log
 
         for text in local_log(name, output, follow=follow):
             sys.stdout.write(text)
@@ -140,8 +140,8 @@ def resume_remotely(
 
 def remote_look(address: str, name: str | None) -> Callable[[], Look]:
     """Return a function that checks a cluster's sweeps, or one, through its Jobs API until all drivers ended."""
-    from sweeper.monitoring.watch import Look
-    from sweeper.remote.status import progress_of, sweeps_table
+    from sweeper.monitoring.status import Look
+    from sweeper.remote.cluster import progress_of, sweeps_table
 
     cluster = connect(address)
 

@@ -213,7 +213,7 @@ def status(
 
 def _watch(name: str | None, output: str, address: str | None) -> int:
     """Show one sweep, or all, until they end; return the exit status: 1 if trials failed or are unfinished."""
-    from sweeper.monitoring.watch import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, look_at_all, watch
+    from sweeper.monitoring.status import FAR_LOOK_SECONDS, LOOK_SECONDS, SweepWatch, look_at_all, watch
 
     console = SafeConsole()
     if name is None and address is None:
@@ -233,7 +233,7 @@ def _watch(name: str | None, output: str, address: str | None) -> int:
 
 def _results_of(name: str, output: str, address: str | None) -> object | None:
     """Return a watch of a sweep through its journal; `None` if only the cluster knows the sweep."""
-    from sweeper.monitoring.watch import SweepWatch
+    from sweeper.monitoring.status import SweepWatch
 
     try:
         return SweepWatch(*remote_output(name, output, address))

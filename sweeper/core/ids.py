@@ -6,14 +6,19 @@ A sweep's results folder is `<output>/<sweep name>/`; a trial is called after th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import platform
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import trainables
 
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """A sweep's name is one folder name: it cannot hold a separator, and `..` cannot match."""
@@ -198,3 +203,23 @@ class SweepPaths:
     def lease(self) -> Path:
         """Who drives the sweep: host, pid, heartbeat."""
         return self.root / "driver.json"
+
+
+NUMERICAL_PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
+"""The packages whose release can change a number of a trial."""
+
+
+@functools.cache
+def code_version() -> str:
+    """Return 16 hexadecimal digits of everything that a trial runs: the sources of `trainables` and its packages.
+
+    A commit would say less: it is the same for sources that were edited since, another for every change of the README,
+    and an installed package has none.
+    """
+    root = Path(trainables.__file__).parent
+    digest = hashlib.sha256(platform.python_version().encode())
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for package in NUMERICAL_PACKAGES:
+        digest.update(f"{package} {metadata.version(package)}\0".encode())
+    return digest.hexdigest()[:16]

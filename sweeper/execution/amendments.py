@@ -11,10 +11,9 @@ from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.state import SweepState
 from sweeper.space.configurations import configurations_of
-from sweeper.space.file import Document
+from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
-from sweeper.space.overrides import apply_overrides
-from sweeper.space.training import worker_faults
+from sweeper.space.parts import worker_faults
 from sweeper.storage.changes import AMENDABLE, GROWING, changed_trials, edited
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import write_text

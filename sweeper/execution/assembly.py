@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.ray_environment import prepare
+from sweeper.core.processes import prepare
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
 from sweeper.execution.controllers.base import Controller, Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
@@ -30,8 +30,8 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
+from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.prometheus import MetricsSink, Publish
-from sweeper.notifications.notifier import Notifier
 from sweeper.planning.preparation import data_keys, dataset_facts
 from sweeper.planning.prices import price_from
 from sweeper.scheduling.base import RungState
@@ -133,7 +133,7 @@ class DriverContext:
         """Return what chooses configurations, told of the journal; `None` where they follow from the space."""
         if not self.sweep.spec.searcher.learns:
             return None
-        from sweeper.space.searchers import searcher_for
+        from sweeper.space.loading import searcher_for
 
         searcher = searcher_for(self.sweep.spec)
         for record in read_journal(self.sweep.paths.journal):

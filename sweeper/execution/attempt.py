@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
-from sweeper.core.ray_environment import prepare
+from sweeper.core.processes import prepare
 from sweeper.execution.amendments import check_trials
 from sweeper.execution.assembly import DriverContext, open_tables
 from sweeper.execution.controllers.budget import WorkingTime
@@ -35,7 +35,7 @@ from sweeper.journal.segments import last_sequence
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState
 from sweeper.monitoring.live import Progress
-from sweeper.notifications.notifier import Notifier
+from sweeper.monitoring.notifications import Notifier
 from sweeper.space.notify import Target
 from sweeper.storage.lease import Lease
 from sweeper.storage.mirror import Mirror, SharedFolder

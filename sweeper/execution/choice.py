@@ -12,7 +12,7 @@ from sweeper.execution.controllers.capacity import ClusterView, fit_resources
 from sweeper.execution.local.executor import this_machine
 from sweeper.execution.options import RunOptions
 from sweeper.execution.ray.address import check_answers
-from sweeper.space.training import Resources
+from sweeper.space.parts import Resources
 
 
 def runs_here(options: RunOptions, resources: Resources) -> bool:

@@ -11,7 +11,7 @@ from sweeper.analysis.selection import candidates, confirmation_of
 from sweeper.execution.outcome import Outcome
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
-from sweeper.space.plug_ins import SchedulerSettings
+from sweeper.space.parts import SchedulerSettings
 from sweeper.space.spec import MOST_CONFIRMED, Confirms, SweepSpec
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweeper.core.executors import Executor
+from sweeper.core.processes import Executor
 from sweeper.execution.controllers.capacity import PATIENCE_SECONDS
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.timings import Timings

@@ -23,9 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sweeper.core.code_version import code_version
 from sweeper.core.errors import SweeperError
-from sweeper.core.ids import SweepPaths, config_hash, trial_name
+from sweeper.core.ids import SweepPaths, code_version, config_hash, trial_name
 from sweeper.execution.driver.driver import TakenOver
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Attempt, Reported, Reused

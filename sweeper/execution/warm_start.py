@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.core.domains import choices_of
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.ids import trial_name
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Learned, Observation
 from sweeper.journal.state import COMPLETED, fold
-from sweeper.space.domains.choices import choices_of
 from sweeper.space.spec import SweepSpec
 from sweeper.storage.metadata import read_manifest
 from sweeper.storage.places import local_copy

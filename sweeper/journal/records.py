@@ -54,7 +54,7 @@ class Attempt(_PlainBody):
     Attributes:
         attempt: its number, counted from 1.
         host, pid: its process.
-        code: identifies the version of the program that it runs, as `sweeper.core.code_version` does; `None` where it
+        code: identifies the version of the program that it runs, as `sweeper.core.ids` does; `None` where it
             did not say.
         space: the resolved search space that it drives; `None` in journals of older releases.
     """
@@ -131,7 +131,7 @@ class Suggested(_PlainBody):
     Attributes:
         configuration: its index from now on.
         values: its nested values.
-        choices: those that lead to it, see `sweeper.space.domains.choices`.
+        choices: those that lead to it, see `sweeper.core.domains`.
         config_hash: of the values.
         searcher: what chose it, with its version.
     """

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sweeper.core.domains import Configuration
 from sweeper.space.configurations import configurations
-from sweeper.space.domains.choices import Configuration
 from sweeper.space.spec import SweepSpec
 from sweeper.text.labels import plural
 from trainables.files.container import usable_cores

@@ -10,13 +10,13 @@ from dataclasses import replace
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
+from sweeper.core.domains import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.planning.cohorts import lane_seconds, lanes_here
 from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations, shifted_samples
 from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.configurations import examples
-from sweeper.space.domains.choices import Configuration
 from sweeper.space.spec import SweepSpec
 from trainables.registry import DataSetSize
 

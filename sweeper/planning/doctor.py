@@ -88,7 +88,7 @@ def _disk() -> Check:
 
 def _own_components() -> Check:
     """Import components that installed packages add, as a sweep that names them would."""
-    from sweeper.space.registries import installed_registries
+    from sweeper.space.catalogue import installed_registries
     from trainables.extensions.targets import NAME, entry_points
 
     registries = installed_registries()

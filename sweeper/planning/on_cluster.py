@@ -20,8 +20,8 @@ from sweeper.planning.costs import measured_plan
 from sweeper.planning.plan import Plan, plan
 from sweeper.planning.view import PlanView
 from sweeper.space.configurations import configurations
+from sweeper.space.parts import Resources
 from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
-from sweeper.space.training import Resources
 from sweeper.text.labels import duration
 
 NODE_START_HOURS = (2 / 60, 10 / 60)

@@ -20,10 +20,10 @@ from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import configurations, examples
+from sweeper.space.parts import Resources
 from sweeper.space.rehearsal import notice
 from sweeper.space.spec import MOST_CONFIRMED, SweepSpec
 from sweeper.space.strata import stratum_sizes
-from sweeper.space.training import Resources
 from sweeper.text.labels import duration
 from trainables.files.container import usable_cores
 

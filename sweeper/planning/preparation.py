@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
-from sweeper.core.key_paths import join_path
+from sweeper.core.json_types import join_path
 from sweeper.planning.user_code_checks import dataset_fault, own_faults
+from sweeper.space.components import variants
 from sweeper.space.configurations import examples
-from sweeper.space.dataset_axes import variants
 from sweeper.space.evaluation import split_faults
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DATASETS, load_dataset

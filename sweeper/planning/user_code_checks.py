@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.core.errors import Fault
-from sweeper.core.key_paths import join_path
+from sweeper.core.json_types import join_path
 from sweeper.space.spec import SweepSpec
 from trainables.datasets.base import DataSet, Split
 from trainables.extensions.targets import describe_error

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,12 @@ from urllib.parse import urlsplit
 import requests
 from ray.dashboard.modules.dashboard_sdk import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
+from rich.table import Table
 
 from sweeper.core.errors import SweeperError
+from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED, RUNNING, WAITING
 from sweeper.remote.tokens import find_token
+from sweeper.text.labels import duration
 from sweeper.text.redaction import redact
 
 CONNECT_SECONDS = 10.0
@@ -241,3 +245,56 @@ def _remote_sweep(job: JobDetails) -> RemoteSweep:
         job.driver_exit_code,
         redact(job.message or ""),
     )
+
+
+_STATUSES = "|".join(
+    status.replace("_", " ") for status in (WAITING, RUNNING, COMPLETED, EARLY_STOPPED, FAILED, INTERRUPTED)
+)
+_PROGRESS = re.compile(rf"^\d[\d,]* (?:(?:{_STATUSES})\b|trials?:).*$", re.MULTILINE)
+"""A driver's lines of progress, and the counts of its summary, which come last."""
+
+
+def sweeps_table(
+    sweeps: Iterable[RemoteSweep], logs: Callable[[str], str], now: Callable[[], float] = time.time
+) -> Table:
+    """Return one row per sweep: its state, who submitted it and when, its progress, where its results are.
+
+    Args:
+        sweeps: drivers, the newest of each sweep first; older ones of the same sweep are left out.
+        logs: gives what a driver has printed.
+        now: Unix time in seconds.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("sweep", "state", "submitter", "began", "progress", "results"):
+        table.add_column(heading, no_wrap=heading != "progress")
+    seen = set()
+    for sweep in sweeps:
+        if sweep.name not in seen:
+            seen.add(sweep.name)
+            began = f"{duration(max(0.0, now() - sweep.started))} ago" if sweep.started is not None else "–"
+            table.add_row(
+                sweep.name,
+                sweep.state,
+                sweep.submitter,
+                began,
+                progress_of(sweep, logs),
+                f"{sweep.output}/{sweep.name}",
+            )
+    return table
+
+
+def progress_of(sweep: RemoteSweep, logs: Callable[[str], str]) -> str:
+    """Return the progress of a sweep, in a line: from its driver's status, or from Ray's where it wrote none."""
+    return last_progress(logs(sweep.job)) or first_sentence(sweep.message) or "–"
+
+
+def last_progress(text: str) -> str:
+    """Return the last line of progress in what a driver has printed, or nothing."""
+    lines = _PROGRESS.findall(text)
+    return str(lines[-1]).strip() if lines else ""
+
+
+def first_sentence(message: str) -> str:
+    """Return the first line of a message, cut to what fits a table."""
+    line = message.strip().splitlines()[0] if message.strip() else ""
+    return line if len(line) <= 120 else f"{line[:117]}…"

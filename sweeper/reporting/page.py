@@ -32,8 +32,8 @@ from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.overview import Overview, details, headline, overview
 from sweeper.results.pareto import front
+from sweeper.text.display import format_table
 from sweeper.text.labels import STATUS_WORDS, duration, plural
-from sweeper.text.tables import format_table
 
 PACKED_FROM = 200_000
 """Characters of JSON from which it is compressed in the page: a page of small data can be read by any browser, and

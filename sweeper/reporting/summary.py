@@ -11,8 +11,7 @@ from sweeper.reporting.figures import curvature_against_gamma
 from sweeper.reporting.first_screen import first_screen, terminal
 from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard, searcher
-from sweeper.results.overview import overview
-from sweeper.results.overview_table import overview_table
+from sweeper.results.overview import overview, overview_table
 from sweeper.results.pareto import front
 from sweeper.search.base import written_method
 from sweeper.space.rehearsal import notice

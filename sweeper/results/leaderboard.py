@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.objective import Objective
 from sweeper.journal.state import COMPLETED, FAILED
-from sweeper.results import Results
 from sweeper.results.pareto import against_constraints, constraints_of
 from sweeper.search.base import written_method
 from sweeper.text.cells import Row, Rows, float_or_none
 from sweeper.text.labels import describe, group, in_order, label
 from trainables.curvature.statistics import headline_columns
+
+if TYPE_CHECKING:
+    from sweeper.results.results import Results
 
 FINISHED = COMPLETED
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.core.errors import SweeperError
-from sweeper.results import Results
 from sweeper.results.leaderboard import MARK, Leaderboard, leaderboard
 from sweeper.text.cells import Row, Rows, Value, float_or_none, text_of
 from sweeper.text.labels import STATUS_WORDS, label, short
 from trainables.registry.names import nearest
+
+if TYPE_CHECKING:
+    from sweeper.results.results import Results
 
 TOP = 10
 """Configurations that `sweeper results` prints: a screenful with the headings."""

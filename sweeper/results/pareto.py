@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeper.results.results import NotMeasuredError, Results, measured_sql
+from sweeper.results.queries import NotMeasuredError, measured_sql
 from sweeper.scheduling.ranking import Constraint, Goal, constraint_of, hypervolume, keeping, pareto_front
 from sweeper.text.cells import float_of, float_or_none, int_of, text_of
+
+if TYPE_CHECKING:
+    from sweeper.results.results import Results
 
 FINISHED = "completed"
 

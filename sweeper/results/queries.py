@@ -8,7 +8,7 @@ import resource
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +17,10 @@ from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, TABLES, SweepPaths
 from sweeper.core.schemas import table_schemas
 from sweeper.tables.recalibrations import RECALIBRATIONS_SCHEMA
+from trainables.registry.names import measured_as, nearest
+
+if TYPE_CHECKING:
+    from sweeper.results.results import Results
 
 T = TypeVar("T")
 
@@ -224,3 +228,40 @@ def execute(connection: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
 def first_line(error: Exception) -> str:
     """Return what an error says, without the query it repeats."""
     return str(error).split("\n\nLINE", 1)[0].strip()
+
+
+class NotMeasuredError(SweeperError):
+    """A metric that a sweep did not measure."""
+
+
+SOUND = "isfinite(train_loss) AND isfinite(val_nll)"
+"""Of rows of epochs: a replicate diverged in any other, and a trial's mean leaves it out from there
+(`trainables.worker.trial_reports.non_finite`). Evaluations of it there are none."""
+
+
+def measured_sql(results: Results, metric: str) -> str:
+    """Return the query of a metric as an objective's value: rows `trial replicate epoch value`.
+
+    The evaluation at a trial's end counts before the epoch's own measurement, see
+    `trainables.worker.trial_reports.of_kept_weights`: with `checkpoint: best_val_nll` it is of the weights that are
+    kept, and the last epoch's are gone.
+
+    Raises:
+        NotMeasuredError: the sweep did not measure it.
+    """
+    split, column = measured_as(metric)
+    known = results.columns("evaluations")
+    evaluated = f"SELECT trial, replicate, epoch, {column} AS value FROM evaluations WHERE split = '{split}'"
+    if metric not in results.columns("epochs"):
+        if column not in known:
+            raise NotMeasuredError(
+                f"the sweep did not measure {metric!r}{nearest(column, known)}", "see `sweeper results`"
+            )
+        return f"{evaluated} AND value IS NOT NULL"
+    own = f"SELECT trial, replicate, epoch, {metric} AS value FROM epochs WHERE {metric} IS NOT NULL AND {SOUND}"
+    if column not in known:
+        return own
+    return (
+        f"SELECT trial, replicate, epoch, coalesce(ended.value, own.value) AS value FROM ({own}) AS own\n"
+        f"LEFT JOIN ({evaluated} AND stage = 'end') AS ended USING (trial, replicate, epoch)"
+    )

@@ -8,12 +8,16 @@ generation from beginning to end even when the link is swapped meanwhile.
     results = load("quickstart")
     results.sql("SELECT config_loss_name, avg(ece) FROM final WHERE split = 'test' GROUP BY 1")
     results.pandas("final")
+
+Several sweeps read as one: every table is a union with a column `sweep` that names the source. A column that only
+some sweeps have is null in the rows of the others; the view `final` is each replicate's last evaluation within its own
+sweep.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,20 +30,25 @@ import pyarrow as pa
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.results.queries import (
+    READ_TABLES,
     VIEWS,
     QueryError,
     bring_what_is_read,
     check_reads_only,
     connect,
+    create_final_view,
     current_generation,
+    empty_table,
     execute,
+    first_line,
+    open_database,
     read_steadily,
 )
 from sweeper.storage.lookup import find_sweep
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.text.cells import Row
 from trainables.files.stores.base import is_store_address
-from trainables.registry.names import measured_as, nearest
+from trainables.registry.names import nearest
 
 if TYPE_CHECKING:
     import pandas
@@ -116,8 +125,7 @@ class Results:
     def _repr_html_(self) -> str:
         """The best trials and what became of all of them, for a notebook."""
         from sweeper.results.leaderboard import leaderboard
-        from sweeper.results.overview import overview
-        from sweeper.results.overview_table import overview_table
+        from sweeper.results.overview import overview, overview_table
         from sweeper.text.display import as_html
 
         try:
@@ -149,43 +157,6 @@ class Results:
     def manifest(self) -> dict[str, Any]:
         """With what it was run: versions, commit, seeds, hardware, command. Empty and raises as `specification`."""
         return read_manifest(self.paths.manifest)
-
-
-class NotMeasuredError(SweeperError):
-    """A metric that a sweep did not measure."""
-
-
-SOUND = "isfinite(train_loss) AND isfinite(val_nll)"
-"""Of rows of epochs: a replicate diverged in any other, and a trial's mean leaves it out from there
-(`trainables.worker.trial_reports.non_finite`). Evaluations of it there are none."""
-
-
-def measured_sql(results: Results, metric: str) -> str:
-    """Return the query of a metric as an objective's value: rows `trial replicate epoch value`.
-
-    The evaluation at a trial's end counts before the epoch's own measurement, see
-    `trainables.worker.trial_reports.of_kept_weights`: with `checkpoint: best_val_nll` it is of the weights that are
-    kept, and the last epoch's are gone.
-
-    Raises:
-        NotMeasuredError: the sweep did not measure it.
-    """
-    split, column = measured_as(metric)
-    known = results.columns("evaluations")
-    evaluated = f"SELECT trial, replicate, epoch, {column} AS value FROM evaluations WHERE split = '{split}'"
-    if metric not in results.columns("epochs"):
-        if column not in known:
-            raise NotMeasuredError(
-                f"the sweep did not measure {metric!r}{nearest(column, known)}", "see `sweeper results`"
-            )
-        return f"{evaluated} AND value IS NOT NULL"
-    own = f"SELECT trial, replicate, epoch, {metric} AS value FROM epochs WHERE {metric} IS NOT NULL AND {SOUND}"
-    if column not in known:
-        return own
-    return (
-        f"SELECT trial, replicate, epoch, coalesce(ended.value, own.value) AS value FROM ({own}) AS own\n"
-        f"LEFT JOIN ({evaluated} AND stage = 'end') AS ended USING (trial, replicate, epoch)"
-    )
 
 
 @overload
@@ -220,3 +191,80 @@ def _opened(name_or_path: str | Path, output: str | Path) -> Results:
 
         name_or_path, output = local_copy(str(name_or_path), output)
     return Results(find_sweep(name_or_path, output).root)
+
+
+@dataclass(frozen=True)
+class SeveralResults:
+    """The tables of several sweeps.
+
+    Attributes:
+        members: each sweep's own results, by name.
+    """
+
+    members: Mapping[str, Results]
+
+    def sql(self, query: str) -> pa.Table:
+        """Return the rows of one reading SQL statement over the united tables and the view `final`.
+
+        Raises:
+            QueryError: when DuckDB refuses it, or it is not exactly one statement that reads.
+        """
+        check_reads_only(query)
+        for member in self.members.values():
+            bring_what_is_read(member.paths, query)
+        return read_steadily(
+            lambda: {name: current_generation(found.folder) for name, found in self.members.items()}, connect_all, query
+        )
+
+
+def load_several(names: Sequence[str | Path], output: str | Path = "results") -> SeveralResults:
+    """Open several sweeps by name or path.
+
+    Raises:
+        UnknownSweepError: where there is none of a name.
+        SweeperError: where two of them have the same name, so that their rows could not be distinguished.
+    """
+    members: dict[str, Results] = {}
+    for name in names:
+        found = load(name, output)
+        if found.name in members:
+            raise SweeperError(
+                f"{members[found.name].folder} and {found.folder} have the same name, {found.name!r}",
+                "name each sweep once; rename one of two folders with the same name",
+            )
+        members[found.name] = found
+    return SeveralResults(members)
+
+
+@contextmanager
+def connect_all(generations: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Give a connection with one view a table, the union over sweeps by column name, and the view `final`."""
+    connection = open_database()
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        for name in READ_TABLES:
+            columns, parts = empty_table(name).column_names, []
+            for sweep, generation in generations.items():
+                if next((generation / name).glob("**/*.parquet"), None) is not None:
+                    files = _quoted(f"{generation}/{name}/**/*.parquet")
+                    parts.append(_rows(sweep, f"read_parquet({files}, hive_partitioning = false)", columns))
+            if not parts:
+                connection.register(f"no_{name}", empty_table(name))
+                parts = [_rows("", f"no_{name}", columns)]
+            connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
+        create_final_view(connection, ("sweep", "trial", "replicate"))
+        yield connection
+    except (duckdb.Error, OSError) as error:  # OSError: a generation is removed while its folders are looked through
+        raise QueryError(first_line(error), "the sweeps' tables could not be read together") from error
+    finally:
+        connection.close()
+
+
+def _rows(sweep: str, source: str, columns: Sequence[str]) -> str:
+    """Return the query of one sweep's rows of a table, with its name first."""
+    rest = "* EXCLUDE (sweep)" if "sweep" in columns else "*"
+    return f"SELECT {_quoted(sweep)} AS sweep, {rest} FROM {source}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

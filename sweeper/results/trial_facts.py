@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,7 +15,6 @@ from rich.text import Text
 from sweeper.analysis.statistics.basics import spread_text
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import trial_name
-from sweeper.results import Results
 from sweeper.results.leaderboard import leaderboard
 from sweeper.results.pareto import against_constraints, constraints_of
 from sweeper.text.cells import Row, Rows, float_or_none, int_of, text_of
@@ -22,6 +22,9 @@ from sweeper.text.labels import STATUS_WORDS, duration, label, number, plural
 from trainables.curvature.statistics import headline_columns
 from trainables.metrics import HEADLINES
 from trainables.registry.names import nearest
+
+if TYPE_CHECKING:
+    from sweeper.results.results import Results
 
 SPLITS = ("val", "test")
 

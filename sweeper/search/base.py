@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from sweeper.core.domains import Choice, Configuration, Fields, Node
 from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.records import Failed, Judged, Learned, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
-from sweeper.space.domains.choices import Choice, Configuration
-from sweeper.space.domains.domains import Fields, Node
 from trainables.registry import Hyperparameter, Registry
 
 WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: a sweep learns from its own trials")
@@ -34,7 +33,7 @@ SAME_NUMBER = 1e-9
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A configuration that a searcher chose, and the choices that lead to it (`sweeper.space.domains.choices`)."""
+    """A configuration that a searcher chose, and the choices that lead to it (`sweeper.core.domains`)."""
 
     values: Configuration
     choices: dict[str, Choice]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from sweeper.core.domains import INVALID, Constant, Fields, Interval, Members, Node, plain
 from sweeper.core.errors import Fault
-from sweeper.core.key_paths import join_path
+from sweeper.core.json_types import join_path
 from sweeper.search.base import SEARCHERS, SearchMethod
-from sweeper.space.domains.domains import INVALID, Constant, Fields, Interval, Members, Node, plain
 from trainables.registry import Component
 
 MOST_MEMBERS = 10_000

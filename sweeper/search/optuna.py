@@ -23,12 +23,11 @@ from optuna.trial import BaseTrial, FrozenTrial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search.optuna import OptunaSearch
 
+from sweeper.core.domains import Choice, Fields, Interval, Members, draw_configuration
 from sweeper.core.ids import seed_from, trial_name
 from sweeper.journal.records import Learned, Record, configuration_of
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
 from sweeper.search.base import History, Observed, Suggestion
-from sweeper.space.domains.choices import Choice, draw_configuration
-from sweeper.space.domains.domains import Fields, Interval, Members
 
 
 class OptunaSearcher:

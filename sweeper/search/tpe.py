@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sweeper.core.domains import Fields, Members, Node, is_random
 from sweeper.core.errors import Fault
-from sweeper.core.key_paths import join_path
+from sweeper.core.json_types import join_path
 from sweeper.search.base import SEARCHERS, WARM_START, Searcher, SearchMethod
-from sweeper.space.domains.domains import Fields, Members, Node, is_random
 from trainables.registry import Component, Hyperparameter
 
 STARTUP = 10

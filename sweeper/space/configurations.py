@@ -14,12 +14,21 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from sweeper.core.domains import (
+    Configuration,
+    Fields,
+    Members,
+    Node,
+    Uniforms,
+    draw_configuration,
+    extremes,
+    grid_size,
+    plain,
+)
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import configuration_seed, flatten_configuration, seed_from
 from sweeper.journal.journal import read_kind
 from sweeper.journal.records import Drawn, Suggested
-from sweeper.space.domains.choices import Configuration, Uniforms, draw_configuration
-from sweeper.space.domains.domains import Fields, Members, Node, extremes, grid_size, plain
 
 if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec  # whose scheduler looks at configurations, so it imports this module

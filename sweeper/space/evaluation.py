@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from sweeper.core.errors import Fault
-from sweeper.core.key_paths import join_path
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain, join_path
+from sweeper.space.catalogue import Registries
 from sweeper.space.components import resolve_components, resolve_plain_component
-from sweeper.space.registries import Registries
 from trainables.registry import FITTED_ON as POSTHOC_SPLIT
 from trainables.registry import LABEL, column_label
 from trainables.registry.names import did_you_mean

@@ -4,12 +4,18 @@ Any bytes give either a mapping or faults, never another exception. Only plain Y
 text, lists, mappings with text keys): no tags, no merge keys, at most `MAXIMUM_BYTES` bytes, `MAXIMUM_VALUES` values
 after aliases are written out and `MAXIMUM_DEPTH` levels, so a file cannot exhaust memory, the stack or patience. A
 `sweep.yaml` in a results folder, which somebody else may have sent, is read here as well (`parse_written`).
+
+`--set path=value` changes one place of a file before it is checked. A path is written as faults write it,
+`space.loss.one_of[2].coverage`; the value is YAML. Short forms are written out when a path goes through them:
+`--set replicates.packing=fused` makes `replicates: 2` into `{count: 2, packing: fused}`. Whether the key exists is the
+later checks' business, which name the nearest valid one.
 """
 
 from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +23,7 @@ import yaml
 
 from search_spaces import packaged_files
 from sweeper.core.errors import Fault
-from sweeper.core.key_paths import join_path, parent_path
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain, join_path, parent_path
 from trainables.registry.names import nearest
 
 MAXIMUM_BYTES = 1_000_000
@@ -26,6 +31,18 @@ MAXIMUM_VALUES = 50_000
 MAXIMUM_DEPTH = 40
 WRITTEN_FACTOR = 4
 """A resolved search space may be so many times as large: every default of every branch is written out."""
+
+SHORT_FORMS = {
+    "dataset": "name",
+    "keep": "best",
+    "scheduler": "name",
+    "searcher": "name",
+    "replicates": "count",
+    "space.loss": "name",
+    "space.architecture": "name",
+    "space.optimizer": "name",
+}
+"""What a scalar at these paths is short for; below `space`, `sweeper.space.components` writes them out."""
 
 _INTEGER_LIMIT = 2**63  # what a table column holds
 
@@ -252,3 +269,74 @@ def parse_value(text: str, path: str) -> tuple[Plain, list[Fault]]:
 def _type_name(value: Plain) -> str:
     names = {bool: "boolean", int: "number", float: "number", str: "text", list: "list", dict: "mapping"}
     return names.get(type(value), type(value).__name__)
+
+
+_PATH = re.compile(r"[^.\[\]]+|\[\d+\]")
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
+    """Change `document` as the overrides say, in their order; each one that cannot be followed becomes a fault."""
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = _split_path(path.strip())
+        if not equals or keys is None:
+            rule = f"--set {override!r} is not of the form key=value"
+            document.faults.append(Fault("", rule, "write e.g. --set scheduler.max_epochs=9"))
+            continue
+        value, faults = parse_value(text, path.strip())
+        document.faults += faults or _assign(document, keys, value)
+
+
+def _split_path(path: str) -> list[str | int] | None:
+    """Return the keys of a path such as `a.b[2].c`, or `None` when it is not one."""
+    parts = _PATH.findall(path)
+    keys: list[str | int] = [int(part[1:-1]) if part.startswith("[") else part for part in parts]
+    if not keys or isinstance(keys[0], int):
+        return None
+    joined = ""
+    for key in keys:
+        joined = join_path(joined, key)
+    return keys if joined == path else None
+
+
+def _assign(document: Document, keys: Sequence[str | int], value: Plain) -> list[Fault]:
+    """Set the value at `keys`, creating mappings on the way; return why that cannot be done."""
+    faults = _set(document.values, keys, "", value)
+    if not faults:
+        path = ""
+        for key in keys:
+            path = join_path(path, key)
+        _forget_lines(document, path)
+    return faults
+
+
+def _set(here: Plain, keys: Sequence[str | int], path: str, value: Plain) -> list[Fault]:
+    """Set the value at `keys` below `here`, the mapping at `path`."""
+    key, *below = keys
+    place = join_path(path, key)
+    if isinstance(key, int):
+        if not isinstance(here, list) or key >= len(here):
+            size = f"a list of {len(here)}" if isinstance(here, list) else "not a list"
+            return [Fault(place, f"--set: {path} is {size}", "indices count from 0")]
+        if below:
+            return _set(here[key], below, place, value)
+        here[key] = value
+        return []
+    if not isinstance(here, dict):
+        known = "a list; use [index]" if isinstance(here, list) else f"{here!r}, not a mapping"
+        return [Fault(place, f"--set: {path} is {known}")]
+    if below:
+        inner = {} if here.get(key) is None else here[key]
+        here[key] = (
+            inner if isinstance(inner, (dict, list)) or place not in SHORT_FORMS else {SHORT_FORMS[place]: inner}
+        )
+        return _set(here[key], below, place, value)
+    here[key] = value
+    return []
+
+
+def _forget_lines(document: Document, path: str) -> None:
+    """Drop the lines of `path` and all below it: they come from the command line now."""
+    document.overridden.add(path)
+    for known in [p for p in document.lines if p == path or p.startswith((f"{path}.", f"{path}["))]:
+        del document.lines[known]

@@ -12,19 +12,12 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from search_spaces import locate
-from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.key_paths import join_path
-from sweeper.core.plain import Plain
-from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
-from sweeper.space import notify as notify_targets
-from sweeper.space import objectives as goals
-from sweeper.space.components import resolve_component, resolve_plain_component
-from sweeper.space.dataset_axes import PART, split_axes
-from sweeper.space.domains.domains import (
+from sweeper.core.domains import (
     INVALID,
     Constant,
     Fields,
@@ -34,20 +27,58 @@ from sweeper.space.domains.domains import (
     is_random,
     resolved_faults,
 )
+from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.json_types import Plain, join_path
+from sweeper.scheduling.base import DEFAULT, IGNORES_SETTINGS, WITHIN
+from sweeper.search.base import WARM_START, Searcher, written_method
+from sweeper.space import notify as notify_targets
+from sweeper.space import objectives as goals
+from sweeper.space.catalogue import Registries, installed_registries
+from sweeper.space.components import PART, resolve_component, resolve_plain_component, split_axes
 from sweeper.space.evaluation import check_evaluation
-from sweeper.space.file import Document, read_document
+from sweeper.space.file import Document, apply_overrides, read_document
 from sweeper.space.objectives import objective_faults
-from sweeper.space.overrides import apply_overrides
-from sweeper.space.registries import Registries, installed_registries
+from sweeper.space.parts import SearcherSettings, worker_faults
 from sweeper.space.rehearsal import change_faults, rehearsed_values
-from sweeper.space.searchers import check_searcher
-from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec
+from sweeper.space.spec import MAXIMUM_CONFIGURATIONS, SweepSpec, structural_faults, written_out
 from sweeper.space.strata import falls_back, in_one_pool, size_faults, within_faults
-from sweeper.space.structure import structural_faults, written_out
-from sweeper.space.training import worker_faults
 from sweeper.space.user_code import set_code_root
 from trainables.registry import Registry, importing_nothing
 from trainables.registry.names import did_you_mean
+
+
+def check_searcher(
+    values: dict[str, Any], nodes: dict[str, Node], registry: Registry, faults: list[Fault]
+) -> dict[str, Node]:
+    """Check the searcher against the space, fill in its defaults, and return the space as it will be searched.
+
+    Args:
+        values: of the file; those of `searcher` are completed in place. A wrong type is the structure's business.
+        nodes: the parts of the space, resolved.
+        registry: of searchers.
+        faults: takes every rule that is broken.
+    """
+    given = values.get("searcher")
+    if not isinstance(given, dict):
+        return nodes
+    named = {"name": SearcherSettings().name}
+    given = named | {key: value for key, value in given.items() if value not in (None, [])}
+    if isinstance(given.get(WARM_START.name), str):
+        given[WARM_START.name] = [given[WARM_START.name]]
+    values["searcher"] = resolve_plain_component(given, registry, "searcher", faults)
+    if values["searcher"]:
+        values["searcher"] = {
+            key: [*value] if isinstance(value, tuple) else value for key, value in values["searcher"].items()
+        }
+        nodes = written_method(values["searcher"]).suit(nodes, faults)
+    return nodes
+
+
+def searcher_for(spec: SweepSpec) -> Searcher:
+    """Return what chooses the configurations of `spec`, whose searcher learns; its history is empty."""
+    goal = spec.objective
+    return spec.searcher.method.begin(spec.space, metric=goal.metric, mode=goal.mode, seed=spec.seed)
+
 
 __all__ = ["SweepSpec", "build_spec", "load_spec"]
 

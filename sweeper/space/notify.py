@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from sweeper.core.errors import Fault, SweeperError
-from sweeper.core.plain import Plain
-from sweeper.core.trust import NOTIFICATIONS, allow, is_allowed
-from sweeper.space.plug_ins import Part
+from sweeper.core.json_types import Plain
+from sweeper.core.user_cache import NOTIFICATIONS, allow, is_allowed
+from sweeper.space.parts import Part
 from sweeper.text.redaction import redact_arguments
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -35,7 +35,7 @@ _REMEDY = "keep the address or its secret part in the environment and write ${NA
 
 
 class Notification(Part):
-    """Whom to notify of what, see `sweeper.notifications`; the short form is the address or command alone.
+    """Whom to notify of what, see `sweeper.monitoring.notifications`; the short form is the address or command alone.
 
     Attributes:
         webhook: an http or https address that takes a JSON POST. `${NAME}` stands for a variable of the driver's

@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.key_paths import join_path
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain, join_path
 from sweeper.core.schemas import HESSIAN_LOSSES
 from sweeper.scheduling import DEFAULT, Scheduler
+from sweeper.space.catalogue import Registries
 from sweeper.space.evaluation import further_metric_labels
-from sweeper.space.plug_ins import SchedulerSettings
-from sweeper.space.registries import Registries
+from sweeper.space.parts import SchedulerSettings
 from trainables.curvature.statistics import CURVATURE_FIELDS
 from trainables.metrics.base import Metric, larger_is_better, metric_of
 from trainables.registry import column_label, entry_label

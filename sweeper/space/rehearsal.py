@@ -4,6 +4,9 @@
 networks small ones of their family, the recipe a few epochs; then come the file's own changes under `rehearsal`.
 What was changed is kept as sentences in the key `rehearsed`, from which every table, report and tracked run is marked:
 the numbers of a rehearsal show that a sweep works, never what its question's answer is.
+
+A process that only reads a sweep needs no data sets and no networks, so the functions that choose stand-ins import
+them, and torch with them, when they are called.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sweeper.core.domains import DOMAINS, grid_size, parse
 from sweeper.core.errors import Fault
-from sweeper.space.dataset_axes import PART, rehearsed_axes
-from sweeper.space.domains.domains import DOMAINS, grid_size, parse
+from sweeper.space.components import PART, rehearsed_axes
+from trainables.registry import Registry
 
 SUFFIX = "-rehearsal"
 """What a rehearsal's name ends with."""
@@ -50,9 +54,6 @@ def rehearsed_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
         values: of a checked search space, every default written out.
         changes: the file's own, under `rehearsal`; they come last and are written like the file itself.
     """
-    # It brings torch along, which a process that only reads a sweep does not need.
-    from sweeper.space.rehearsal_parts import options_of, rehearsed_architecture, rehearsed_dataset
-
     scaled = {key: value for key, value in values.items() if key not in ("rehearsal", "rehearsed")}
     said: list[str] = []
     asked = changes.get("scheduler")
@@ -200,9 +201,6 @@ def _scale_counts(values: dict[str, Any], said: list[str]) -> None:
 
 def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: list[str]) -> None:
     evaluation = dict(values["evaluation"])
-    # It brings torch along, which a process that only reads a sweep does not need.
-    from sweeper.space.rehearsal_parts import known_splits
-
     known = known_splits(values["dataset"])
     own = [each for each in evaluation["splits"] if isinstance(each, str)]
     shifts = [_scaled_shift(each, said) for each in evaluation["splits"] if not isinstance(each, str)]
@@ -221,8 +219,6 @@ def _scale_evaluation(values: dict[str, Any], epochs: tuple[int, int], said: lis
 
 def _scaled_shift(shift: dict[str, Any], said: list[str]) -> dict[str, Any]:
     """Return a shift with fewer samples, kinds and severities, computed here, and another data set's stand-in."""
-    from sweeper.space.rehearsal_parts import rehearsed_dataset
-
     scaled = {**shift, "samples": min(shift.get("samples") or SHIFTED_SAMPLES, SHIFTED_SAMPLES)}
     if "kinds" in shift:
         kinds = [kind for kind in shift["kinds"] if kind != "frost"][:2] or shift["kinds"]
@@ -245,3 +241,77 @@ def _scaled_trajectory(trajectory: dict[str, Any], epochs: tuple[int, int]) -> d
     before, after = epochs
     moved = [max(1, min(after, round(point * after / before))) for point in trajectory["gradient_norms"]]
     return {**trajectory, "every": 1, "gradient_norms": [*dict.fromkeys(moved)]}
+
+
+SHARED = ("dropout", "shortcut", "output_gate", "train_embedding")
+"""Hyperparameters that a stand-in inherits if it has them."""
+
+
+def rehearsed_dataset(dataset: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
+    """Return the data set of a rehearsal; what was replaced is added to `said`."""
+    from trainables.datasets import DATASETS, digits_stand_in
+    from trainables.datasets.images import LIKE_CIFAR
+
+    name = dataset["name"]
+    found = None if DATASETS.is_own(name) else DATASETS[name].stand_in
+    options = dict(found(dataset)) if callable(found) else dict(LIKE_CIFAR if found is None else found)
+    if not options:
+        return dict(dataset)
+    if "name" in options:
+        said.append(f"{name} → {options['name']}")
+        return options
+    if "augment" in dataset:
+        options["augment"] = dataset["augment"]
+    shown = {**_defaults(DATASETS, digits_stand_in.NAME), **options}
+    shape = (
+        f"{shown['channels']}×{shown['size']}×{shown['size']} images of {shown['classes']} classes"
+        if shown["form"] == "images"
+        else f"{shown['form']} of {shown['classes']} classes"
+    )
+    said.append(f"{name} → handwritten digits as {shape}")
+    return {"name": digits_stand_in.NAME, **options}
+
+
+def known_splits(dataset: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the splits that a rehearsal's data set has; a file's own `rehearsal` may name another one's later."""
+    from trainables.datasets import DATASETS
+
+    return DATASETS[dataset["name"]].splits
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """Return the names of the options that a data set takes."""
+    from trainables.datasets import DATASETS
+
+    return tuple(hyperparameter.name for hyperparameter in DATASETS[name].hyperparameters)
+
+
+def rehearsed_architecture(
+    architecture: Mapping[str, Any], dataset: Mapping[str, Any], said: list[str]
+) -> dict[str, Any]:
+    """Return a rehearsal's network for its `dataset`; replacements are added to `said`."""
+    from trainables.datasets import digits_stand_in
+    from trainables.models import ARCHITECTURES
+
+    name = architecture["name"]
+    kept = dataset["name"] != digits_stand_in.NAME and name in ("mlp", "resnet8")
+    found = None if kept or ARCHITECTURES.is_own(name) else ARCHITECTURES[name].stand_in
+    small = dict(found(architecture)) if callable(found) else dict(found or {})
+    if not small:
+        return dict(architecture)
+    if ARCHITECTURES.has_tag(small["name"], "text"):
+        small = {"name": small["name"], "vocabulary": digits_stand_in.VOCABULARY, **small}
+    defaults = _defaults(ARCHITECTURES, small["name"])
+    small |= {key: architecture[key] for key in SHARED if key in defaults and _differs(architecture, key, defaults)}
+    options = ", ".join(f"{key} {value}" for key, value in small.items() if key not in ("name", *SHARED))
+    said.append(f"{name} → {small['name']} ({options})")
+    return small
+
+
+def _differs(architecture: Mapping[str, Any], key: str, defaults: Mapping[str, Any]) -> bool:
+    """Return whether a hyperparameter is given and not the stand-in's default: two names of one network are one."""
+    return key in architecture and architecture[key] != defaults[key]
+
+
+def _defaults(registry: Registry, name: str) -> dict[str, Any]:
+    return {hyperparameter.name: hyperparameter.default for hyperparameter in registry[name].hyperparameters}

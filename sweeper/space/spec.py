@@ -1,30 +1,43 @@
-"""The structure of a search space file, after checking: pydantic models, strict and closed.
+"""The structure of a search space file: strict pydantic models, short forms, and pydantic's errors as faults.
 
 `SweepSpec` is what the rest of the project reads; `sweeper.space.loading` builds it from a file.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, GetPydanticSchema
-from pydantic_core import PydanticKnownError, core_schema
+from pydantic import BaseModel, Field, GetPydanticSchema, ValidationError
+from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
+from sweeper.core.domains import Fields, parse, plain
 from sweeper.core.errors import Fault, InvalidSearchSpace
 from sweeper.core.ids import ReplicateSeeds, seed_from
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain, join_path
 from sweeper.scheduling import Scheduler
 from sweeper.scheduling.base import WITHIN
 from sweeper.scheduling.ranking import Goal
 from sweeper.scheduling.strata import stratified
+from sweeper.space import notify
 from sweeper.space.configurations import configurations
-from sweeper.space.domains.domains import Fields, parse, plain
-from sweeper.space.measurements import Evaluation, Guard, Objective
+from sweeper.space.file import SHORT_FORMS
 from sweeper.space.notify import Notification
-from sweeper.space.plug_ins import Part, SchedulerSettings, SearcherSettings
-from sweeper.space.training import Checkpoint, Keep, Replicates, Resources, Training
+from sweeper.space.parts import (
+    Checkpoint,
+    Evaluation,
+    Guard,
+    Keep,
+    Objective,
+    Part,
+    Replicates,
+    Resources,
+    SchedulerSettings,
+    SearcherSettings,
+    Training,
+)
 from trainables.registry import entry_label
-from trainables.registry.names import CROSS_FITTED, measured_as
+from trainables.registry.names import CROSS_FITTED, did_you_mean, measured_as
 
 MAXIMUM_CONFIGURATIONS = 1_000_000
 
@@ -225,3 +238,71 @@ class SweepSpec(Part):
         elif not self.searcher.warm_start:
             del values["searcher"]["warm_start"]
         return {key: v for key, v in values.items() if v or key not in LEFT_OUT_IF_EMPTY}
+
+
+def written_out(values: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Return the file's values with the short forms outside the space written out."""
+    written = dict(values)
+    for key in ("header", "objective", "resources", "evaluation", "keep", "replicates", "searcher", "training"):
+        if key in written and written[key] is None:  # a key with nothing below it
+            del written[key]
+    for key, inner in SHORT_FORMS.items():
+        if key in written and not isinstance(written[key], (dict, list)):
+            written[key] = {inner: written[key]}
+    scheduler = written.get("scheduler")
+    if isinstance(scheduler, dict) and "name" in scheduler and scheduler["name"] in (None, "fifo"):
+        written["scheduler"] = {**scheduler, "name": "none"}
+    kept = written.get("keep")
+    if isinstance(kept, dict) and isinstance(kept.get("per"), str):
+        written["keep"] = {**kept, "per": [kept["per"]]}
+    if "notify" in written:
+        written["notify"] = notify.written_out(written["notify"])
+    return written
+
+
+def spec_of(values: Mapping[str, Plain], source: str) -> SweepSpec:
+    """Return the specification of a resolved search space, for those who only read it: names are not looked up.
+
+    Raises InvalidSearchSpace for values that are not of a resolved search space.
+    """
+    try:
+        spec = SweepSpec.model_validate(values)
+    except ValidationError as error:
+        raise InvalidSearchSpace(structural_faults(error), source) from error
+    faults = [] if "loss" in spec.space.nodes else [Fault("space.loss", "missing")]
+    if not isinstance(spec.dataset.get("name"), str):
+        faults.append(Fault("dataset.name", "missing"))
+    if faults:
+        raise InvalidSearchSpace(faults, source)
+    return spec
+
+
+def structural_faults(error: ValidationError) -> list[Fault]:
+    """Return the rules of `SweepSpec` that a file's values break."""
+    return [_from_pydantic(detail) for detail in error.errors(include_url=False)]
+
+
+def _from_pydantic(detail: ErrorDetails) -> Fault:
+    keys = [key for key in detail["loc"] if not str(key).startswith(("function-", "dict[", "literal["))]
+    path = ""
+    for key in keys:
+        path = join_path(path, key)
+    if detail["type"] == "extra_forbidden":
+        names = tuple(_model_at(keys[:-1]).model_fields)
+        return Fault(path, f"unknown key {keys[-1]!r}", did_you_mean(str(keys[-1]), names).removeprefix("; "))
+    if detail["type"] == "missing":
+        return Fault(path, "missing")
+    rule = detail["msg"].removeprefix("Value error, ")
+    rule = rule.replace("Input should be a valid dictionary or instance of", "must be a mapping:")
+    rule = rule.replace("Input should be", "must be")
+    shown = repr(detail["input"]) if keys[:1] != ["notify"] else "its value"  # which may be a secret
+    return Fault(path, rule if "=" in rule else f"{shown[:60]} {rule}")
+
+
+def _model_at(keys: Sequence[str | int]) -> type[BaseModel]:
+    """Return the model for the mapping at `keys`."""
+    model: type[BaseModel] = SweepSpec
+    for key in (key for key in keys if isinstance(key, str)):  # members of a list are all alike
+        annotation = model.model_fields[key].annotation
+        model = next(a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel))
+    return model

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from sweeper.core.domains import Fields, Interval, Members, Node
 from sweeper.core.errors import Fault
-from sweeper.core.key_paths import join_path
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain, join_path
 from sweeper.scheduling.base import TOO_SMALL, WITHIN
 from sweeper.scheduling.strata import Stratified, stratum_name
 from sweeper.space.configurations import examples
-from sweeper.space.domains.domains import Fields, Interval, Members, Node
 from sweeper.space.spec import SweepSpec
 from trainables.registry.names import did_you_mean
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.core.errors import SweeperError
-from sweeper.space.catalogue import valid_text
-from sweeper.space.registries import Registries, installed_registries
+from sweeper.space.catalogue import Registries, installed_registries, valid_text
 from trainables.registry import Component, Registry
 from trainables.registry.names import did_you_mean
 
 
 @dataclass(frozen=True)
-class Wishes:
+class TemplateOptions:
     """What a new search space is to hold.
 
     Attributes:
@@ -37,7 +36,7 @@ class Wishes:
     samples: int = 1
 
 
-def template(wishes: Wishes, registries: Registries | None = None) -> str:
+def template(options: TemplateOptions, registries: Registries | None = None) -> str:
     """Return a search space file with a comment on each line that says what else it may hold.
 
     Raises:
@@ -45,14 +44,14 @@ def template(wishes: Wishes, registries: Registries | None = None) -> str:
     """
     registries = registries or installed_registries()
     components = {
-        "dataset": _chosen(registries.datasets, [wishes.dataset]),
-        "loss": _chosen(registries.losses, wishes.losses),
-        "architecture": _chosen(registries.architectures, wishes.architectures),
+        "dataset": _chosen(registries.datasets, [options.dataset]),
+        "loss": _chosen(registries.losses, options.losses),
+        "architecture": _chosen(registries.architectures, options.architectures),
         "optimizer": _chosen(registries.optimizers, ["sgd"]),
     }
     faults = [fault for part, found in components.items() for fault in found if isinstance(fault, str)]
     named = {part: [c for c in found if isinstance(c, Component)] for part, found in components.items()}
-    for path in wishes.values:
+    for path in options.values:
         part, _, key = path.partition(".")
         takers = [c for c in named.get(part, ()) if c.hyperparameter(key)]
         if not takers:
@@ -60,40 +59,40 @@ def template(wishes: Wishes, registries: Registries | None = None) -> str:
             faults.append(f"nothing takes {path!r}{did_you_mean(path, known)}")
     if faults:
         raise SweeperError("\n".join(faults), "see `sweeper spaces --losses`, `--architectures` and `--datasets`")
-    return _text(wishes, named)
+    return _text(options, named)
 
 
 def _chosen(registry: Registry, names: Sequence[str]) -> list[Component | str]:
     return [registry[name] if name in registry else str(registry.fault(name)) for name in names]
 
 
-def _text(wishes: Wishes, named: Mapping[str, Sequence[Component]]) -> str:
-    grace = max(1, wishes.epochs // 9)
-    early = f"{{name: asha, max_epochs: {wishes.epochs}, grace_epochs: {grace}, reduction_factor: 3}}"
-    whole = f"{{name: none, max_epochs: {wishes.epochs}}}"
+def _text(options: TemplateOptions, named: Mapping[str, Sequence[Component]]) -> str:
+    grace = max(1, options.epochs // 9)
+    early = f"{{name: asha, max_epochs: {options.epochs}, grace_epochs: {grace}, reduction_factor: 3}}"
+    whole = f"{{name: none, max_epochs: {options.epochs}}}"
     # A grid asks about each of its points; trials on other data are not to be compared at rungs.
-    scheduler = f"{whole}  # or {early}" if wishes.values else f"{early}  # or {whole}"
+    scheduler = f"{whole}  # or {early}" if options.values else f"{early}  # or {whole}"
     scheduler += ": asha stops unpromising trials early, none trains every trial to the end"
     lines = [
         "# Check this file with `sweeper validate FILE`; estimate time with `sweeper plan FILE`; `sweeper run FILE`.",
-        f"dataset: {_component(named['dataset'][0], 'dataset', wishes.values)}",
-        *_others(named["dataset"][0], "dataset", wishes.values),
-        f"objective: {{metric: {wishes.objective}}}  # any val_… metric: val_nll, val_ece, val_refinement_nll …",
+        f"dataset: {_component(named['dataset'][0], 'dataset', options.values)}",
+        *_others(named["dataset"][0], "dataset", options.values),
+        f"objective: {{metric: {options.objective}}}  # any val_… metric: val_nll, val_ece, val_refinement_nll …",
         f"scheduler: {scheduler}",
-        f"samples: {wishes.samples}  # configurations drawn for each grid point; a grid is tried in full with 1",
-        f"replicates: {wishes.replicates}  # seeds of each configuration; two or more give intervals",
+        f"samples: {options.samples}  # configurations drawn for each grid point; a grid is tried in full with 1",
+        f"replicates: {options.replicates}  # seeds of each configuration; two or more give intervals",
         "seed: 0",
         "space:",
         "  loss:",
         "    grid:  # one_of draws a loss for each sample; grid tries each",
     ]
     for component in named["loss"]:
-        lines += [f"      - {_component(component, 'loss', wishes.values)}"]
-        lines += [f"      {line}" for line in _others(component, "loss", wishes.values)]
+        lines += [f"      - {_component(component, 'loss', options.values)}"]
+        lines += [f"      {line}" for line in _others(component, "loss", options.values)]
     networks = ", ".join(c.name for c in named["architecture"])
     lines += [f"  architecture: {{grid: [{networks}]}}  # `sweeper spaces --architectures` lists all"]
-    recipe = [f"{key}: {_written(wishes.values[f'optimizer.{key}'])}" for key in _own("optimizer", wishes.values)]
-    usual = [] if "optimizer.lr" in wishes.values else ["lr: 0.1"]
+    recipe = [f"{key}: {_written(options.values[f'optimizer.{key}'])}" for key in _own("optimizer", options.values)]
+    usual = [] if "optimizer.lr" in options.values else ["lr: 0.1"]
     lines += [f"  optimizer: {{{', '.join(['name: sgd', *usual, *recipe, 'momentum: 0.9', 'schedule: cosine'])}}}"]
     lines += [
         "evaluation:",

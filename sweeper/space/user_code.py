@@ -12,9 +12,9 @@ from typing import Any
 from search_spaces import FOLDER
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.core.plain import Plain
-from sweeper.core.trust import CODE, allow, is_allowed
-from sweeper.space.registries import installed_registries
+from sweeper.core.json_types import Plain
+from sweeper.core.user_cache import CODE, allow, is_allowed
+from sweeper.space.catalogue import installed_registries
 from sweeper.space.spec import SweepSpec
 from trainables.extensions.code import ExtensionCode, archive_digest, gathered, take_up
 from trainables.extensions.targets import look_in

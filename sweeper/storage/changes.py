@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sweeper.core.errors import Fault, InvalidSearchSpace
-from sweeper.core.key_paths import join_path
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain, join_path
 from sweeper.journal.journal import read_kind, record_names
 from sweeper.journal.records import Attempt
 from sweeper.space.loading import reopened_spec

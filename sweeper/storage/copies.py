@@ -11,8 +11,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from sweeper.core.caching import cache_folder
 from sweeper.core.ids import SweepPaths
+from sweeper.core.user_cache import cache_folder
 from sweeper.storage.kept_tables import KEPT, kept_file, trial_of
 from trainables.files.atomic import write_text
 from trainables.files.stores.base import Entry

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.caching import cache_folder
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import RECALIBRATIONS, SweepPaths, is_sweep_name
+from sweeper.core.user_cache import cache_folder
 from sweeper.storage.copies import fetch_changed, is_current, kept_files, remember_address
 from sweeper.storage.kept_tables import kept_file
 from sweeper.storage.lookup import find_sweep

@@ -1,4 +1,4 @@
-"""What a command prints, as an object: the same text in a console, a table in a notebook, and the values themselves.
+"""What a command prints: answers as objects that look the same in a console and a notebook, and tables in every format.
 
 Names, reasons and paths come from files that somebody else may have written. Whatever prints them goes through
 `SafeConsole` or `printable`: nothing in them is markup, and no character of theirs steers a terminal.
@@ -6,13 +6,19 @@ Names, reasons and paths come from files that somebody else may have written. Wh
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+
+from sweeper.core.errors import SweeperError
 
 WIDTH = 120
 """Columns of text outside a terminal, as wide as a notebook's cell shows without scrolling."""
@@ -82,3 +88,59 @@ def as_html(look: RenderableType) -> str:
     console = SafeConsole(file=io.StringIO(), width=WIDTH, record=True, force_jupyter=False, force_terminal=False)
     console.print(look)
     return console.export_html(inline_styles=True, code_format=FRAME)
+
+
+FORMATS = ("table", "json", "csv", "parquet")
+
+
+def format_table(table: pa.Table, kind: str = "table") -> str | bytes:
+    """Return a table as text (`table`, `json`: one object a row in a list, `csv`) or as bytes (`parquet`).
+
+    Raises:
+        SweeperError: for another format.
+    """
+    if kind == "parquet":
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        return sink.getvalue()
+    rows = [{key: json_value(value) for key, value in row.items()} for row in table.to_pylist()]
+    if kind == "json":
+        return json.dumps(rows, indent=1, ensure_ascii=False)
+    if kind == "csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(table.column_names)
+        writer.writerows(row.values() for row in rows)
+        return text.getvalue()
+    if kind == "table":
+        return text_table(table.column_names, rows)
+    raise SweeperError(f"unknown format {kind!r}", f"formats: {', '.join(FORMATS)}")
+
+
+def json_value(value: object) -> object:
+    """Return a value that JSON and CSV can hold: times as ISO 8601 text, NaN and infinities as None."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
+
+
+def text_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows as aligned plain text: numbers to the right with six digits, nothing for null."""
+    cells = [[shown(row[column]) for column in columns] for row in rows]
+    widths = [max([len(column), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
+    numeric = [any(isinstance(row[column], (int, float)) for row in rows) for column in columns]
+
+    def line(values: Sequence[str]) -> str:
+        aligned = [v.rjust(w) if right else v.ljust(w) for v, w, right in zip(values, widths, numeric, strict=True)]
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join([line(columns), line(["─" * width for width in widths]), *map(line, cells)])
+
+
+def shown(value: object) -> str:
+    """Return a value as text in a table."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value)).replace("\n", "\\n")

@@ -14,8 +14,8 @@ import threading
 import time
 from types import TracebackType
 
-from sweeper.core.child_processes import python_environment, python_module
 from sweeper.core.ids import SweepPaths
+from sweeper.core.processes import python_environment, python_module
 from sweeper.tracking.base import kind_of
 
 LOWEST_PRIORITY = 19

@@ -21,8 +21,7 @@ from sweeper.journal.journal import JournalTail, generation
 from sweeper.journal.records import Ended
 from sweeper.journal.segments import contents, last_sequence
 from sweeper.space.configurations import configurations, named_components, varying_columns
-from sweeper.space.spec import SweepSpec
-from sweeper.space.structure import spec_of
+from sweeper.space.spec import SweepSpec, spec_of
 from sweeper.storage.metadata import read_manifest, read_specification
 from sweeper.tables.recalibrations import recalibration_parts, state_of_recalibrations
 from sweeper.text.labels import in_order

@@ -102,7 +102,7 @@ def searcher_of(spec: SweepSpec) -> Searcher | None:
     """Return what chooses the configurations."""
     if not spec.searcher.learns:
         return None
-    from sweeper.space.searchers import searcher_for
+    from sweeper.space.loading import searcher_for
 
     return searcher_for(spec)
 
@@ -183,9 +183,9 @@ def suggestion_seconds(observed: int, repeats: int = 5) -> float:
 
 
 def _drawn(spec: SweepSpec, index: int) -> Any:
+    from sweeper.core.domains import choices_of
     from sweeper.search.base import Suggestion
     from sweeper.space.configurations import configuration
-    from sweeper.space.domains.choices import choices_of
 
     values = configuration(spec, index)
     return Suggestion(values, choices_of(spec.space, values) or {})

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.ray_environment import prepare
+from sweeper.core.processes import prepare
 
 SPACE = """
 dataset: {name: digits}

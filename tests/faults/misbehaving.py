@@ -111,7 +111,7 @@ def misbehave(
 def main() -> None:
     """Run the sweep."""
     kind, space, cpus, executor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    from sweeper.core.ray_environment import prepare
+    from sweeper.core.processes import prepare
     from sweeper.execution.options import RunOptions
     from sweeper.execution.runner import run_sweep
 

@@ -79,7 +79,7 @@ class Searched(Drawn):
     """Configurations that a searcher chooses, which hears of every decision at once."""
 
     def __init__(self, spec: SweepSpec) -> None:
-        from sweeper.space.searchers import searcher_for
+        from sweeper.space.loading import searcher_for
 
         super().__init__([])
         self._searcher, self._records = searcher_for(spec), 0
@@ -184,7 +184,7 @@ def _check_suggestions(records: Sequence[Record], expected: Undisturbed, one_at_
     Returns what is expected of the configurations that were suggested: with several trials at a time others than those
     of the undisturbed sweep, for what is known when one is asked for is chance then.
     """
-    from sweeper.space.searchers import searcher_for
+    from sweeper.space.loading import searcher_for
 
     bodies = [fields(record) for record in records if record.kind == "suggested"]
     assert [body["configuration"] for body in bodies] == list(range(len(expected.configurations)))

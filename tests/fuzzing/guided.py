@@ -12,7 +12,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(
-    include=["yaml", "sweeper.space.loading", "sweeper.space.domains.domains", "sweeper.space.file"]
+    include=["yaml", "sweeper.space.loading", "sweeper.core.domains", "sweeper.space.file"]
 ):
     import yaml
 

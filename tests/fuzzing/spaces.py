@@ -13,10 +13,10 @@ import yaml
 from hypothesis import strategies as st
 
 from search_spaces import packaged_files
+from sweeper.core.domains import DOMAINS
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.plan import plan
 from sweeper.space.configurations import configurations
-from sweeper.space.domains.domains import DOMAINS
 from sweeper.space.loading import SweepSpec, build_spec, load_spec
 from tests.fuzzing.damage import damages
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sweeper.core.ids import SweepPaths
-from sweeper.core.ray_environment import prepare
+from sweeper.core.processes import prepare
 from sweeper.execution.controllers.gpu_shares import CardMemory, share_for
 from sweeper.journal.journal import read_journal
 from sweeper.results import load

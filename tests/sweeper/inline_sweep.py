@@ -62,7 +62,7 @@ class Inline:
         spec, state, rungs = sweep.spec, SweepState(len(sweep.configurations)), sweep.spec.schedule.begin()
         searcher = None
         if spec.searcher.learns:
-            from sweeper.space.searchers import searcher_for
+            from sweeper.space.loading import searcher_for
 
             searcher = searcher_for(spec)
         schemas = table_schemas(column_types(spec.space), self.dataset.classes, evaluation_columns(["temperature"]))

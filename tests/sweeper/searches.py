@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from sweeper.core.domains import Choice, Interval, Members
 from sweeper.journal.records import Body, Record
 from sweeper.search.base import Searcher, Suggestion, suggested_body
-from sweeper.space.domains.choices import Choice
-from sweeper.space.domains.domains import Interval, Members
 from sweeper.space.loading import build_spec
 from sweeper.space.spec import SweepSpec
 from tests.sweeper.records import made_body

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.space.registries import Registries
+from sweeper.space.catalogue import Registries
 from trainables.registry import Component, Hyperparameter, Registry
 
 

@@ -24,7 +24,7 @@ from sweeper.analysis.statistics.paired import (
 )
 from sweeper.results import Results
 from sweeper.results.leaderboard import Leaderboard, leaderboard
-from sweeper.results.multi_sweep import SeveralResults
+from sweeper.results.results import SeveralResults
 from sweeper.text.cells import Row, Rows, Value, measured_values
 from sweeper.text.labels import label, plural
 

@@ -21,7 +21,7 @@ from sweeper.analysis.papers.matching import (
 )
 from sweeper.analysis.papers.recipes import Recipe
 from sweeper.analysis.statistics.basics import Spread, spread
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain
 from sweeper.results import Results
 from sweeper.results.leaderboard import objective
 from sweeper.text.cells import Row, by_trial, float_or_none, measured_values, text_of

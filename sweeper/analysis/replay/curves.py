@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sweeper.core.errors import SweeperError
 from sweeper.results import Results
-from sweeper.results.results import measured_sql
+from sweeper.results.queries import measured_sql
 from sweeper.text.cells import float_of, int_of, text_of
 from sweeper.text.labels import plural
 from trainables.registry.names import measured_as

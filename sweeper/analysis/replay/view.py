@@ -15,7 +15,7 @@ from rich.text import Text
 from sweeper.analysis.replay.curves import read_curves
 from sweeper.analysis.replay.replaying import Candidate, Estimate, Kept, replay
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
-from sweeper.core.plain import Plain
+from sweeper.core.json_types import Plain
 from sweeper.results import Results
 from sweeper.scheduling import DEFAULT, SCHEDULERS
 from sweeper.space.loading import check_scheduler

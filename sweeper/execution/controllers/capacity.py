@@ -14,7 +14,7 @@ from typing import Any
 
 from sweeper.core.errors import SweeperError
 from sweeper.execution.controllers.base import Directive, Situation
-from sweeper.space.training import Resources
+from sweeper.space.parts import Resources
 from sweeper.text.labels import duration
 
 PENDING_TRIALS = 200

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from sweeper.core.code_version import code_version
-from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.core.ids import SweepPaths, code_version, trial_name
 from sweeper.execution.controllers.base import Controller, Steering
 from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure, FullDisks, OtherNodes, next_try
 from sweeper.execution.driver.in_flight import InFlight, Starts

@@ -3,7 +3,7 @@
 The driver decides; an executor asks it for assignments (`next_assignment`), starts each in a process (`on_started`),
 passes its reports and its death on (`on_reports`, `on_failure`), and ends when nothing is left or a stop is asked for.
 
-Adding one: a folder of its own below `sweeper.execution`, its name in `sweeper.core.executors`, and where it is chosen
+Adding one: a folder of its own below `sweeper.execution`, its name in `sweeper.core.processes`, and where it is chosen
 (`sweeper.execution.attempt.executor_for`).
 
     class Slurm(Executor):

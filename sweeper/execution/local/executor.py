@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from sweeper.core.ray_environment import prepare
+from sweeper.core.processes import prepare
 from sweeper.execution.controllers.capacity import ClusterView, fit_resources
 from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.cohort_driver import CohortDriver

@@ -11,9 +11,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 
-from sweeper.core.child_processes import python_environment, python_module
 from sweeper.core.errors import SweeperError
-from sweeper.core.executors import Executor
+from sweeper.core.processes import Executor, python_environment, python_module
 from trainables.worker.fork_server import ANSWER, FORK, REAP, REQUEST
 
 END_SECONDS = 5.0

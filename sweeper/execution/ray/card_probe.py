@@ -1,6 +1,6 @@
 """Measuring how much of a GPU a configuration takes, in a process of Ray's that has one to itself.
 
-Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
+Ray reads its environment when it is imported: call `sweeper.core.processes.prepare` before this module.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Tune keeps nothing that matters. Its searcher hands out the driver's assignments
 to the driver, its stopper asks whether to continue; `Tuner.restore` is never used. Tune pickles these objects when
 a Tuner is made, so they hold a token, and find the driver by it in this process.
 
-Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
+Ray reads its environment when it is imported: call `sweeper.core.processes.prepare` before this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ray.tune.search import Searcher
 from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import Failure, classify
-from sweeper.monitoring.notebook import in_notebook
+from sweeper.monitoring.live import in_notebook
 from trainables.files.scratch import Scratch
 from trainables.worker.trainable import SweepTrainable
 from trainables.worker.trial_reports import TrialReport

@@ -1,6 +1,6 @@
 """Join or start a Ray cluster, give a sweep's trials what it has, leave it, and report errors in plain words.
 
-Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
+Ray reads its environment when it is imported: call `sweeper.core.processes.prepare` before this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import ray
 from ray.job_config import JobConfig
 from ray.tune.execution import class_cache
 
-from sweeper.core.child_processes import OUR_ROOT
+from sweeper.core.processes import OUR_ROOT
 from sweeper.execution.controllers.capacity import PENDING_TRIALS, CapacityWatch, fit_resources
 from sweeper.execution.controllers.gpu_shares import CardShares, shares_of
 from sweeper.execution.controllers.priority import PriorityController
@@ -44,7 +44,7 @@ any other have credentials of their own, by secrets or by role.
 class RayExecutor(Executor):
     """Ray: a cluster, or one that is started on this machine.
 
-    Ray reads its environment when it is imported: `sweeper.core.ray_environment.prepare` goes before this module.
+    Ray reads its environment when it is imported: `sweeper.core.processes.prepare` goes before this module.
     """
 
     def __init__(self, address: str | None, cpus: int | None, patience: float) -> None:

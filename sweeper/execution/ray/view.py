@@ -1,6 +1,6 @@
 """Ray's view of the cluster that this process is connected to.
 
-Ray reads its environment when it is imported: call `sweeper.core.ray_environment.prepare` before this module.
+Ray reads its environment when it is imported: call `sweeper.core.processes.prepare` before this module.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from sweeper.analysis.statistics.importance import FOLDS, MINIMUM_TRIALS, MOST_T
 from sweeper.reporting.figure_parts.figure import Figure, Panel, axis, plot
 from sweeper.results import Results
 from sweeper.results.leaderboard import Goal, objective, searcher, varying_columns
-from sweeper.results.results import measured_sql
+from sweeper.results.queries import measured_sql
 from sweeper.text.cells import int_of
 from sweeper.text.labels import plural, short
 

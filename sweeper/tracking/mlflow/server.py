@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sweeper.core.child_processes import OUR_ROOT, python_environment, python_module
 from sweeper.core.errors import SweeperError
+from sweeper.core.processes import OUR_ROOT, python_environment, python_module
 
 GRACE_SECONDS = 5.0
 """How long the server's processes have to end by themselves."""

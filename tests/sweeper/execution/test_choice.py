@@ -12,7 +12,7 @@ from sweeper.core.errors import SweeperError
 from sweeper.execution.choice import check_can_start, runs_here
 from sweeper.execution.options import RunOptions
 from sweeper.execution.ray.address import RayUnavailable
-from sweeper.space.training import Resources
+from sweeper.space.parts import Resources
 from tests.running import in_process, write_space
 
 ON_PROCESSORS = Resources(gpu=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core import code_version as code
+from sweeper.core import ids
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import config_hash, replicate_seed, trial_name
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources, reusable_trials
@@ -177,16 +177,16 @@ def test_the_code_version_follows_sources_and_packages(tmp_path: Path, monkeypat
     (tmp_path / "losses" / "focal.py").write_text("gamma = 2")
 
     def version() -> str:
-        code.code_version.cache_clear()
-        return code.code_version()
+        ids.code_version.cache_clear()
+        return ids.code_version()
 
-    monkeypatch.setattr(code.trainables, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(ids.trainables, "__file__", str(tmp_path / "__init__.py"))
     try:
         before = version()
         assert version() == before
         (tmp_path / "losses" / "focal.py").write_text("gamma = 3")
         edited = version()
-        monkeypatch.setattr(code.metadata, "version", lambda package: "0")
+        monkeypatch.setattr(ids.metadata, "version", lambda package: "0")
         assert len({before, edited, version()}) == 3
     finally:
-        code.code_version.cache_clear()
+        ids.code_version.cache_clear()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.core.domains import choices_of
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.core.ids import config_hash
 from sweeper.execution.warm_start import lessons
@@ -21,9 +22,7 @@ from sweeper.reporting.summary import searcher_lines
 from sweeper.results import load
 from sweeper.scheduling.audit import audit
 from sweeper.search.base import audit_suggestions
-from sweeper.space.domains.choices import choices_of
-from sweeper.space.loading import load_spec
-from sweeper.space.searchers import searcher_for
+from sweeper.space.loading import load_spec, searcher_for
 from sweeper.storage.sweeps import Sweep
 from tests.running import reports
 from tests.sweeper.inline_sweep import Inline

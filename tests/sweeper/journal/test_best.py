@@ -20,10 +20,10 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record, Reported
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import SweepState, TrialState, fold
+from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.prometheus import MetricsSink
 from sweeper.monitoring.snapshot import progress_line, snapshot
 from sweeper.monitoring.status import status_of, statuses_table
-from sweeper.notifications.notifier import Notifier
 from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.asha import Halving, ranked

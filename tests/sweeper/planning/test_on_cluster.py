@@ -22,7 +22,7 @@ from sweeper.planning.on_cluster import (
     trial_resources,
 )
 from sweeper.planning.plan import Plan, Range
-from sweeper.space.training import Resources
+from sweeper.space.parts import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 HEAD = NodeGroup("head", 0, 0, 1, "small", False)

@@ -17,7 +17,7 @@ from sweeper.planning.costs import class_balance, measure_costs, measured_plan, 
 from sweeper.planning.plan import REPORT_SECONDS, START_SECONDS, Cost, Range, architecture_shares, plan, takes
 from sweeper.scheduling.asha import Halving
 from sweeper.space.loading import build_spec, load_spec
-from sweeper.space.training import Resources
+from sweeper.space.parts import Resources
 from tests.sweeper.searches import searched_spec
 from tests.sweeper.simulated_plans import simulate
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES

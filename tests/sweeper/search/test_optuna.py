@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
+from sweeper.core.domains import Choice, Interval, Members, draw
 from sweeper.core.ids import config_hash
 from sweeper.search.base import Searcher, audit_suggestions
 from sweeper.search.optuna import SeededTpe
 from sweeper.space.configurations import configuration
-from sweeper.space.domains.choices import Choice, draw
-from sweeper.space.domains.domains import Interval, Members
-from sweeper.space.searchers import searcher_for
+from sweeper.space.loading import searcher_for
 from tests.sweeper.records import fields
 from tests.sweeper.searches import Journaled, objective, random_history, searched_spec
 

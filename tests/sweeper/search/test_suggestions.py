@@ -21,7 +21,7 @@ from sweeper.scheduling.audit import audit
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.search.base import Searcher, Suggestion, audit_suggestions
 from sweeper.space.configurations import Configurations, configurations, configurations_of
-from sweeper.space.searchers import searcher_for
+from sweeper.space.loading import searcher_for
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, FakeSweep, KilledError, KillingSink, Worker, alone
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.records import fields, made_body

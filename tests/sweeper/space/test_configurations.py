@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sweeper.core import domains
+from sweeper.core.domains import Uniforms, draw, grid_size, parse, plain
 from sweeper.core.ids import flatten_configuration
 from sweeper.space.configurations import (
     column_types,
@@ -23,9 +25,6 @@ from sweeper.space.configurations import (
     named_components,
     varying_columns,
 )
-from sweeper.space.domains import domains
-from sweeper.space.domains.choices import Uniforms, draw
-from sweeper.space.domains.domains import grid_size, parse, plain
 from sweeper.space.loading import build_spec
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 

@@ -9,12 +9,12 @@ import pytest
 from sweeper.core.errors import SweeperError
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
-from sweeper.space.template import Wishes, template
+from sweeper.space.template import TemplateOptions, template
 
 
 def test_the_usual_template_is_a_valid_search_space(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(template(Wishes()))
+    file.write_text(template(TemplateOptions()))
     spec = load_spec(file)
     assert {c["loss"]["name"] for c in configurations(spec)} == {"cross_entropy", "focal"}
     assert "gamma: " in file.read_text() and "# " in file.read_text()
@@ -22,8 +22,10 @@ def test_the_usual_template_is_a_valid_search_space(tmp_path: Path) -> None:
 
 def test_a_question_becomes_a_grid(tmp_path: Path) -> None:
     values = {"loss.gamma": ["0.5", "1", "2", "5"], "dataset.label_noise": ["0", "0.1", "0.2"]}
-    wishes = Wishes(architectures=("mlp", "resnet8"), values=values, objective="val_ece", epochs=9, replicates=3)
-    (tmp_path / "q.yaml").write_text(template(wishes))
+    options = TemplateOptions(
+        architectures=("mlp", "resnet8"), values=values, objective="val_ece", epochs=9, replicates=3
+    )
+    (tmp_path / "q.yaml").write_text(template(options))
     spec = load_spec(tmp_path / "q.yaml")
     drawn = configurations(spec)
     points = {(c["loss"].get("gamma", 0.0), c["architecture"]["name"], c["dataset"]["label_noise"]) for c in drawn}
@@ -33,6 +35,6 @@ def test_a_question_becomes_a_grid(tmp_path: Path) -> None:
 
 def test_every_unknown_name_is_said_at_once() -> None:
     with pytest.raises(SweeperError) as raised:
-        template(Wishes(dataset="digit", losses=["focl"], architectures=["mlp"], values={"loss.gama": ["1"]}))
+        template(TemplateOptions(dataset="digit", losses=["focl"], architectures=["mlp"], values={"loss.gama": ["1"]}))
     text = str(raised.value)
     assert "'digit'" in text and "'focl'" in text and "'loss.gama'" in text

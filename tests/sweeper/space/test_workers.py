@@ -11,7 +11,7 @@ import yaml
 from sweeper.core.errors import InvalidSearchSpace
 from sweeper.planning.preparation import prepare_dataset
 from sweeper.space.loading import load_spec
-from sweeper.space.training import NOT_WITH_WORKERS
+from sweeper.space.parts import NOT_WITH_WORKERS
 from tests.faults.reference import SMALL
 from tests.running import write_space
 from trainables.training.ranks.replicate import ranks_fault

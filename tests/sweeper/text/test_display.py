@@ -14,8 +14,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from sweeper.cli.main import app
-from sweeper.text.display import SafeConsole, as_html, as_text, printable
-from sweeper.text.tables import text_table
+from sweeper.text.display import SafeConsole, as_html, as_text, printable, text_table
 
 EVIL = "[/x] [red]a[/] :bomb: \x1b[31m\x1b]0;title\x07\x9b1m\u202eabc\r"
 

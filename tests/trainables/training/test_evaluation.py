@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sweeper.core.schemas import REHEARSAL, evaluation_columns, record_batch, table_schemas
-from sweeper.space.measurements import Evaluation
+from sweeper.space.parts import Evaluation
 from tests.trainables.small_data import small_digits
 from trainables.curvature import CurvatureUnavailable
 from trainables.datasets import load_dataset

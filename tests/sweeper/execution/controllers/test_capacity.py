@@ -18,7 +18,7 @@ from sweeper.execution.controllers.capacity import (
     view_of_first_autoscaler,
     waiting_for,
 )
-from sweeper.space.training import Resources
+from sweeper.space.parts import Resources
 
 HEAD = {"node:__internal_head__": 1.0, "memory": 1e9}
 TRIAL = {"cpu": 1.0, "gpu": 0.5}

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sweeper.core.ray_environment import prepare
+from sweeper.core.processes import prepare
 from tests.faults.processes import wait_until
 from tests.shared_card import HUNGRY, run_on_one_card
 

@@ -13,8 +13,8 @@ from sweeper.execution.runner import resume_sweep, run_sweep
 from sweeper.planning.preparation import data_keys, prepare_dataset
 from sweeper.results import load
 from sweeper.results.leaderboard import varying_columns
+from sweeper.space.components import variants
 from sweeper.space.configurations import column_types, configurations
-from sweeper.space.dataset_axes import variants
 from sweeper.space.loading import build_spec, load_spec
 from tests.running import write_space
 from trainables.datasets import load_dataset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.remote.status import last_progress
+from sweeper.remote.cluster import last_progress
 
 RUNNING = "running\n3 waiting, 2 running, 1 completed · 1.2 epochs/s\n2 running, 4 completed · 1.3 epochs/s\n"
 SUMMARY = "\nBest validation NLL …\n\n6 trials: 4 finished, 2 stopped early\nstopped 2 of 6 at rung 3\n\nnext\n"

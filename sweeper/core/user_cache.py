@@ -1,16 +1,24 @@
-"""What this user has allowed once: code and notifications that came with a folder somebody else may have written.
+"""This user's cache: copies of remote sweeps, which can be made again, and marks of what was allowed once.
 
-A mark is an empty file in the user's cache; its name is a digest of what was allowed. Whoever loses the cache is asked
-again.
+Code and notifications that came with a folder somebody else may have written are asked about. A mark is an empty file;
+its name is a digest of what was allowed. Whoever loses the cache is asked again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 
-from sweeper.core.caching import cache_folder
+
+def cache_folder() -> Path:
+    """Return the folder: `SWEEPER_CACHE`, else `sweeper` in the user's cache folder. It need not exist yet."""
+    named = os.environ.get("SWEEPER_CACHE")
+    if named:
+        return Path(named).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "sweeper"
+
 
 CODE, NOTIFICATIONS = "code", "notify"
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sweeper.cli.main import app
 from sweeper.journal.journal import Journal
-from sweeper.monitoring.watch import UNDRIVEN_LOOKS, Look, SweepWatch, look_at_all, watch
+from sweeper.monitoring.status import UNDRIVEN_LOOKS, Look, SweepWatch, look_at_all, watch
 from sweeper.space.loading import load_spec
 from sweeper.storage.lease import Lease
 from sweeper.storage.sweeps import create_sweep

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.space.domains.choices import Uniforms, choices_of, draw
-from sweeper.space.domains.domains import parse
+from sweeper.core.domains import Uniforms, choices_of, draw, parse
 from tests.sweeper.searches import Recorded, searched_spec
 
 NODE = searched_spec().space

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 import time
 
@@ -11,12 +12,15 @@ import pytest
 
 from sweeper.core.errors import SweeperError
 from sweeper.journal.state import SweepState
-from sweeper.notifications.notifier import FAILURE_SECONDS, Notifier
+from sweeper.monitoring import notifications as notify_delivery
+from sweeper.monitoring.notifications import FAILURE_SECONDS, Notifier, deliver
 from sweeper.space.loading import load_spec
 from sweeper.space.notify import Target
 from sweeper.storage.sweeps import create_sweep
+from tests.alive import wait_for_ends
 from tests.faults.processes import wait_until
 from tests.patience import patient
+from tests.receiver import receiver
 from tests.sweeper.journal.test_state import Script
 from tests.sweeper.records import made_record
 from tests.sweeper.storage.test_sweeps import SPACE
@@ -154,7 +158,7 @@ def test_one_that_hangs_holds_up_neither_the_sweep_nor_another(tmp_path, caplog)
     scene.notifier.ended("finished")
     assert time.monotonic() - began < 30, "the one that hangs was not waited for"
     wait_until(lambda: len([label for label, _ in scene.sent if label == "webhook 2"]) == 2)
-    with caplog.at_level(logging.WARNING, "sweeper.notifications.notifier"):
+    with caplog.at_level(logging.WARNING, "sweeper.monitoring.notifications"):
         notes = scene.notifier.wait(0.5)
     assert notes == ["webhook 1 did not receive the notification of failure: not delivered in time"]
     assert notes[0] in caplog.text
@@ -185,3 +189,84 @@ def test_a_sweep_without_targets_does_nothing(tmp_path):
         quiet.append(made_record(0, "ended", 0.0, {}))
         quiet.ended("finished")
     assert quiet.wait() == []
+
+
+EVENTS = frozenset({"end"})
+MESSAGE = json.dumps({"event": "end", "text": "γ"}, ensure_ascii=False).encode()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(notify_delivery, "PAUSES", (0.01, 0.01))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+def _webhook(url):
+    return Target("webhook 1", EVENTS, url=url)
+
+
+def _program(text):
+    return Target("command 1", EVENTS, command=(sys.executable, "-c", text))
+
+
+def test_a_webhook_gets_the_message():
+    with receiver() as server:
+        assert deliver(_webhook(f"{server.url}/s3cr3t"), MESSAGE) is None
+    assert server.messages == [("/s3cr3t", {"event": "end", "text": "γ"})]
+
+
+def test_a_webhook_that_is_busy_is_tried_again():
+    with receiver(500, 503, 200) as server:
+        assert deliver(_webhook(server.url), MESSAGE) is None
+    assert len(server.messages) == 3
+
+
+@pytest.mark.parametrize(("code", "tries"), [(500, 3), (429, 3), (404, 1), (302, 1)])
+def test_an_error_response_is_reported(code, tries):
+    with receiver(code) as server:
+        assert deliver(_webhook(f"{server.url}/s3cr3t"), MESSAGE) == f"it returned HTTP {code}"
+    assert [path for path, _ in server.messages] == ["/s3cr3t"] * tries, "and no redirect is followed"
+
+
+def test_a_webhook_that_hangs_is_left(monkeypatch):
+    monkeypatch.setattr(notify_delivery, "TRY_SECONDS", 0.3)
+    began = time.monotonic()
+    with receiver(hangs=True) as server:
+        assert deliver(_webhook(f"{server.url}/s3cr3t"), MESSAGE) == "it did not answer within 0.3 s"
+        assert time.monotonic() - began < 30, "the receiver answers after 30 s"
+
+
+def test_an_unreachable_webhook_is_reported_in_the_systems_words():
+    with receiver() as server:
+        url = server.url
+    assert deliver(_webhook(f"{url}/s3cr3t"), MESSAGE) == "Connection refused"
+    assert deliver(_webhook("http://127.0.0.1:1\x00/s3cr3t"), MESSAGE) not in (None, "")
+
+
+def test_a_command_reads_the_message_from_its_standard_input_and_has_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("WHERE", str(tmp_path / "got"))
+    program = "import os, sys, pathlib; pathlib.Path(os.environ['WHERE']).write_bytes(sys.stdin.buffer.read())"
+    assert deliver(_program(program), MESSAGE) is None
+    assert (tmp_path / "got").read_bytes() == MESSAGE
+
+
+def test_a_failing_command_is_reported_and_its_output_is_discarded(capfd):
+    text = "import sys; print('s3cr3t'); print('s3cr3t', file=sys.stderr); sys.exit(3)"
+    assert deliver(_program(text), MESSAGE) == "it exited with status 3"
+    assert deliver(Target("command 1", EVENTS, command=("/no/such/program",)), MESSAGE) == "No such file or directory"
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
+    seconds, child = round(patient(0.5)), tmp_path / "child"
+    monkeypatch.setattr(notify_delivery, "COMMAND_SECONDS", seconds)
+    text = (
+        f"import subprocess, time; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w').write(str(p.pid))"
+    )
+    assert deliver(_program(f"{text}; time.sleep(60)"), MESSAGE) == f"it ran longer than {seconds} s and was killed"
+    wait_for_ends(int(child.read_text()), seconds=5)
+
+
+def test_a_command_that_reads_nothing_is_fine():
+    assert deliver(Target("command 1", EVENTS, command=("true",)), b"x" * 1_000_000) is None

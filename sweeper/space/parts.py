@@ -1,18 +1,167 @@
-"""The parts of a search space file about training: seeds, processes and their resources, arithmetic, checkpoints."""
+"""The parts of a search space file as pydantic models: plug-ins, what is measured, how trials are trained."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sweeper.core.errors import Fault
-from sweeper.space.plug_ins import Part
+from sweeper.core.errors import Fault, InvalidSearchSpace
+from sweeper.core.objective import Mode
+from sweeper.scheduling import DEFAULT, SCHEDULERS, Scheduler
+from sweeper.scheduling.base import TOO_SMALL, WITHIN
+from sweeper.scheduling.ranking import Constraint, constraint_of
+from sweeper.search.base import SEARCHERS, SearchMethod
 
 if TYPE_CHECKING:
     from sweeper.space.spec import SweepSpec  # of which these are parts
     from trainables.training.acceleration import TrainingSettings
+
+
+class Part(BaseModel):
+    """A mapping of a search space file: no value is converted, and no unknown key is let in."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+Setting = str | bool | int | float | list[float] | list[str] | None
+"""A plug-in's setting as YAML writes it."""
+
+
+class _PlugIn(Part):
+    """A plug-in's name and settings. They were checked against its registry, which also filled in the defaults."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    __pydantic_extra__: dict[str, Setting] = Field(init=False)
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The plug-in's own settings, without those that all of its kind have."""
+        return dict(self.__pydantic_extra__)
+
+
+class SchedulerSettings(_PlugIn):
+    """How long trials run, and which stop early: a name of `sweeper.scheduling.SCHEDULERS` and its settings."""
+
+    name: str = DEFAULT
+    max_epochs: int
+
+    def built(self, metric: str, mode: Mode) -> Scheduler:
+        """Return the scheduler that compares one objective in one pool.
+
+        Raises InvalidSearchSpace where settings that nobody checked, as of a file that is only read, are not valid.
+        """
+        apart = (WITHIN.name, TOO_SMALL.name)
+        settings = {key: value for key, value in self.settings.items() if key not in apart}
+        try:
+            scheduler: Scheduler = SCHEDULERS.build(self.name, metric, mode, max_epochs=self.max_epochs, **settings)
+        except (ValueError, TypeError) as error:
+            raise InvalidSearchSpace([Fault("scheduler", str(error))]) from error
+        return scheduler
+
+
+class SearcherSettings(_PlugIn):
+    """How configurations are chosen: a name of `sweeper.search.SEARCHERS` and its settings.
+
+    Attributes:
+        warm_start: names of earlier sweeps whose finished configurations a searcher that learns has observed when it
+            begins.
+    """
+
+    name: str = "random"
+    warm_start: list[str] = Field(default_factory=list)
+
+    @property
+    def method(self) -> SearchMethod:
+        """The searcher with its settings."""
+        method: SearchMethod = SEARCHERS.build(self.name, **self.settings)
+        return method
+
+    @property
+    def learns(self) -> bool:
+        """Whether a configuration depends on what was observed before, so that none is known in advance."""
+        return self.method.learns
+
+
+class Objective(Part):
+    """What the scheduler compares: one metric's mean over the replicates that have not diverged.
+
+    A trial of which some replicates diverged continues with the others; every decision on it names those left out.
+    """
+
+    metric: str = "val_nll"
+    mode: Literal["min", "max"] = "min"
+
+
+class Guard(Part):
+    """What a trial must keep to, to continue before those that do not and to be the best.
+
+    Attributes:
+        metric: what is looked at, as an objective names it.
+        within: at most so far from the best trial at the same rung; `0.5 points of the best` are 0.005.
+        min: at least so much.
+        max: at most so much.
+        mode: which direction of the metric is good, for `within`; by its name where none is given.
+    """
+
+    metric: str
+    within: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    min: float | None = Field(default=None, allow_inf_nan=False)
+    max: float | None = Field(default=None, allow_inf_nan=False)
+    mode: Literal["min", "max"] | None = None
+
+    @property
+    def constraint(self) -> Constraint:
+        """The same, as schedulers know it."""
+        return constraint_of(self.model_dump())
+
+
+class Trajectory(Part):
+    """What is measured after each epoch besides the usual, as further columns of the table `epochs`.
+
+    Attributes:
+        splits: where losses, entropies and norms are measured.
+        every: epochs from one measurement to the next.
+        gradient_norms: epochs after which the training samples' gradient norms are counted (mukhoti Fig. 4).
+    """
+
+    splits: list[str] = Field(default=["train", "test"])
+    every: int = Field(default=1, ge=1)
+    gradient_norms: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
+
+
+class Evaluation(Part):
+    """What an evaluation measures.
+
+    Attributes:
+        bins: bins of the calibration errors; 15 as in Guo et al. 2017 (arXiv:1706.04599), section 5.
+        posthoc: calibration methods fitted on validation data, each `{name: …, option: value}`.
+        curvature: settings of the curvature measurement, or `False` for none.
+        bootstrap: resamples for the calibration errors' standard errors; 0 for none.
+        trajectory: what to measure after each epoch (mukhoti Figs. 2 to 4); `null` for nothing but the usual.
+        metrics: what is measured besides, the project's further metrics or your own, each `{name: …, option: value}`.
+        splits: the data set's splits to measure on by name, among them `val`, which post-hoc methods are fitted on; and
+            shifts, which finished networks are measured on, each `{name: …, option: value}`.
+    """
+
+    bins: int = Field(default=15, ge=1, le=1000)
+    posthoc: list[dict[str, Any]] = Field(default_factory=list)
+    curvature: dict[str, Any] | Literal[False] = Field(default_factory=dict)
+    bootstrap: int = Field(default=100, ge=0, le=100_000)
+    trajectory: Trajectory | None = None
+    metrics: list[dict[str, Any]] = Field(default_factory=list)
+    splits: list[str | dict[str, Any]] = Field(default=["val", "test"])
+
+    @property
+    def own_splits(self) -> list[str]:
+        """The data set's splits that every evaluation measures on."""
+        return [each for each in self.splits if isinstance(each, str)]
+
+    @property
+    def shifts(self) -> list[dict[str, Any]]:
+        """The splits beyond the data set's own, which the last evaluation measures on."""
+        return [each for each in self.splits if isinstance(each, dict)]
 
 
 class Replicates(Part):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sweeper.core.errors import InvalidSearchSpace
-from sweeper.space.file import parse_document
+from sweeper.space.file import apply_overrides, parse_document
 from sweeper.space.loading import build_spec
-from sweeper.space.overrides import apply_overrides
-from sweeper.space.structure import SHORT_FORMS, spec_of, written_out
+from sweeper.space.spec import SHORT_FORMS, spec_of, written_out
 from tests.sweeper.small_registries import MINIMAL, REGISTRIES
 
 

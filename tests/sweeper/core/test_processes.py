@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeper.core.child_processes import OUR_ROOT, python_environment, python_module, search_path
+from sweeper.core.processes import OUR_ROOT, python_environment, python_module, search_path
 
 SPACE = {
     "dataset": "digits",

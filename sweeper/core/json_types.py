@@ -1,6 +1,14 @@
-"""The path of a value in a search space file: `space.loss.one_of[1].gamma`."""
+"""Plain values: what YAML and JSON can write, and what travels between files, processes and the journal.
+
+With the path of a value in a search space file, such as `space.loss.one_of[1].gamma`.
+"""
 
 from __future__ import annotations
+
+from typing import TypeAlias
+
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
+"""A value of a search space file; keys are text."""
 
 
 def join_path(path: str, key: str | int) -> str:

@@ -1,0 +1,70 @@
+"""How processes are started: by which executor, in which environment, importing only what is installed.
+
+`python -m` puts the working directory before everything installed, so inside a folder from somebody else a `torch.py`
+in it would run in every process that imports PyTorch. `-P` leaves it out (Python 3.11), `PYTHONSAFEPATH` does so for
+the processes that such a process starts. Ray reads some variables only when it is imported, so they are set before.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Literal
+
+OUR_ROOT = Path(__file__).resolve().parents[2]
+"""The folder of this project's packages: of the installed ones, or a checkout."""
+
+
+def python_module(name: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module as a process, without the working directory on its search path."""
+    return [sys.executable, "-P", "-m", name, *arguments]
+
+
+def python_environment(**changes: str) -> dict[str, str]:
+    """Return the environment for such a process: it finds the modules that this one finds, in the same order."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(search_path()),
+        "PYTHONSAFEPATH": "1",
+        **changes,
+    }
+
+
+def search_path() -> list[str]:
+    """Return this process's module search path without the working directory.
+
+    It stays where the project's own packages lie in it, or where the user put it into `PYTHONPATH` by its name.
+    """
+    named = {os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
+    kept = named | {str(OUR_ROOT)}
+    here = os.path.realpath(os.curdir)
+    return [entry for entry in sys.path if entry and (os.path.realpath(entry) != here or here in kept)]
+
+
+TUNE_SETTINGS = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the journal has every result; files a trial would only cost time
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # snapshots of all trials serve `Tuner.restore`, which is never used
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # reports carry their metrics in a list
+    "TUNE_RESULT_BUFFER_LENGTH": "1",  # a decision must reach the trial before its next step
+    "RAY_AIR_NEW_OUTPUT": "0",  # the progress shown is the sweep's own
+    "RAY_USAGE_STATS_ENABLED": "0",  # a sweep sends no usage statistics
+}
+
+
+def prepare(address: str | None) -> None:
+    """Set Ray's environment for a sweep on the cluster at `address`, or on one started here for `None`.
+
+    Local clusters start with token authentication, and Ray would write a token into the home folder; one that
+    lives as long as this process is made instead. A token that is set already is kept, for it belongs to a cluster.
+    """
+    os.environ.update(TUNE_SETTINGS)
+    if address is None and "RAY_AUTH_TOKEN" not in os.environ and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+Executor = Literal["auto", "local", "ray"]
+"""`local`: forked processes of this machine; `ray`: a cluster, or a Ray started here; `auto`: `local` where no cluster
+is named and trials take no GPUs."""
