@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.ids import SweepPaths
+from sweeper.execution.driver.context import DriverSettings, Shares
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.settings import DriverSettings, Shares
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.state import SweepState, fold
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import build_spec
 from tests.sweeper.records import fields

@@ -26,7 +26,7 @@ from tests.import_graph import (
 )
 
 RAY_FOLDERS = ("sweeper/execution/ray", "sweeper/remote/cluster.py", "sweeper/search/optuna.py")
-RAY_FILES = {"trainables/worker/trainable.py", "trainables/worker/ray_crew.py"}
+RAY_FILES = {"trainables/worker/trainable.py"}
 PROGRAMS = {"search_spaces/examples/serve_with_ray.py"}
 """Examples that use the packages instead of being used by them."""
 SLOW = {

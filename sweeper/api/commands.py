@@ -23,7 +23,7 @@ from trainables.files.stores.base import StoreError, is_store_address
 
 if TYPE_CHECKING:
     from sweeper.monitoring.status import SweepStatus
-    from sweeper.planning.plan import Plan
+    from sweeper.planning.view import Plan
     from sweeper.remote.cluster import RemoteSweep
 
 
@@ -198,7 +198,7 @@ def stop(name: str, *, output: str | Path | None = None, address: str | None = N
 
     With the `address` of a cluster, it is asked through its results, or by a signal where these cannot be reached.
     """
-    from sweeper.execution.stopping import ask_to_stop
+    from sweeper.execution.runner import ask_to_stop
 
     if address is None:
         return ask_to_stop(name, output_folder(output))

@@ -15,14 +15,13 @@ from typing import Any
 
 from sweeper.core.processes import prepare
 from sweeper.core.schemas import epoch_columns, evaluation_columns, table_schemas
-from sweeper.execution.controllers.base import Controller, Directive, Situation
-from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
-from sweeper.execution.controllers.interrupts import Interrupts
+from sweeper.execution.controllers.base import Controller, Directive, Interrupts, Situation
+from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime, price_from
 from sweeper.execution.driver.cohort_driver import CohortDriver
+from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
-from sweeper.execution.driver.settings import DriverSettings
 from sweeper.execution.options import RunOptions
 from sweeper.execution.reuse import reusable_trials
 from sweeper.execution.warm_start import lessons
@@ -33,7 +32,6 @@ from sweeper.monitoring.live import Progress
 from sweeper.monitoring.notifications import Notifier
 from sweeper.monitoring.prometheus import MetricsSink, Publish
 from sweeper.planning.preparation import data_keys, dataset_facts
-from sweeper.planning.prices import price_from
 from sweeper.scheduling.base import RungState
 from sweeper.search.base import Searcher
 from sweeper.space.configurations import column_types

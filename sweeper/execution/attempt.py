@@ -5,30 +5,31 @@ A first run and a resumed one differ here only in what the journal holds.
 
 from __future__ import annotations
 
+import logging
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
 
 from sweeper.core.errors import NO_SPACE, DiskFullError, SweeperError, unwritable
 from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import prepare
-from sweeper.execution.amendments import check_trials
 from sweeper.execution.assembly import DriverContext, open_tables
+from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.controllers.budget import WorkingTime
-from sweeper.execution.controllers.interrupts import Interrupts
+from sweeper.execution.driver.context import Fold
 from sweeper.execution.driver.executor import Executor
-from sweeper.execution.driver.recorder import Fold
-from sweeper.execution.journal_repair import discard_damaged, remove_checkpoints_ahead
 from sweeper.execution.local.executor import LocalExecutor
 from sweeper.execution.local.processes import ForkServer
 from sweeper.execution.noop_resume import mark_settled
-from sweeper.execution.options import RunOptions
-from sweeper.execution.outcome import Outcome, retriable
-from sweeper.execution.redirect_output import redirect_output
-from sweeper.execution.repeatability import begun_trials, repeatability_notes
+from sweeper.execution.options import Outcome, RunOptions, retriable
+from sweeper.execution.resuming import check_trials, discard_damaged, remove_checkpoints_ahead
 from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.segments import last_sequence
@@ -41,9 +42,83 @@ from sweeper.storage.lease import Lease
 from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep
 from sweeper.tables.writer import ParquetSink
+from sweeper.text.display import SafeConsole
+from sweeper.text.labels import plural
 from sweeper.tracking.base import kind_of
 from sweeper.tracking.follower import Follower, patience
 from trainables.datasets.base import DataSet
+
+
+@contextmanager
+def redirect_output(log: Path) -> Iterator[Console]:
+    """Send everything written to stdout and stderr to `log`, and yield a console on the real stderr."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    was_terminal = os.isatty(kept[1])
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    encoding = getattr(sys.stderr, "encoding", None)
+    opened = os.fdopen(os.dup(kept[1]), "w", buffering=1, encoding=encoding, errors="replace")
+    with opened as real_error, _streams_to(1, 2):
+        handler = logging.StreamHandler(sys.stderr)
+        logging.getLogger().addHandler(handler)
+        try:
+            yield SafeConsole(file=real_error, force_terminal=was_terminal, soft_wrap=not was_terminal)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            logging.getLogger().removeHandler(handler)
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+            os.close(kept[0])
+            os.close(kept[1])
+
+
+@contextmanager
+def _streams_to(out: int, error: int) -> Iterator[None]:
+    """Send what Python prints to these descriptors where a notebook's kernel would send it to the cell."""
+    with ExitStack() as stack:
+        for stream, descriptor, redirect in ((sys.stdout, out, redirect_stdout), (sys.stderr, error, redirect_stderr)):
+            if hasattr(stream, "pub_thread"):
+                opened = stack.enter_context(os.fdopen(os.dup(descriptor), "w", buffering=1, errors="replace"))
+                stack.enter_context(redirect(opened))
+        yield
+
+
+def begun_trials(state: SweepState) -> frozenset[int]:
+    """Return the configurations whose trials have reported and not ended: a driver that starts now continues them."""
+    return frozenset(index for index in state.unfinished(failed_too=True) if state.trials[index].epochs)
+
+
+def repeatability_notes(state: SweepState, begun: Collection[int], *, deterministic: bool) -> list[str]:
+    """Return a sentence on the trials whose numbers may differ in rounding from an undisturbed run's; none on CPUs.
+
+    Args:
+        state: at the end of a driver.
+        begun: what that driver found begun, by `begun_trials`.
+        deterministic: whether the sweep's training is.
+    """
+    if deterministic:
+        return []
+    on_cards = {index: trial for index, trial in state.trials.items() if trial.device == "cuda"}
+    reused = [trial for trial in on_cards.values() if trial.reused_from is not None]
+    further = [trial for trial in reused if trial.epochs > (trial.reused_epochs or 0)]
+    continued = [index for index in begun if index in on_cards]
+    parts = []
+    if reused:
+        again = f" ({len(further)} trained again for more epochs, beside the reported ones)" if further else ""
+        parts.append(f"{plural(len(reused), 'trial')} reused{again}")
+    if continued:
+        parts.append(f"{plural(len(continued), 'trial')} continued")
+    if not parts:
+        return []
+    return [
+        f"{' and '.join(parts)} on a GPU without training: {{deterministic: true}}: measurements equal those of an "
+        "uninterrupted run up to rounding, not to the bit"
+    ]
 
 
 def drive(

@@ -1,15 +1,19 @@
-"""Options of a run, as opposed to the search space."""
+"""Options of a run, as opposed to the search space, and how it ended."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sweeper.core.ids import SweepPaths
 from sweeper.core.processes import Executor
 from sweeper.execution.controllers.capacity import PATIENCE_SECONDS
+from sweeper.journal.state import FAILED, SweepState
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.timings import Timings
+from sweeper.storage.sweeps import Sweep
+from trainables.worker.trial_reports import NON_FINITE
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class RunOptions:
         discard_damaged: on resume, set the first damaged journal record and all later ones aside.
         reuse: reuse trials that other sweeps of this output have trained already.
         reuse_from: take them over from these sweeps.
-        settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.amendments`.
+        settings: on resume, changes of what does not concern the measurements, see `sweeper.execution.resuming`.
         wait_for_nodes: seconds that an autoscaler has to start a first node that holds a trial.
         notify: webhooks and commands to tell of this run, besides those of the search space.
         trust: on resume, run the code that came with the sweep's folder.
@@ -53,3 +57,47 @@ class RunOptions:
     progress: type[Progress] = Progress
     executor: Executor = "auto"
     timings: Timings = field(default_factory=Timings)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        sweep: the sweep.
+        outcome: `finished`, `stopped` or `interrupted`.
+        state: of all trials.
+        seconds: wall time of this run, Ray's start included.
+        notes: things the user should know, one sentence each.
+    """
+
+    sweep: Sweep
+    outcome: str
+    state: SweepState
+    seconds: float
+    notes: Sequence[str]
+
+    @property
+    def paths(self) -> SweepPaths:
+        """The sweep's files."""
+        return self.sweep.paths
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Trials by status."""
+        return self.state.count()
+
+    @property
+    def unfinished(self) -> int:
+        """How many trials a resume would continue with."""
+        return len(self.state.unfinished())
+
+    @property
+    def retriable(self) -> int:
+        """How many failed trials may end otherwise if retried."""
+        return retriable(self.state)
+
+
+def retriable(state: SweepState) -> int:
+    """Return how many failed trials may end otherwise if retried; one that diverged diverges again."""
+    return sum(trial.stop_kind != NON_FINITE for trial in state.trials.values() if trial.status == FAILED)

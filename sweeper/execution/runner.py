@@ -1,7 +1,12 @@
-"""Run a sweep from its first trial to its report, and resume it.
+"""Run a sweep from its first trial to its report, resume it, and ask it to stop.
 
 `run_sweep` claims a name and drives; `resume_sweep` folds the journal and drives what is left. Both end the
 same way: journal closed, tables compacted, report written, the tracker given a bounded time to catch up.
+
+After a sweep with `confirm: n` the configurations that may be the best are trained again on fresh seeds. Whoever
+survived the rungs and won was picked by its seeds, so these cannot say what it is worth. Fresh seeds can, and need no
+correction. They are trained as a sweep of its own, `<name>-confirmed`, beside the first one: it is journaled, audited,
+resumed and read like any other, and `sweeper.analysis.selection` takes what it reports of the winner from it.
 """
 
 from __future__ import annotations
@@ -9,28 +14,30 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from search_spaces import locate
-from sweeper.analysis.selection import confirmed_name
+from sweeper.analysis.selection import candidates, confirmation_of, confirmed_name
 from sweeper.core.errors import SweeperError
-from sweeper.execution.amendments import amend, check_unchanged
 from sweeper.execution.attempt import drive
-from sweeper.execution.choice import check_can_start, runs_here
-from sweeper.execution.confirming import to_confirm
-from sweeper.execution.journal_repair import refuse_lost_journal
+from sweeper.execution.controllers.capacity import ClusterView, check_answers, fit_resources
+from sweeper.execution.local.executor import this_machine
 from sweeper.execution.local.processes import ForkServer, early_server
-from sweeper.execution.options import RunOptions
-from sweeper.execution.outcome import Outcome
+from sweeper.execution.options import Outcome, RunOptions
+from sweeper.execution.resuming import amend, check_unchanged, refuse_lost_journal
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import lessons
 from sweeper.journal.segments import last_sequence
-from sweeper.planning.cohorts import lane_notes
-from sweeper.planning.preparation import dataset_facts, prepare_dataset
+from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
 from sweeper.space.loading import load_spec
 from sweeper.space.notify import (
     Target,
@@ -41,22 +48,118 @@ from sweeper.space.notify import (
     require_allowed,
     resolve_targets,
 )
+from sweeper.space.parts import Resources, SchedulerSettings
 from sweeper.space.rehearsal import rehearsal_name
-from sweeper.space.spec import SweepSpec
+from sweeper.space.spec import MOST_CONFIRMED, Confirms, SweepSpec
 from sweeper.space.strata import pool_notes
 from sweeper.space.user_code import code_of, keep, manifest_part, take_up_kept
 from sweeper.storage.lease import holder
 from sweeper.storage.lookup import refuse_links
 from sweeper.storage.manifest import build_manifest
 from sweeper.storage.metadata import read_manifest
-from sweeper.storage.mirror import mirror_of
-from sweeper.storage.places import DRIVING, Place, place_of, split_name
+from sweeper.storage.mirror import STOP, mirror_of
+from sweeper.storage.places import DRIVING, READING, Place, place_of, split_name
 from sweeper.storage.store_lease import stored_holder
 from sweeper.storage.sweeps import Sweep, create_sweep, open_sweep
 from sweeper.text.labels import plural
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import node_copy
 from trainables.files.stores.base import StoreError
+
+
+def runs_here(options: RunOptions, resources: Resources) -> bool:
+    """Return whether trials run in forked processes of this machine, which saves Ray's start and its work on reports.
+
+    By itself that is so where no cluster is named, none is joined already by this process, and trials take no GPUs:
+    sharing cards is Ray's. Raises SweeperError when `local` is asked for and cannot be.
+    """
+    on_cards = torch.cuda.is_available() if resources.gpu == "auto" else resources.gpu > 0
+    if options.executor == "local":
+        if options.address is not None:
+            raise SweeperError(
+                f"the executor is local, but the cluster is {options.address}",
+                "omit --executor local, or --address (and unset RAY_ADDRESS)",
+            )
+        if on_cards:
+            raise SweeperError(
+                f"resources.gpu = {resources.gpu}, and the local executor does not allocate GPUs",
+                "omit --executor local, or train on the CPU: --set resources.gpu=0",
+            )
+    joined = options.executor == "auto" and _joined()  # which `auto` takes for the wish to use it
+    return options.executor != "ray" and options.address is None and not on_cards and not joined
+
+
+def check_can_start(options: RunOptions, resources: Resources, *, here: bool) -> None:
+    """Raise SweeperError where it is plain beforehand that no trial can start: nobody answers, or none would fit.
+
+    What only the cluster itself can tell is left to it.
+
+    Args:
+        options: of the run.
+        resources: of a trial.
+        here: whether trials run in forked processes of this machine.
+    """
+    if here:
+        fit_resources(resources, this_machine(options.cpus))
+    elif options.address is not None:
+        check_answers(options.address)
+    elif not _joined():
+        cores, cards = options.cpus or os.cpu_count() or 1, torch.cuda.device_count()
+        fit_resources(resources, ClusterView(({"CPU": float(cores), "GPU": float(cards)},)))
+
+
+def _joined() -> bool:
+    """Return whether the program around has joined a Ray cluster."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def confirming_spec(spec: SweepSpec, name: str, trials: list[int]) -> SweepSpec:
+    """Return the sweep that trains these configurations of the sweep `name` to the end, on `confirm` fresh seeds."""
+    return spec.model_copy(
+        update={
+            "confirm": 0,
+            "confirms": Confirms(sweep=name, configurations=trials),
+            "header": spec.header.model_copy(update={"claims": [], "tables": []}),
+            "scheduler": SchedulerSettings(name="none", max_epochs=spec.scheduler.max_epochs),
+            "replicates": spec.replicates.model_copy(update={"count": spec.confirm}),
+            "evaluation": spec.evaluation.model_copy(update={"curvature": False, "trajectory": None}),
+            "constraints": [],
+            "notify": [],
+        }
+    )
+
+
+def to_confirm(outcome: Outcome) -> SweepSpec | None:
+    """Return what is to be trained after a sweep; None where nothing is, or where it has been."""
+    spec, name = outcome.sweep.spec, outcome.sweep.name
+    if not spec.confirm or outcome.outcome != "finished" or outcome.unfinished:
+        return None
+    results = Results(outcome.paths.root)
+    if confirmation_of(results) is not None:
+        return None
+    trials = candidates(results, leaderboard(results))[:MOST_CONFIRMED]
+    return confirming_spec(spec, name, [int(trial.removeprefix("c")) for trial in trials]) if trials else None
+
+
+def ask_to_stop(name: str, output: str | Path) -> str:
+    """Leave the wish that a sweep stop; return, in a sentence, who was asked.
+
+    Raises SweeperError when nobody runs it.
+    """
+    name, output = split_name(name, output)
+    place = place_of(output, READING)
+    paths, store = place.find(name), place.store.child(name) if place.store is not None else None
+    driver = holder(paths.lease) if store is None else stored_holder(store)
+    if driver is None:
+        where = f"--output {place.address}"
+        raise SweeperError(f"the sweep {name!r} is not running", f"see `sweeper status {name} {where}`")
+    if store is None:
+        refuse_links(paths)
+        paths.stop_marker.touch()
+    else:
+        store.put(STOP, b"")
+    return f"asked process {driver.get('pid')} on {driver.get('host')} to stop {name}"
 
 
 def run_sweep(

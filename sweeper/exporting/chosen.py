@@ -25,8 +25,7 @@ from trainables.datasets import DataSetUnavailableError, load_dataset
 from trainables.datasets.base import DataSet
 from trainables.models import build_for
 from trainables.training.kept_weights import measured_weights
-from trainables.worker.checkpoints import load_newest_checkpoint, replicate_folder
-from trainables.worker.trial_files import TrialFiles
+from trainables.worker.checkpoints import TrialFiles, load_newest_checkpoint, replicate_folder
 
 BEST, ALL = "best", "all"
 FITTED_ON, MEASURED_ON = "val", "test"

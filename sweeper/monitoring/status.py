@@ -24,7 +24,7 @@ from sweeper.journal.records import Attempt, Record
 from sweeper.journal.state import COMPLETED, EARLY_STOPPED, FAILED, SweepState, fold
 from sweeper.monitoring.live import PLAIN_LINE_SECONDS
 from sweeper.monitoring.snapshot import Snapshot, Tally, progress_line, progress_panel, snapshot
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from sweeper.search.base import SuggestionAudit, audit_suggestions
 from sweeper.storage.changes import edited
 from sweeper.storage.lease import holder

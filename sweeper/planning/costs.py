@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import starmap
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.core.domains import Configuration
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
-from sweeper.planning.cohorts import lane_seconds, lanes_here
 from sweeper.planning.estimate import TRAINING_PASSES, dataset_size, forward_operations, shifted_samples
-from sweeper.planning.plan import SIMULATED_TRIALS, Cost, Plan, plan
+from sweeper.planning.plan import SIMULATED_TRIALS, plan
 from sweeper.planning.preparation import prepare_dataset
-from sweeper.space.configurations import examples
+from sweeper.planning.view import Cost, Plan
+from sweeper.space.configurations import configurations, examples
 from sweeper.space.spec import SweepSpec
+from trainables.files.container import usable_cores
 from trainables.registry import DataSetSize
+from trainables.training.lanes import COHORT, cohort_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,6 +188,36 @@ def _measure(
         epoch_seconds / share, evaluation_seconds / share, curvature_seconds / share, shifted_seconds, lanes,
         alone / share,
     )  # fmt: skip
+
+
+def lanes_here(spec: SweepSpec, configuration: Configuration, build: Callable[[int], Replicate], device: str) -> int:
+    """Return the lanes of a cohort of a configuration's kind in each process of this machine; 0 where it trains alone.
+
+    As many as the space says; where it leaves that to a measurement, as many as are measured here.
+    """
+    training = spec.training.settings
+    if spec.replicates.packing != COHORT or cohort_key(configuration, training) is None:
+        return 0
+    if spec.replicates.lanes != "auto":
+        return spec.replicates.lanes
+    from trainables.training.lanes.packing import measured_width
+
+    processes = max(1, int(usable_cores() / max(1.0, spec.resources.cpu)))
+    most = -(-len(configurations(spec)) * spec.replicates.count // processes)
+    return measured_width(build, device, most, processes)
+
+
+def lane_seconds(build: Callable[[int], Replicate], lanes: int) -> float:
+    """Return a lane's share of the seconds that an epoch of a full cohort takes, the first epoch left out."""
+    from trainables.training.lanes import Cohort
+
+    cohort = Cohort(first := build(0), lanes)
+    for seed in range(lanes):
+        cohort.join(build(seed) if seed else first)
+    cohort.train_epoch()
+    started = time.perf_counter()
+    cohort.train_epoch()
+    return (time.perf_counter() - started) / lanes
 
 
 def _evaluating(replicate: Replicate, settings: dict[str, Any]) -> float:

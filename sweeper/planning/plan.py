@@ -7,25 +7,26 @@ keep their order from rung to rung; where they change places, fewer go on, so th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.planning.cohorts import cohort_lines
-from sweeper.planning.estimate import Estimate, estimate
-from sweeper.planning.view import PlanView
+from sweeper.core.domains import Configuration
+from sweeper.planning.estimate import estimate
+from sweeper.planning.view import Cost, Plan, Range, Stratum
 from sweeper.scheduling.base import Scheduler
 from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import Stratified
 from sweeper.space.configurations import configurations, examples
 from sweeper.space.parts import Resources
-from sweeper.space.rehearsal import notice
 from sweeper.space.spec import MOST_CONFIRMED, SweepSpec
 from sweeper.space.strata import stratum_sizes
-from sweeper.text.labels import duration
+from sweeper.text.labels import plural
 from trainables.files.container import usable_cores
+from trainables.training.lanes import COHORT, cohort_key
 
 SIMULATED_TRIALS = 2000
 """Larger sweeps are simulated at this size and scaled: shares have converged, and the range only widens."""
@@ -33,193 +34,12 @@ SIMULATED_TRIALS = 2000
 START_SECONDS = 10.0
 """From the command to the first step: Ray's start (3 to 4 s) and the workers' import of torch (4 to 5 s)."""
 
-PACKINGS = {
-    "sequential": "sequential: one process trains a trial's replicates one after another",
-    "fused": "fused: one process trains a trial's replicates as lanes of one batched network",
-    "auto": "auto: in cohorts, fused or sequential, whichever is measured to be faster",
-    "cohort": "cohort: the replicates of several trials train as lanes of one batched network",
-    "trials": "trials: each replicate has its own process up to the next rung",
-}
-"""How replicates share processes, in words."""
 
-SHOWN_STRATA = 24
-"""Strata that a plan shows a line each of; of more, the smallest."""
-
-NAMED_SHARE = 0.1
-"""Share of the work from which measuring the Hessian, or data beyond the data set's own, is named."""
+SHOWN_COHORTS = 8
+"""Kinds of cohorts that a plan shows a line each of."""
 
 REPORT_SECONDS = 0.05
 """What the driver and the tables cost for each evaluation of a replicate."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """A mean with the 5th and 95th percentile."""
-
-    low: float
-    mean: float
-    high: float
-
-    @staticmethod
-    def of(values: NDArray[np.float64]) -> Range:
-        """Return the range of simulated values."""
-        low, high = np.percentile(values, [5, 95])
-        return Range(float(low), float(np.mean(values)), float(high))
-
-    def text(self, digits: int = 0) -> str:
-        """Return e.g. `17.6 (13 to 23)`, or the number alone where it is certain."""
-        if self.low == self.high:
-            return f"{self.mean:,.{digits}f}"
-        return f"{self.mean:,.{digits}f} ({self.low:,.0f} to {self.high:,.0f})"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds that one epoch and one evaluation of one replicate take on one trial's share of this machine.
-
-    Attributes:
-        epoch_seconds: of one epoch.
-        evaluation_seconds: of one evaluation.
-        curvature_seconds: of the Hessian, which is part of the evaluation.
-        shifted_seconds: of all shifts, which a finished replicate is measured on besides.
-        lanes: of the cohort that an epoch's time is a lane's share of; 0 where it trains alone.
-        alone_seconds: of one epoch without that cohort.
-    """
-
-    epoch_seconds: float
-    evaluation_seconds: float
-    curvature_seconds: float = 0.0
-    shifted_seconds: float = 0.0
-    lanes: int = 0
-    alone_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Stratum:
-    """One stratum: how many trials it has, and how many of them reach each rung."""
-
-    trials: float
-    reaching: dict[int, Range]
-
-
-@dataclass(frozen=True)
-class Plan(PlanView):
-    """What a sweep will do.
-
-    Attributes:
-        trials: configurations.
-        replicates: seeds of each.
-        reaching: rung (epochs) → how many trials reach it.
-        epochs: training epochs over all replicates.
-        evaluations: evaluations over all replicates.
-        workers: processes that run at once, each with a trial or, where replicates are trained apart, with one of them.
-        seconds: how long it takes; `None` when costs were not measured.
-        costs: architecture → measured cost.
-        note: why there is no time, or how it was estimated.
-        estimate: GPU-hours on known GPUs, estimated without training; `None` if the data's size is unknown.
-        rehearsed: what a rehearsal changes, a sentence each; empty for the real thing.
-        packing: how replicates share processes.
-        takes: what each process takes of a machine, in words.
-        searcher: who chooses configurations, in words; empty where they are drawn at random or taken from grids.
-        strata: stratum → its trials, and how many of them are expected to reach each rung; empty for one pool.
-        obstacle: why the sweep could not start here, such as missing data; empty where nothing is in the way.
-        balance: a sentence on the shares of the classes where they are far from equal.
-        curvature_share: of the work, what measuring the Hessian takes; 0 where it is not measured or not known.
-        cohorts: how trials fall into cohorts, a few words each; empty where none are asked for.
-        shifted_share: the same of corrupted and other data; making them, once a node, is not counted.
-        confirm: epochs that training the best again on fresh seeds takes at most; 0 where that is not asked for.
-        confirm_seconds: how long that takes; `None` when costs were not measured.
-    """
-
-    trials: int
-    replicates: int
-    reaching: dict[int, Range]
-    epochs: Range
-    evaluations: Range
-    workers: int
-    seconds: Range | None
-    costs: dict[str, Cost]
-    note: str
-    estimate: Estimate | None = None
-    rehearsed: tuple[str, ...] = ()
-    packing: str = "sequential"
-    takes: str = ""
-    searcher: str = ""
-    strata: dict[str, Stratum] = field(default_factory=dict)
-    obstacle: str = ""
-    balance: str = ""
-    curvature_share: float = 0.0
-    cohorts: tuple[str, ...] = ()
-    shifted_share: float = 0.0
-    confirm: int = 0
-    confirm_seconds: float | None = None
-
-    def warnings(self) -> Iterator[str]:
-        """Yield that it is a rehearsal, if it is."""
-        if self.rehearsed:
-            yield notice(self.rehearsed)
-
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield trials, rungs, epochs, evaluations and time."""
-        unit = "replicates " if self.packing == "trials" else ""
-        yield "trials", f"{self.trials:,} × {self.replicates} replicates, {self.workers} {unit}at a time"
-        if self.balance:
-            yield "classes", self.balance
-        if self.searcher:
-            yield "searcher", self.searcher
-        if self.replicates > 1 or self.cohorts:
-            yield "packing", PACKINGS[self.packing]
-        for kind in self.cohorts:
-            yield "cohort", kind
-        yield "each process uses", self.takes
-        last = max(self.reaching)
-        for rung, count in self.reaching.items():
-            kind = "end" if rung == last else "rung"
-            yield f"{kind}, epoch {rung}", f"reached by {count.text(1 if count.low != count.high else 0)} trials"
-        for name, stratum in self._shown_strata():
-            left = stratum.reaching[last]
-            yield f"within {name}", f"{stratum.trials:,.0f} trials, {left.text(1)} reach epoch {last}"
-        if len(self.strata) > SHOWN_STRATA:
-            yield "within strata", f"{len(self.strata) - SHOWN_STRATA} more strata, none of them smaller"
-        yield "total epochs", self.epochs.text()
-        if self.confirm:
-            time = "" if self.confirm_seconds is None else f", {duration(self.confirm_seconds)}"
-            most = f"at most {MOST_CONFIRMED} configurations on fresh seeds"
-            yield "confirmation", f"{most}: {self.confirm:,} epochs more{time}"
-        yield "evaluations", self.evaluations.text()
-        if self.seconds is not None:
-            times = [duration(s) for s in (self.seconds.mean, self.seconds.low, self.seconds.high)]
-            same = self.seconds.low == self.seconds.high
-            yield "estimated time", times[0] if same else f"{times[0]} ({times[1]} to {times[2]})"
-        if self.curvature_share >= NAMED_SHARE:
-            leave_out = "--set evaluation.curvature=false omits it"
-            yield (
-                "curvature",
-                f"{self.curvature_share:.0%} of the estimated time is for the Hessian at every evaluation; {leave_out}",
-            )
-        if self.shifted_share >= NAMED_SHARE:
-            fewer = "name fewer kinds or severities, or fewer samples of each"
-            yield (
-                "evaluation splits",
-                f"{self.shifted_share:.0%} of the estimated time is for corrupted and other data; {fewer}",
-            )
-        if self.estimate and self.estimate.worth_a_card:
-            for card, (low, high) in self.estimate.gpu_hours.items():
-                yield f"GPU-hours, {card}", f"{_hours(low)} to {_hours(high)}"
-
-    def _shown_strata(self) -> list[tuple[str, Stratum]]:
-        """Return strata in the order of the space, or where there are many the smallest of them."""
-        found = list(self.strata.items())
-        if len(found) > SHOWN_STRATA:
-            found = sorted(found, key=lambda each: (each[1].trials, each[1].reaching[max(self.reaching)].mean))
-        return found[:SHOWN_STRATA]
-
-    def grounds(self) -> Iterator[str]:
-        """Yield where GPU-hours and time come from."""
-        if self.estimate and self.estimate.worth_a_card:
-            yield f"GPU-hours: {self.estimate.assumption}"
-        if self.note:
-            yield self.note
 
 
 def plan(
@@ -361,10 +181,6 @@ def simulate_strata(
     return names, counts * scale
 
 
-def _hours(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
-
-
 def architecture_shares(spec: SweepSpec) -> dict[str, float]:
     """Return the share of configurations of each architecture, from at most the first `SIMULATED_TRIALS`."""
     space = examples(spec)
@@ -375,3 +191,31 @@ def architecture_shares(spec: SweepSpec) -> dict[str, float]:
 def local_workers(spec: SweepSpec) -> int:
     """Return how many trials this machine's cores carry at once."""
     return max(1, int(usable_cores() / (spec.resources.cpu * spec.resources.workers)))
+
+
+def cohort_lines(spec: SweepSpec) -> tuple[str, ...]:
+    """Return a line for each kind of cohort: which trials can train together, and in how many lanes.
+
+    Empty where `packing` is not `cohort`. How many lanes pay, if any, is measured when the sweep begins.
+    """
+    if spec.replicates.packing != COHORT:
+        return ()
+    training = spec.training.settings
+    examples = configurations(spec)[:SIMULATED_TRIALS]
+    keys = [cohort_key(values, training) for values in examples]
+    names = {key: _name(values) for key, values in zip(keys, examples, strict=True)}
+    lanes = spec.replicates.lanes
+    width = "as many lanes as are measured to be fastest" if lanes == "auto" else f"{lanes} lanes a process"
+    counted = Counter(keys)
+    alone = counted.pop(None, 0)
+    lines = [f"{plural(count, 'trial')} of {names[key]}: {width}" for key, count in counted.most_common(SHOWN_COHORTS)]
+    if len(counted) > SHOWN_COHORTS:
+        lines.append(f"{len(counted) - SHOWN_COHORTS} more kinds, none of them larger")
+    return (*lines, *([f"{plural(alone, 'trial')} cannot be lanes and train alone"] if alone else []))
+
+
+def _name(values: Configuration) -> str:
+    network, recipe = values["architecture"], values["optimizer"]
+    options = ", ".join(f"{key} {value}" for key, value in network.items() if key != "name")
+    shape = f"{network['name']} ({options})" if options else str(network["name"])
+    return f"{shape}, {recipe['name']}, batch size {recipe.get('batch_size', 128)}"

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sweeper.core.domains import Configuration
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
 from sweeper.core.json_types import join_path
 from sweeper.planning.user_code_checks import dataset_fault, own_faults
 from sweeper.space.components import variants
-from sweeper.space.configurations import examples
+from sweeper.space.configurations import configurations, examples
 from sweeper.space.evaluation import split_faults
 from sweeper.space.spec import SweepSpec
 from trainables.datasets import DATASETS, load_dataset
@@ -22,7 +23,10 @@ from trainables.extensions.targets import describe_error
 from trainables.models import ARCHITECTURES, fit_fault
 from trainables.training.acceleration import acceleration_fault, compiler_fault
 from trainables.training.graphs import graphs_fault
-from trainables.training.lanes.packing import SEQUENTIAL, TRIALS, packing_fault
+from trainables.training.lanes import COHORT, cohort_fault
+from trainables.training.lanes.membership import is_own, lane_fault
+from trainables.training.lanes.packing import AUTO, FUSED, SEQUENTIAL, TRIALS, packing_fault
+from trainables.training.loop import Replicate
 from trainables.training.ranks import ranks_fault
 from trainables.training.translation import translation_faults
 from trainables.worker.trial_settings import variant_key
@@ -117,6 +121,56 @@ def shift_faults(spec: SweepSpec, dataset: DataSet) -> list[Fault]:
         if rule is not None:
             found.append(Fault(join_path("evaluation.splits", index), rule))
     return found
+
+
+ON_RAY = (
+    "packing: cohort trains several configurations together with the local executor alone; on Ray each trial's "
+    "replicates are a cohort of their own"
+)
+
+
+def lane_notes(spec: SweepSpec, dataset: DataSet, *, here: bool = True) -> list[str]:
+    """Return a sentence for each pair of network and loss that trains one replicate after the other, though lanes were
+    asked for. The process that trains it finds the same.
+
+    Args:
+        spec: the search space.
+        dataset: its data.
+        here: whether trials run in forked processes of this machine, not on Ray.
+    """
+    if spec.replicates.packing == COHORT:
+        return _alone(spec) if here else [*_alone(spec), ON_RAY]
+    if spec.replicates.packing not in (FUSED, AUTO) or spec.replicates.count < 2:
+        return []
+    pairs: dict[tuple[object, object], Configuration] = {}
+    for configuration in configurations(spec)[:LOOKED_AT]:
+        if is_own(configuration):
+            pairs.setdefault((configuration["architecture"]["name"], configuration["loss"]["name"]), configuration)
+    training = spec.training.settings
+    notes = []
+    for (network, loss), configuration in pairs.items():
+
+        def build(seed: int, data: DataSet, values: Configuration = configuration) -> Replicate:
+            return Replicate(values, seed=seed, dataset=data, max_epochs=spec.scheduler.max_epochs, training=training)
+
+        size = configuration["optimizer"]["batch_size"]
+        assert isinstance(size, int)
+        fault = lane_fault(build, (0, 1), dataset, size)
+        if fault is not None:
+            notes.append(f"{loss} on {network} trains replicates one after another, not as lanes: {fault}")
+    return notes
+
+
+def _alone(spec: SweepSpec) -> list[str]:
+    """Return a sentence for each pair of network and loss that cannot be a lane of a cohort."""
+    training = spec.training.settings
+    notes = dict[str, None]()
+    for configuration in configurations(spec)[:LOOKED_AT]:
+        fault = cohort_fault(configuration, training)
+        if fault is not None:
+            loss, network = configuration["loss"]["name"], configuration["architecture"]["name"]
+            notes[f"{network} with {loss} trains alone, not in a cohort: {fault}"] = None
+    return [*notes]
 
 
 def data_keys(spec: SweepSpec) -> dict[str, str] | None:

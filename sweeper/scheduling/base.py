@@ -2,8 +2,8 @@
 
 A scheduler compares a trial that reaches a rung with what reached it before. All else is the same for every scheduler
 and decided here: a trial whose objective is not a finite number fails, one that reaches the last epoch is complete,
-and between rungs nothing is decided. The same state and the same report always give the same decision; an audit
-(`sweeper.scheduling.audit`) relies on it.
+and between rungs nothing is decided. The same state and the same report always give the same decision; `audit` relies
+on it.
 
 A new scheduler is one file in this folder, which is found there by its place:
 
@@ -17,7 +17,7 @@ A new scheduler is one file in this folder, which is found there by its place:
     COMPONENTS = (Component("stop_worst", StopWorst, (MAX_EPOCHS, GRACE_EPOCHS, WITHIN, TOO_SMALL), "…", "source"),)
 
 What it can do besides it declares itself: `comparing` (several objectives, constraints), `pauses`, `smallest_pool`.
-Plans, audits, reports and `sweeper spaces` follow.
+Plans, reports, `sweeper spaces` and audits, which recompute every decision from the journal, follow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from sweeper.journal.decision import Decision
-from sweeper.journal.records import Record, Reported
+from sweeper.journal.records import Judged, Record, Reported
 from sweeper.scheduling.ranking import Constraint, Goal
 from trainables.registry import Hyperparameter, Registry
 from trainables.worker.trial_reports import TrialReport, objective_values
@@ -286,3 +286,67 @@ def _decide(
         constrained = told if scheduler.constrained_metrics else None
         return Decision(last, "complete", reason, metric, None, others, feasible=keeps, constrained=constrained)
     return state.compare(epoch, configuration, metric, measured) if epoch in rungs else None
+
+
+def decide_on(state: RungState, report: TrialReport) -> Decision | None:
+    """Return the decision on a trial's report: `decide` on its objective, which is a mean over sound replicates.
+
+    Where replicates diverged, or failed otherwise in separate processes, the mean is over the others and the reason
+    says so: such a configuration competes, but never unmarked.
+    """
+    measured = measurements(report, state.scheduler.metrics)
+    decision = decide(state, report.configuration, report.epoch, report.objective, measured)
+    diverged = sorted(report.replicate_errors)
+    if decision is None or decision.kind == "fail" or not diverged:
+        return decision
+    named = f"replicate{'s' if len(diverged) > 1 else ''} {', '.join(map(str, diverged))}"
+    word = "failed" if report.replicate_kinds else "diverged"
+    return replace(decision, reason=f"{decision.reason}; the mean leaves out {named}, which {word}")
+
+
+def audit(scheduler: Scheduler, records: Iterable[Record]) -> tuple[int, list[str]]:
+    """Recompute every decision, and every absence of one, from the records before it.
+
+    Returns how many decisions were checked, and one sentence for each that differs. Of a failure only the sentence
+    is taken on trust: it is the trial's own, and may say more than that its objective is not a number.
+    """
+    state, checked, differences = scheduler.begin(), 0, []
+    for record in records:
+        if isinstance(record.body, Reported):
+            journaled = record.body.decision
+            again = decide_on(state, record.body.report)
+            checked += journaled is not None
+            if _comparable(again) != _comparable(journaled):
+                differences.append(f"record {record.sequence}: journaled {_text(journaled)}, recomputed {_text(again)}")
+                if journaled is not None and journaled.rung not in state.epochs:
+                    continue
+        if isinstance(record.body, Judged):
+            again = _judged_again(state, record.body)
+            checked += 1
+            if again != record.body.decision:
+                told = (_text(record.body.decision), _text(again))
+                differences.append(f"record {record.sequence}: journaled {told[0]}, recomputed {told[1]}")
+        state.apply(record)
+    return checked, differences
+
+
+def _judged_again(state: RungState, body: Judged) -> Decision | None:
+    """Return the decision on a paused trial as it follows from the records before; `None` for another's promotion."""
+    if body.decision.kind == "stop":
+        return state.never_promoted(body.epoch, body.configuration)
+    # Whether others were to begin is not in the journal; a promotion for lack of them says so in its reason.
+    made = (body.decision.stratum, body.decision.rung)
+    for found in (state.promotion(), state.promotion(lambda stratum, rung: (stratum, rung) == made)):
+        if found is not None and found == (body.configuration, body.decision):
+            return found[1]
+    return None
+
+
+def _comparable(decision: Decision | None) -> Decision | None:
+    if decision is None or decision.kind != "fail":
+        return decision
+    return replace(decision, reason="", stratum=None)  # releases before 0.3 left a failed trial's stratum out
+
+
+def _text(decision: Decision | None) -> str:
+    return str(decision.to_dict() if decision is not None else None)

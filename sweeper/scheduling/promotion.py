@@ -1,5 +1,7 @@
 """Successive halving by promotion: a trial pauses at its rung, and the best paused one continues when a worker is free.
 
+Here `asha` is registered with both its variants, of which `sweeper.scheduling.asha` is the other.
+
 Li et al. 2020 (A System for Massively Parallel Hyperparameter Tuning, arXiv:1810.05934), algorithm 2: from the highest
 rung down, the best of the ⌊n/η⌋ leading trials of a rung's n that was not promoted yet is; where there is none, a new
 trial begins. A trial that its own arrival makes the one to promote continues without a pause, as the algorithm would
@@ -16,12 +18,23 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from sweeper.journal.decision import Decision, DecisionKind
 from sweeper.journal.records import Judged, Record
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.base import Measured, RungState, Settled
+from sweeper.scheduling.base import (
+    GRACE_EPOCHS,
+    MAX_EPOCHS,
+    TOO_SMALL,
+    WITHIN,
+    Measured,
+    RungState,
+    Settled,
+    grace_before_the_end,
+)
 from sweeper.scheduling.ranking import Constraint, Goal
+from trainables.registry import Component, Hyperparameter
 
 Key = tuple[float, int]
 """Minus the score, and the order of arrival: the best trial of a rung has the smallest."""
@@ -159,3 +172,51 @@ class PausedRungs(RungState):
             f"{self.scheduler.metric} {metric:.6g} is number {place + 1} of {count} at rung {rung}, of which the first "
             f"{self._quota(count)} are promoted; it {rule}"
         )
+
+
+KEEP_AT_LEAST = Hyperparameter(
+    "keep_at_least",
+    "integer",
+    minimum=1,
+    reason="it counts trials of each stratum, or of the sweep, that continue from every rung",
+    source="none by default, as in Li et al. 2020",
+)
+
+VARIANT = Hyperparameter(
+    "variant",
+    "text",
+    choices=("stopping", "promotion"),
+    source="stopping by default: no worker waits, and no trial is resumed",
+)
+
+
+def build(metric: str, mode: Literal["min", "max"], *, variant: str | None = None, **settings: Any) -> Halving:
+    """Return the scheduler in the variant that a search space names; `stopping` where it names none."""
+    return (Promotion if variant == "promotion" else Halving)(metric, mode, **settings)
+
+
+COMPONENTS = (
+    Component(
+        "asha",
+        build,
+        (
+            MAX_EPOCHS,
+            GRACE_EPOCHS,
+            Hyperparameter(
+                "reduction_factor",
+                "integer",
+                3,
+                minimum=2,
+                reason="below 2, more than half of the trials would continue",
+                source="Li et al. 2018 (Hyperband), section 2.6: the theory's optimum is e ≈ 2.72",
+            ),
+            KEEP_AT_LEAST,
+            VARIANT,
+            WITHIN,
+            TOO_SMALL,
+        ),
+        "asynchronous successive halving: a trial continues if it is among the best 1/reduction_factor at its rung",
+        "Li et al. 2020 (arXiv:1810.05934); unless variant is promotion, the stopping variant of Ray Tune",
+        check=grace_before_the_end,
+    ),
+)

@@ -7,6 +7,15 @@ driver that takes a sweep up suggests what its predecessor would have, and an au
 It is told of a trial what the scheduler judged: the objective at every rung. A trial that was stopped early stays one
 that was stopped, at its highest rung, and is never compared with finished ones as if its value were final; a failed one
 has no value at all.
+
+A new searcher is one file in this folder, which is found there by its place:
+
+    class Halton(SearchMethod):
+        learns: ClassVar[bool] = True
+        def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
+            return HaltonSearcher(space, seed)        # a `Searcher` with `maker`, `suggest` and `apply`
+
+    COMPONENTS = (Component("halton", Halton, (WARM_START,), "a quasi-random sequence", "source"),)
 """
 
 from __future__ import annotations
@@ -21,7 +30,7 @@ from sweeper.core.errors import Fault
 from sweeper.core.ids import config_hash, trial_name
 from sweeper.journal.records import Failed, Judged, Learned, Record, Reported, Suggested
 from sweeper.journal.state import ENDED, FAILED, RUNNING
-from trainables.registry import Hyperparameter, Registry
+from trainables.registry import Component, Hyperparameter, Registry
 
 WARM_START = Hyperparameter("warm_start", "texts", (), source="none by default: a sweep learns from its own trials")
 """For searchers that learn: names of earlier sweeps, whose finished trials arrive as `learned` records before the
@@ -72,6 +81,16 @@ class SearchMethod:
     def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
         """Return a searcher without observations; called only if the method learns. May import slow packages."""
         raise NotImplementedError(f"{type(self).__name__} does not learn: its configurations follow from the space")
+
+
+COMPONENTS = (
+    Component(
+        "random",
+        SearchMethod,
+        summary="draws each configuration independently; cycles through the values of every grid",
+        source="Bergstra and Bengio 2012 (Random Search for Hyper-Parameter Optimization)",
+    ),
+)
 
 
 def written_method(written: Mapping[str, object]) -> SearchMethod:

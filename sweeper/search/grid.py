@@ -5,7 +5,7 @@ from __future__ import annotations
 from sweeper.core.domains import INVALID, Constant, Fields, Interval, Members, Node, plain
 from sweeper.core.errors import Fault
 from sweeper.core.json_types import join_path
-from sweeper.search.base import SEARCHERS, SearchMethod
+from sweeper.search.base import SearchMethod
 from trainables.registry import Component
 
 MOST_MEMBERS = 10_000
@@ -51,4 +51,4 @@ def _members_of(node: Interval, path: str, faults: list[Fault]) -> Node:
     return Members("grid", tuple(Constant(type(node.low)(int(node.low) + k)) for k in range(count)))
 
 
-SEARCHERS.register(Component("grid", GridSearch, summary="tries every combination of the values of all domains"))
+COMPONENTS = (Component("grid", GridSearch, summary="tries every combination of the values of all domains"),)

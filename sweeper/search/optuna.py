@@ -1,33 +1,92 @@
-"""Optuna's tree-structured Parzen estimator (TPE), asked through Ray Tune's own searcher interface.
+"""The searcher `optuna`: Optuna's tree-structured Parzen estimator (TPE), asked through Ray Tune's searcher interface.
 
 Tune's `OptunaSearch` walks the space with a define-by-run function, so a hyperparameter exists for it only in the
 branch that it has taken, and it models γ of focal loss from the trials of focal loss alone: TPE on a tree-shaped space,
 as in Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization, section 4).
 
+No domain may be a `grid`: that every member comes in turn is a promise which a searcher that chooses cannot keep.
+
 A study lives in memory and is made from the journal's fold alone. Each suggestion has its own random numbers, seeded
 by the sweep's seed and its number, and what is known of running trials is no more than their choices. So a study that
 observed every record as it happened and one built afterwards suggest the same; tests check it.
+
+Every command imports this file to know the searcher's name, so Ray and Optuna, which take seconds, are imported where
+a search begins.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import optuna
-from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, TPESampler
-from optuna.study import Study
-from optuna.trial import BaseTrial, FrozenTrial
-from ray.tune.result import TRAINING_ITERATION
-from ray.tune.search.optuna import OptunaSearch
-
-from sweeper.core.domains import Choice, Fields, Interval, Members, draw_configuration
+from sweeper.core.domains import Choice, Fields, Interval, Members, Node, draw_configuration, is_random
+from sweeper.core.errors import Fault
 from sweeper.core.ids import seed_from, trial_name
+from sweeper.core.json_types import join_path
 from sweeper.journal.records import Learned, Record, configuration_of
 from sweeper.journal.state import COMPLETED, ENDED, FAILED
-from sweeper.search.base import History, Observed, Suggestion
+from sweeper.search.base import WARM_START, History, Observed, Searcher, SearchMethod, Suggestion
+from trainables.registry import Component, Hyperparameter
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import BaseTrial, FrozenTrial
+    from ray.tune.search.optuna import OptunaSearch
+
+STARTUP = 10
+"""Trials drawn at random before TPE begins: `n_startup_trials` of Optuna's TPESampler, whose default this is."""
+
+
+@dataclass(frozen=True)
+class TpeSearch(SearchMethod):
+    """Searches with Optuna's TPE.
+
+    Attributes:
+        startup: trials that are drawn at random before it begins to model.
+    """
+
+    learns: ClassVar[bool] = True
+    startup: int = STARTUP
+
+    @property
+    def course(self) -> str:
+        """Trials at random, then those from what was observed."""
+        return f"{self.startup} trials at random, then from what was observed"
+
+    def suit(self, nodes: dict[str, Node], faults: list[Fault]) -> dict[str, Node]:
+        """Refuse every `grid`, and a space in which nothing can be chosen."""
+        for key, node in nodes.items():
+            _refuse_grids(node, join_path("space", key), faults)
+        if not any(map(is_random, nodes.values())) and not any(map(_has_grid, nodes.values())):
+            rule = "optuna has nothing to search: every value of the space is fixed"
+            faults.append(Fault("searcher", rule, "give a domain, e.g. lr: {loguniform: [0.01, 0.3]}"))
+        return nodes
+
+    def begin(self, space: Fields, *, metric: str, mode: str, seed: int) -> Searcher:
+        """Return what chooses, with an empty history. Imports Ray and Optuna."""
+        return OptunaSearcher(space, metric=metric, mode=mode, seed=seed, startup=self.startup)
+
+
+def _refuse_grids(node: Node, path: str, faults: list[Fault]) -> None:
+    if isinstance(node, Members) and node.kind == "grid":
+        rule = "grid tries every member, but the searcher optuna chooses among them"
+        faults.append(Fault(join_path(path, "grid"), rule, "write choice instead of grid, or searcher: grid"))
+    below: Mapping[str, Node] = node.nodes if isinstance(node, Fields) else {}
+    for key, member in below.items():
+        _refuse_grids(member, join_path(path, key), faults)
+    if isinstance(node, Members):
+        for index, member in enumerate(node.nodes):
+            _refuse_grids(member, join_path(join_path(path, node.kind), index), faults)
+
+
+def _has_grid(node: Node) -> bool:
+    if isinstance(node, Fields):
+        return any(map(_has_grid, node.nodes.values()))
+    return isinstance(node, Members) and (node.kind == "grid" or any(map(_has_grid, node.nodes)))
 
 
 class OptunaSearcher:
@@ -35,6 +94,8 @@ class OptunaSearcher:
 
     def __init__(self, space: Fields, *, metric: str, mode: str, seed: int, startup: int) -> None:
         """Prepare to search `space`: at random for `startup` trials, then for the best `metric`, `min` or `max`."""
+        import optuna
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.maker = f"optuna {optuna.__version__}"
         self._space = space
@@ -76,6 +137,8 @@ class OptunaSearcher:
 
     def _studied(self) -> OptunaSearch:
         """Build a study from the history, as if it had observed each record when it happened."""
+        from ray.tune.search.optuna import OptunaSearch
+
         history = self._history
         points = [dict(choices) for choices, _ in history.learned]
         points += [dict(trial.choices) for trial in history.trials.values()]
@@ -84,7 +147,7 @@ class OptunaSearcher:
             metric=self._metric,
             mode=self._mode,
             points_to_evaluate=points or None,
-            sampler=SeededTpe(self._seed, self._startup, earlier=len(history.learned)),
+            sampler=seeded_tpe(self._seed, self._startup, earlier=len(history.learned)),
         )
         self._reported = {}
         for number, (_, value) in enumerate(history.learned):
@@ -98,6 +161,8 @@ class OptunaSearcher:
 
     def _tell(self, study: OptunaSearch, index: int) -> None:
         """Report to the study what it does not yet know of a trial."""
+        from ray.tune.result import TRAINING_ITERATION
+
         name, known, reported = trial_name(index), self._history.trials[index], self._reported[index]
         if reported.status in ENDED:
             return
@@ -143,40 +208,64 @@ class _Asked:
         return chosen
 
 
-class SeededTpe(BaseSampler):
-    """TPE with its own random numbers for each trial, so that a suggestion does not depend on how many went before.
+def seeded_tpe(seed: int, startup: int, earlier: int) -> BaseSampler:
+    """Return TPE with its own random numbers for each trial: a suggestion does not depend on how many went before.
 
     Each hyperparameter is modelled from the trials that have it (Optuna's `multivariate=False`): that needs no joint
     model over branches, which Optuna marks as experimental, and nothing of a running trial beyond what was suggested.
     Running trials count as bad ones (`constant_liar`, Ginsbourger et al. 2010, Kriging is well-suited to parallelize
     optimization), so that trials which run at once are not all alike.
+
+    Args:
+        seed: of the sweep, which seeds each trial with its number.
+        startup: trials that are drawn at random.
+        earlier: how many of the study's trials are other sweeps'.
     """
+    from optuna.samplers import BaseSampler, TPESampler
 
-    def __init__(self, seed: int, startup: int, earlier: int) -> None:
-        """Seed trials by `seed` and their number, `earlier` of which are other sweeps'; `startup` are random."""
-        self._seed, self._startup, self._earlier = seed, startup, earlier
-        self._number: int | None = None
-        self._tpe: TPESampler | None = None
+    class SeededTpe(BaseSampler):
+        """Samples hyperparameters one by one, each trial's by a sampler of its own."""
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return none: hyperparameters are sampled one by one."""
-        return {}
+        number: int | None = None
 
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
-    ) -> dict[str, object]:
-        """Return none: hyperparameters are sampled one by one."""
-        return {}
+        def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+            return {}
 
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Return a value of one hyperparameter."""
-        if self._tpe is None or trial.number != self._number:
-            # Optuna's samplers take seeds of 32 bits.
-            seed = seed_from("searcher", self._seed, trial.number - self._earlier) % 2**32
-            self._tpe = TPESampler(
-                n_startup_trials=self._startup, seed=seed, multivariate=False, group=False, constant_liar=True
-            )
-            self._number = trial.number
-        return self._tpe.sample_independent(study, trial, param_name, param_distribution)
+        def sample_relative(self, study: Study, trial: FrozenTrial, search_space: object) -> dict[str, object]:
+            return {}
+
+        def sample_independent(
+            self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        ) -> Any:
+            if trial.number != self.number:
+                self.number = trial.number
+                # Optuna's samplers take seeds of 32 bits.
+                own = seed_from("searcher", seed, trial.number - earlier) % 2**32
+                self.tpe = TPESampler(
+                    n_startup_trials=startup, seed=own, multivariate=False, group=False, constant_liar=True
+                )
+            return self.tpe.sample_independent(study, trial, param_name, param_distribution)
+
+    return SeededTpe()
+
+
+COMPONENTS = (
+    Component(
+        "optuna",
+        TpeSearch,
+        (
+            Hyperparameter(
+                "startup",
+                "integer",
+                STARTUP,
+                minimum=1,
+                maximum=1_000_000,
+                reason="the model needs at least one observation, and no sweep has more trials",
+                source="Optuna's TPESampler, n_startup_trials",
+            ),
+            WARM_START,
+        ),
+        "learns from finished trials with Optuna's TPE; warm_start names earlier sweeps to learn from",
+        "Bergstra et al. 2011 (Algorithms for Hyper-Parameter Optimization), section 4",
+    ),
+)

@@ -29,7 +29,7 @@ from sweeper.storage.terms import JOURNAL
 from sweeper.tables.large_tables import Arrivals
 from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import Store, patiently
-from trainables.worker.trial_files import CHECKPOINTS, INCOMING
+from trainables.worker.checkpoints import CHECKPOINTS, INCOMING
 
 TURN_SECONDS = 1.0
 

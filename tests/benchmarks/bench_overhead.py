@@ -26,8 +26,7 @@ from sweeper.space.loading import load_spec
 from sweeper.storage.manifest import hardware
 from tests.sweeper.records import fields
 from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 SPACE = """
 dataset: {name: digits}

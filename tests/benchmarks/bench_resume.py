@@ -29,7 +29,7 @@ from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import evaluation_columns, table_schemas
 from sweeper.execution.attempt import folded
 from sweeper.execution.controllers.budget import WorkingTime
-from sweeper.execution.driver.recorder import Fold
+from sweeper.execution.driver.context import Fold
 from sweeper.execution.noop_resume import MARK
 from sweeper.journal import segments
 from sweeper.journal.decision import Decision

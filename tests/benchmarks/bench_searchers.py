@@ -30,8 +30,8 @@ from typing import Any
 from sweeper.analysis.statistics.families import unpaired_difference
 from sweeper.analysis.statistics.paired import holm, p_text
 from sweeper.core.ids import SweepPaths
+from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.settings import DriverSettings
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Body, Record
 from sweeper.journal.state import COMPLETED, SweepState

@@ -117,8 +117,8 @@ def sweep(trials: int, folder: Path, last: int, *, live: bool, together: bool) -
     """The same trials as a sweep, with every sink; `together` puts several into a Tune trial."""
     import sweeper.execution.driver.driver
     from sweeper.execution.assembly import open_tables
+    from sweeper.execution.driver.context import DriverSettings
     from sweeper.execution.driver.driver import Driver
-    from sweeper.execution.driver.settings import DriverSettings
     from sweeper.execution.ray.executor import execute
     from sweeper.journal.journal import Journal
     from sweeper.journal.state import SweepState

@@ -16,7 +16,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Body, Record, Reported
 from sweeper.journal.state import ENDED
 from sweeper.results import load
-from sweeper.scheduling.audit import audit, decide_on
+from sweeper.scheduling.base import audit, decide_on
 from sweeper.search.base import audit_suggestions, suggested_body
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec

@@ -17,7 +17,7 @@ from sweeper.core.ids import TABLES, SweepPaths
 from sweeper.journal.journal import read_journal
 from sweeper.journal.state import ENDED
 from sweeper.results import load
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from sweeper.space.loading import load_spec
 from tests.faults.forked_drivers import forked
 from tests.faults.processes import Moments

@@ -146,7 +146,7 @@ def test_the_files_of_a_change_are_there(change: tuple[str, str, str]) -> None:
 
 
 def test_a_sink_has_the_methods_that_are_named() -> None:
-    from sweeper.execution.driver.recorder import Sink
+    from sweeper.execution.driver.context import Sink
 
     said = next(how for name, _, how in CHANGES if name == "a sink")
     methods = {name for name in vars(Sink) if not name.startswith("_")}

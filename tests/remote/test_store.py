@@ -40,7 +40,7 @@ from tests.sweeper.random_sweep import RandomSweep, expected_rows
 from tests.sweeper.records import fields, made_body
 from trainables.files.stores.base import StoreError
 from trainables.files.stores.object_store import PATIENCE_SECONDS, Store, patiently
-from trainables.worker.trial_files import TrialFiles
+from trainables.worker.checkpoints import TrialFiles
 from trainables.worker.trial_tables import part_name, write_parquet, write_predictions
 
 

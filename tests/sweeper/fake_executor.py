@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from sweeper.core.ids import ReplicateSeeds, SweepPaths
+from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, PREEMPTED, Failure
-from sweeper.execution.driver.settings import DriverSettings
 from sweeper.journal.journal import Journal, read_journal
 from sweeper.journal.records import Record
 from sweeper.journal.state import SweepState, fold

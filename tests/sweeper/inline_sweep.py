@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from sweeper.core.schemas import evaluation_columns, table_schemas
+from sweeper.execution.driver.context import DriverSettings
 from sweeper.execution.driver.driver import Driver
-from sweeper.execution.driver.settings import DriverSettings
 from sweeper.execution.reuse import MANIFEST_KEY, choose_sources, reusable_trials
 from sweeper.execution.warm_start import MANIFEST_KEY as LEARNED
 from sweeper.execution.warm_start import Lesson, lessons

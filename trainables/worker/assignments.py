@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from trainables.training.ranks import Crew
 from trainables.worker.hang_watchdog import Watchdog
 from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_reports import TrialReport
-from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings
+from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings, prepare_process
 
 
 class Assignments:

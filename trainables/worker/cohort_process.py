@@ -20,11 +20,9 @@ from trainables.datasets.base import DataSet
 from trainables.training.lanes import Cohort, cohort_key
 from trainables.training.lanes.packing import chosen_width
 from trainables.worker.hang_watchdog import Watchdog
-from trainables.worker.replicates import replicate_of
-from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial import Trial, replicate_of
 from trainables.worker.trial_reports import TrialReport
-from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings
+from trainables.worker.trial_settings import Assignment, DataSets, TrialSettings, prepare_process
 
 WRITERS = 4
 """Threads that write tables and checkpoints of the trials that report together."""

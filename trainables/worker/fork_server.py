@@ -18,7 +18,7 @@ import struct
 import sys
 from multiprocessing.connection import Connection
 
-from trainables.worker.child_process import die_with_parent, exit_code
+from trainables.worker.hang_watchdog import die_with_parent, exit_code
 
 FORK, REAP = b"f", b"r"
 """Requests: fork a trial process around the descriptor that comes along; wait for a child's end."""

@@ -12,9 +12,8 @@ import torch
 from trainables.curvature.surface import no_graphs_kept
 from trainables.datasets.base import DataSet
 from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
 from trainables.worker.trial_reports import TrialReport
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 STEPS = 3
 """Steps that are trained: the optimiser's state is there after the first, and the second meets it with gradients."""

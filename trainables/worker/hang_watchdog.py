@@ -1,4 +1,6 @@
-"""Ends a trial whose process has stopped working without ending: a data loader's deadlock, a storage that hangs.
+"""How a trial's process ends when it does not end by itself: with its parent, or by its watchdog when it has hung.
+
+The watchdog ends a trial whose process stopped working without ending: a data loader's deadlock, a storage that hangs.
 
 Life is told by the processor time of the main thread, which trains: a thread that waits for something that never
 comes uses none, one that trains, evaluates or feeds a GPU always does, and nothing has to be told that it works. Time
@@ -9,6 +11,7 @@ that from a long epoch, so it is ended once it has gone far beyond `trial_timeou
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -135,3 +138,29 @@ def last_reason(folder: Path) -> str | None:
     except OSError:
         return None
     return reason
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os._exit(1)
+
+
+def exit_code(pid: int) -> int:
+    """Wait for a child's end; return its exit code, negative for the signal that ended it."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return 0
+    return os.waitstatus_to_exitcode(status)
+
+
+def ended_by(code: int) -> str:
+    """Return in words how a process ended without an error message, from its `exit_code`."""
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process ended by itself with exit code {code}"

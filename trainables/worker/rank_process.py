@@ -16,11 +16,9 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from trainables.training.ranks import Build, Forget, Load, Order, Predict, RankedReplicate, Ranks, Train
-from trainables.worker.child_process import die_with_parent, ended_by, exit_code
-from trainables.worker.rank_crew import CrewOfProcesses, RankFault
-from trainables.worker.rank_group import LOOPBACK, Meeting, join
-from trainables.worker.trial_process import prepare_process
-from trainables.worker.trial_settings import DataSets, TrialSettings
+from trainables.worker.hang_watchdog import die_with_parent, ended_by, exit_code
+from trainables.worker.rank_crew import LOOPBACK, CrewOfProcesses, Meeting, RankFault, join
+from trainables.worker.trial_settings import DataSets, TrialSettings, prepare_process
 
 
 class Follower:

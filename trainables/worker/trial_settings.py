@@ -1,4 +1,4 @@
-"""Inputs of a trial: the settings shared by all trials of a sweep, and its own assignment."""
+"""Inputs of a trial: settings shared by all trials of a sweep, its own assignment, and a process that suits both."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from trainables.datasets import load_dataset
 from trainables.datasets.base import DataSet
 from trainables.datasets.sharing import shared_dataset
-from trainables.training.acceleration import HOST, PLAIN, TrainingSettings, data_place
+from trainables.extensions.code import take_up
+from trainables.registry import permit_only
+from trainables.training.acceleration import HOST, PLAIN, TrainingSettings, card_fault, data_place, prepare_arithmetic
 from trainables.training.evaluation import EvaluationSettings
 from trainables.training.lanes.packing import SEQUENTIAL
 from trainables.worker.checkpoints import replicate_folder
@@ -165,3 +169,43 @@ class Assignment:
         """Return the folder of this assignment's checkpoints below that of all trials."""
         trial = folder / self.trial
         return trial if self.replicate is None else replicate_folder(trial, self.replicate)
+
+
+CONTEXT_BYTES = 512 * 2**20
+"""What a process uses of a GPU in addition to torch's allocator: CUDA's context and its libraries' handles.
+Our allowance; on a GPU the actual value is `nvidia-smi`'s figure less `torch.cuda.max_memory_reserved()`."""
+
+
+def prepare_process(settings: TrialSettings) -> None:
+    """Give this process the trial's threads and the user's own code; what a reused one may have changed is set again.
+
+    Shares of a GPU isolate nothing: without a cap one trial's appetite would make its neighbours run out. The cap is
+    on what torch allocates, so what CUDA takes next to it comes off the share.
+
+    Raises:
+        ValueError: this GPU cannot compute as the settings say.
+    """
+    if settings.extensions is not None:
+        take_up(settings.extensions, settings.own_names or ())
+    if settings.own_names is not None:
+        permit_only(settings.own_names)
+    torch.set_num_threads(settings.threads)
+    torch.set_default_dtype(torch.float32)
+    prepare_arithmetic(settings.training, settings.device)
+    if settings.device == "cuda":
+        fault = card_fault(settings.training)
+        if fault is not None:
+            raise ValueError(fault)
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        torch.cuda.set_per_process_memory_fraction(memory_cap(settings.gpu, total))
+
+
+def memory_cap(share: float, total_bytes: int) -> float:
+    """Return the fraction of a GPU's memory that torch may allocate in a process whose share of the GPU is `share`.
+
+    0 and whole cards know no cap. A share so small that CUDA's context would be most of it keeps half for torch.
+    """
+    if not 0 < share < 1:
+        return 1.0
+    return max(share / 2, share - CONTEXT_BYTES / total_bytes)

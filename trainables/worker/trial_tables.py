@@ -21,7 +21,7 @@ from trainables.worker.trial_reports import Row
 if TYPE_CHECKING:  # they bring torch along, which a process that only reads tables does not need
     from trainables.metrics.tokens import TokenStatistics
     from trainables.training.evaluation import Evaluation
-    from trainables.worker.trial_files import TrialFiles
+    from trainables.worker.checkpoints import TrialFiles
 
 EVALUATION = (("trial", pa.string()), ("replicate", pa.int64()), ("epoch", pa.int64()))
 """The columns that say which evaluation a row belongs to."""

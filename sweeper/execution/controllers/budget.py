@@ -7,6 +7,7 @@ budget by what the running trials take to their next rung. A resume with a large
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,9 +16,18 @@ from sweeper.core.errors import SweeperError
 from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.journal.records import Attempt, Record
 from sweeper.journal.spending import Spending
-from sweeper.planning.prices import price_from
 from sweeper.space.spec import Budget
 from sweeper.text.labels import duration
+
+
+def price_from(environment: Mapping[str, str]) -> float | None:
+    """Return the price of a GPU-hour from `SWEEPER_GPU_HOUR_PRICE`, or `None` where it is unset or no number."""
+    try:
+        price = float(environment.get("SWEEPER_GPU_HOUR_PRICE", ""))
+    except ValueError:
+        return None
+    return price if math.isfinite(price) and price >= 0 else None
+
 
 LOOK_SECONDS = 1.0
 

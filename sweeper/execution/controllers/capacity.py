@@ -2,11 +2,14 @@
 
 A cluster that scales from zero has no node when a sweep begins: the waiting trials are what makes it start some. So a
 sweep on such a cluster begins all the same, tells what it waits for, follows the nodes as they come and go, and gives
-up after some patience, or at once where the autoscaler says that no node type of its holds a trial. Knows no Ray.
+up after some patience, or at once where the autoscaler says that no node type of its holds a trial.
+
+Imports no ray: whether anybody answers at a cluster's address is known before anything is begun.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -214,3 +217,46 @@ def fit_resources(asked: Resources, cluster: ClusterView) -> tuple[dict[str, flo
             "lower `resources` in the search space (e.g. --set resources.gpu=0), or use a larger cluster",
         )
     return resources, slots
+
+
+ANSWER_SECONDS = 10.0
+"""How long the machine of a cluster's head may take to accept a connection; Ray itself would try for minutes."""
+
+CLIENT = "ray://"
+"""How addresses for Ray's client begin; the server there accepts connections as a head does."""
+
+
+class RayUnavailable(SweeperError):  # noqa: N818 - says what is unavailable
+    """Ray could not be started or joined; what the sweep has so far is kept."""
+
+    exit_code = 1
+
+
+def check_answers(address: str) -> None:
+    """Raise RayUnavailable when no cluster can be at `address`, or it names a host and a port where nobody answers."""
+    scheme, _, rest = address.partition("://")
+    if rest and f"{scheme}://" != CLIENT:
+        raise unavailable(address, ValueError(f"{scheme}:// is not an address that a driver can join"))
+    place = address.removeprefix(CLIENT).rstrip("/")
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise unavailable(address, error) from error
+
+
+def unavailable(address: str | None, error: Exception) -> RayUnavailable:
+    """Return the error for a cluster that cannot be joined at `address`, or not be started, for the reason `error`."""
+    said = next(iter(str(error).splitlines()), "") or type(error).__name__
+    if address is None:
+        return RayUnavailable(
+            f"Ray could not be started on this machine: {said}",
+            "check with `sweeper doctor` whether the machine is overloaded or out of memory or disk space",
+        )
+    return RayUnavailable(
+        f"no Ray cluster could be joined at {address}: {said}",
+        "give the address and port that `ray start --head` printed (port 6379 by default), "
+        "or omit --address to start a cluster on this machine",
+    )

@@ -1,7 +1,7 @@
 """How large a share of a GPU each configuration's process gets: decided from measured memory, raised when it runs out.
 
 Shares of a GPU isolate nothing by themselves. A process's allocator is capped at its share
-(`trainables.worker.trial_process`), so a trial that needs more runs out alone, and is tried again on twice as much.
+(`trainables.worker.trial_settings`), so a trial that needs more runs out alone, and is tried again on twice as much.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def shares_of(sweep: Sweep, gpu: float, probe: Probe) -> Callable[[int], float] 
     Args:
         sweep: that runs.
         gpu: what a trial takes unless it is measured; 0 for none.
-        probe: measures an assignment on a GPU, see `sweeper.execution.ray.card_probe`; asked only for `gpu: auto`.
+        probe: measures an assignment on a GPU, see `sweeper.execution.ray.session`; asked only for `gpu: auto`.
     """
     spec = sweep.spec
     if spec.resources.gpu != "auto" or spec.resources.workers > 1 or not gpu:

@@ -18,12 +18,20 @@ from typing import Any, TypeAlias
 
 from sweeper.core.ids import SweepPaths, code_version, trial_name
 from sweeper.execution.controllers.base import Controller, Steering
+from sweeper.execution.driver.context import (
+    NO_SHARES,
+    DriverSettings,
+    Fold,
+    InFlight,
+    Recorder,
+    Shares,
+    Sink,
+    Starts,
+    TrialValues,
+)
 from sweeper.execution.driver.failures import CRASH, ERROR, HUNG, STORAGE, Failure, FullDisks, OtherNodes, next_try
-from sweeper.execution.driver.in_flight import InFlight, Starts
 from sweeper.execution.driver.judging import is_news, judged, skips_epochs
 from sweeper.execution.driver.kept_checkpoints import CheckpointKeeper, KeptCheckpoints
-from sweeper.execution.driver.recorder import Fold, Recorder, Sink
-from sweeper.execution.driver.settings import NO_SHARES, DriverSettings, Shares, TrialValues
 from sweeper.journal.journal import Journal
 from sweeper.journal.records import Attempt, Ended, Failed, Judged, Learned, Reused, Started
 from sweeper.journal.state import EARLY_STOPPED, ENDED, WAITING, SweepState

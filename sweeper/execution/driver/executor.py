@@ -21,12 +21,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.execution.controllers.base import Controller
-from sweeper.execution.controllers.interrupts import Interrupts
+from sweeper.execution.controllers.base import Controller, Interrupts
+from sweeper.execution.driver.context import NO_SHARES, Shares, Sink
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import OtherNodes
-from sweeper.execution.driver.recorder import Sink
-from sweeper.execution.driver.settings import NO_SHARES, Shares
 from sweeper.monitoring.live import Progress
 from sweeper.monitoring.prometheus import MetricsSink, Publish
 from sweeper.storage.sweeps import Sweep

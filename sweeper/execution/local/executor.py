@@ -13,8 +13,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from sweeper.core.processes import prepare
+from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.controllers.capacity import ClusterView, fit_resources
-from sweeper.execution.controllers.interrupts import Interrupts
 from sweeper.execution.driver.cohort_driver import CohortDriver
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session

@@ -15,7 +15,7 @@ from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import CRASH, OUT_OF_MEMORY, Failure, classify
 from sweeper.execution.local.processes import ForkServer, TrialProcess
 from trainables.files.container import memory_taken
-from trainables.worker.child_process import ended_by
+from trainables.worker.hang_watchdog import ended_by
 from trainables.worker.local_process import WorkerFailed, WorkerInit
 
 TURN_SECONDS = 0.2

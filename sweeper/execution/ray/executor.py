@@ -28,7 +28,7 @@ from ray.tune.progress_reporter import ProgressReporter
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from sweeper.execution.controllers.interrupts import Interrupts
+from sweeper.execution.controllers.base import Interrupts
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.failures import Failure, classify
 from sweeper.monitoring.live import in_notebook

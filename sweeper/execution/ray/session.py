@@ -5,7 +5,7 @@ Ray reads its environment when it is imported: call `sweeper.core.processes.prep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,21 +13,68 @@ from typing import Any
 
 import psutil
 import ray
+from ray.exceptions import GetTimeoutError, RayError
 from ray.job_config import JobConfig
 from ray.tune.execution import class_cache
 
 from sweeper.core.processes import OUR_ROOT
-from sweeper.execution.controllers.capacity import PENDING_TRIALS, CapacityWatch, fit_resources
+from sweeper.execution.controllers.capacity import (
+    PENDING_TRIALS,
+    CapacityWatch,
+    check_answers,
+    fit_resources,
+    unavailable,
+)
 from sweeper.execution.controllers.gpu_shares import CardShares, shares_of
 from sweeper.execution.controllers.priority import PriorityController
+from sweeper.execution.driver.context import Shares
 from sweeper.execution.driver.driver import Driver
 from sweeper.execution.driver.executor import Executor, Job, Session
-from sweeper.execution.driver.settings import Shares
-from sweeper.execution.ray.address import check_answers, unavailable
-from sweeper.execution.ray.card_probe import card_probe
 from sweeper.execution.ray.executor import execute
 from sweeper.execution.ray.view import GcsStore, gauges, glance_at_cluster, look_at_cluster, other_nodes
 from sweeper.monitoring.prometheus import METRICS
+from trainables.worker.gpu_memory import CardProbe
+
+PROBE_PATIENCE_SECONDS = 120.0
+"""How long a GPU for measuring may take to come, and a measurement: some steps and one evaluation take seconds."""
+
+
+@contextmanager
+def card_probe(
+    settings: Mapping[str, Any], cpus: float, measurer: type = CardProbe
+) -> Iterator[Callable[[Sequence[Any]], dict[str, Any] | None]]:
+    """Give what measures an assignment's memory in a process that has a GPU to itself; it ends with this.
+
+    What is given returns `None` where no GPU could be had within `PROBE_PATIENCE_SECONDS`, or the measurement failed:
+    whatever is the matter, trials will meet it themselves and tell.
+
+    Args:
+        settings: `trainables.worker.trial_settings.TrialSettings` as plain values.
+        cpus: for the process.
+        measurer: what runs in it.
+    """
+    processes: list[Any] = []
+    in_vain = False
+
+    def probe(assignment: Sequence[Any]) -> dict[str, Any] | None:
+        nonlocal in_vain
+        if in_vain:
+            return None
+        try:
+            if not processes:
+                processes.append(ray.remote(num_gpus=1, num_cpus=cpus)(measurer).remote(dict(settings)))
+                ray.get(processes[0].__ray_ready__.remote(), timeout=PROBE_PATIENCE_SECONDS)
+            return dict(ray.get(processes[0].measure.remote(list(assignment)), timeout=PROBE_PATIENCE_SECONDS))
+        except RayError as error:
+            in_vain = isinstance(error, GetTimeoutError)
+            return None
+
+    try:
+        yield probe
+    finally:
+        for process in processes:
+            ray.kill(process)
+
 
 START_ATTEMPTS, SLOW_START = 3, "timed out during startup"
 """How often a cluster is started on this machine, and Ray 2.60's words for one that took longer than half a minute:

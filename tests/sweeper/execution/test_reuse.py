@@ -19,7 +19,7 @@ from sweeper.monitoring.status import status_of, statuses_table
 from sweeper.planning.preparation import dataset_facts
 from sweeper.reporting.summary import reused_lines
 from sweeper.results import load
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from sweeper.storage.sweeps import Sweep

@@ -1,16 +1,32 @@
-"""A driver that dies between the last report and the end: nothing is left to run, and the end is still to be told."""
+"""Which executor a run takes, a driver that dies between the last report and the end, and `confirm: n`."""
 
 from __future__ import annotations
 
+import shutil
+import socket
+import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+import sweeper as api
+from sweeper.analysis.selection import best_set_line, candidates, confirmation_of, confirmed_value
+from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
+from sweeper.execution.controllers.capacity import RayUnavailable
 from sweeper.execution.options import RunOptions
-from sweeper.execution.runner import run_sweep
+from sweeper.execution.runner import check_can_start, run_sweep, runs_here
 from sweeper.journal.journal import read_journal, record_names
+from sweeper.planning.plan import plan
+from sweeper.results import Results
+from sweeper.results.leaderboard import leaderboard
+from sweeper.results.overview import headline, overview
+from sweeper.space.loading import build_spec
+from sweeper.space.parts import Resources
 from sweeper.storage.lookup import find_sweep
 from tests.running import in_process, sweeper, write_space
 from tests.sweeper.inline_sweep import Inline
@@ -54,3 +70,166 @@ def test_advice_names_the_output_where_it_has_to(tmp_path: Path, monkeypatch: py
     assert SweepPaths(tmp_path / "results" / "small").in_commands == "small"
     assert SweepPaths(Path("results/small")).in_commands == "small"
     assert SweepPaths(tmp_path / "my results" / "small").in_commands == f"small --output '{tmp_path}/my results'"
+
+
+ON_PROCESSORS = Resources(gpu=0)
+
+
+@pytest.mark.parametrize(
+    ("executor", "address", "gpu", "here"),
+    [
+        ("auto", None, 0, True),
+        ("local", None, 0, True),
+        ("ray", None, 0, False),
+        ("auto", "127.0.0.1:6379", 0, False),
+        ("auto", None, 0.25, False),
+        ("ray", None, 0.25, False),
+    ],
+)
+def test_trials_run_here_without_a_cluster_and_without_cards(executor, address, gpu, here):
+    assert runs_here(RunOptions("results", address, executor=executor), Resources(gpu=gpu)) is here
+
+
+def test_a_cluster_that_the_program_has_joined_is_used(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    assert not runs_here(RunOptions("results"), ON_PROCESSORS)
+    assert runs_here(RunOptions("results", executor="local"), ON_PROCESSORS), "unless it is asked for"
+
+
+@pytest.mark.parametrize(
+    ("address", "gpu", "said"),
+    [
+        ("10.0.0.1:6379", 0, "the executor is local, but the cluster is 10.0.0.1:6379"),
+        (None, 0.5, "resources.gpu = 0.5, and the local executor does not allocate GPUs"),
+    ],
+)
+def test_what_the_local_executor_cannot_do_is_refused(address, gpu, said):
+    with pytest.raises(SweeperError, match=said):
+        runs_here(RunOptions("results", address, executor="local"), Resources(gpu=gpu))
+
+
+@pytest.mark.parametrize(
+    ("resources", "executor", "said"),
+    [
+        (Resources(gpu=1), "auto", "a trial needs 1 cpu, 1 gpu"),
+        (Resources(cpu=10**6, gpu=0), "auto", "a trial needs 1e\\+06 cpu"),
+        (Resources(cpu=10**6, gpu=0), "ray", "a trial needs 1e\\+06 cpu"),
+    ],
+)
+def test_a_trial_that_cannot_fit_is_refused_before_anything_is_begun(monkeypatch, resources, executor, said):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    options = RunOptions("results", executor=executor)
+    with pytest.raises(SweeperError, match=said):
+        check_can_start(options, resources, here=runs_here(options, resources))
+
+
+@pytest.mark.parametrize(
+    "address", ["ray://127.0.0.1:1", "127.0.0.1:1", "[::1]:1", "http://127.0.0.1:8265", "x..y:6379"]
+)
+def test_an_address_where_nobody_answers_is_refused_before_anything_is_begun(address):
+    with pytest.raises(RayUnavailable, match="no Ray cluster could be joined at"):
+        check_can_start(RunOptions("results", address), ON_PROCESSORS, here=False)
+
+
+def test_what_fits_or_only_a_cluster_can_tell_is_let_through():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = RunOptions("results", f"127.0.0.1:{server.getsockname()[1]}")
+        check_can_start(there, Resources(cpu=10**6, gpu=8), here=False)
+    for address in ("auto", "local"):
+        check_can_start(RunOptions("results", address), Resources(gpu=8), here=False)
+    check_can_start(RunOptions("results"), ON_PROCESSORS, here=True)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ["--output", "ftp://host/results"],
+        ["--output", "file:///results"],
+        ["--tracking-uri", "nosuch://x"],
+        ["--set", "resources.gpu=1"],
+        ["--set", "resources.cpu=1000000"],
+        ["--address", "ray://127.0.0.1:1"],
+    ],
+)
+def test_nothing_was_started_means_nothing(tmp_path, monkeypatch, fault):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    space = write_space(tmp_path)
+    done = in_process("run", space, "--name", "far", *fault, cwd=tmp_path)
+    assert done.returncode in (1, 2) and done.stderr.startswith("error: "), done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name != "mlflow.db"] == [space.name]
+
+
+def test_a_driver_that_fails_before_its_first_record_gives_the_name_back(tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise SweeperError("Ray could not be started on this machine: no", "do")
+
+    monkeypatch.setattr("sweeper.execution.assembly.DriverContext.run", broken)
+    space = write_space(tmp_path)
+    done = in_process("run", space, "--name", "far", "--no-mlflow", cwd=tmp_path)
+    assert done.returncode == 2 and "nothing was started" in done.stderr
+    assert [*(tmp_path / "results").iterdir()] == []
+
+
+SPACE: dict[str, Any] = {
+    "dataset": {"name": "digits"},
+    "objective": {"metric": "val_nll", "mode": "min"},
+    "scheduler": {"name": "asha", "max_epochs": 4, "grace_epochs": 1, "reduction_factor": 2},
+    "samples": 4,
+    "replicates": 2,
+    "confirm": 3,
+    "space": {
+        "loss": {"name": "focal", "gamma": {"uniform": [0.5, 5]}},
+        "architecture": "mlp",
+        "optimizer": {"name": "sgd", "lr": {"loguniform": [0.01, 0.3]}, "batch_size": 256},
+    },
+    "evaluation": {"posthoc": [], "curvature": False},
+}
+
+ROWS = "SELECT nll FROM final WHERE split = 'val' AND trial = 'c00000' ORDER BY replicate"
+
+
+@pytest.mark.integration
+def test_the_best_are_trained_again_on_seeds_that_chose_nothing(tmp_path: Path) -> None:
+    api.run(SPACE, name="one", output=tmp_path, tracking_uri="none")
+    first, again = Results(tmp_path / "one"), Results(tmp_path / "one-confirmed")
+    board = leaderboard(first)
+    chosen = candidates(first, board)
+    assert again.specification["confirms"]["sweep"] == "one"
+    trials = [f"c{number:05d}" for number in again.specification["confirms"]["configurations"]]
+    assert trials == chosen[: len(trials)] and confirmation_of(first) is not None
+    hashes = {name: {row["trial"]: row["config_hash"] for row in found.rows("SELECT * FROM trials")}
+              for name, found in (("first", first), ("again", again))}  # fmt: skip
+    assert [hashes["again"][f"c{at:05d}"] for at in range(len(trials))] == [hashes["first"][trial] for trial in trials]
+    seeds = [{row["seed"] for row in found.rows("SELECT seed FROM trials")} for found in (first, again)]
+    assert seeds[0].isdisjoint(seeds[1]) and len(seeds[1]) == 3 * len(trials)
+    rows = again.rows(ROWS)
+    value = float(np.mean([float(str(row["nll"])) for row in rows]))
+    line = best_set_line(first, board)
+    assert line.startswith("Confirmed on 3 fresh seeds each by one-confirmed: ")
+    said = headline(board, overview(first), confirmed_value(first, board))
+    assert f": {value:.3g} (95 % " in said and "on the seeds that picked it" in said and "3 fresh seeds" in said
+
+    shutil.rmtree(tmp_path / "one-confirmed")
+    assert confirmation_of(first) is None
+    api.resume("one", output=tmp_path, tracking_uri="none")
+    once_more = Results(tmp_path / "one-confirmed").rows(
+        "SELECT nll FROM final WHERE split = 'val' AND trial = 'c00000'"
+    )
+    assert once_more == rows, "the same configurations and seeds, whenever they are confirmed"
+
+
+def test_fresh_seeds_follow_from_the_sweeps_and_are_none_of_its_own() -> None:
+    spec = build_spec(SPACE)
+    confirms = {"sweep": "one", "configurations": [2, 0]}
+    other = build_spec({**spec.resolved(), "confirm": 0, "confirms": confirms, "replicates": {"count": 3}})
+    own = {seed for at in range(4) for seed in spec.replicate_seeds.of(at)}
+    assert own.isdisjoint({seed for at in range(2) for seed in other.replicate_seeds.of(at)})
+    assert build_spec(other.resolved()).confirms == other.confirms
+
+
+def test_plan_prices_it_and_a_searcher_that_learns_is_refused() -> None:
+    lines = dict(plan(build_spec(SPACE)).lines())
+    assert lines["confirmation"] == "at most 8 configurations on fresh seeds: 48 epochs more"
+    with pytest.raises(InvalidSearchSpace, match="confirm trains configurations of the space again"):
+        build_spec({**SPACE, "searcher": {"name": "optuna"}})
+    assert "confirm" not in build_spec({**SPACE, "confirm": 0}).resolved()

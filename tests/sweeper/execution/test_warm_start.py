@@ -20,7 +20,7 @@ from sweeper.reporting import write_report
 from sweeper.reporting.figures.importance import chosen
 from sweeper.reporting.summary import searcher_lines
 from sweeper.results import load
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from sweeper.search.base import audit_suggestions
 from sweeper.space.loading import load_spec, searcher_for
 from sweeper.storage.sweeps import Sweep

@@ -27,8 +27,7 @@ from sweeper.monitoring.status import status_of, statuses_table
 from sweeper.results import load
 from sweeper.results.leaderboard import leaderboard
 from sweeper.scheduling.asha import Halving, ranked
-from sweeper.scheduling.audit import decide_on
-from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.base import Scheduler, decide_on
 from sweeper.scheduling.ranking import Constraint, Goal
 from sweeper.scheduling.strata import stratified
 from sweeper.space.notify import Target

@@ -10,18 +10,21 @@ import pytest
 import yaml
 
 from sweeper.core.errors import SweeperError
-from sweeper.planning.cluster_file import ClusterFile, NodeGroup, quantity, read_cluster
 from sweeper.planning.estimate import Estimate, cards
 from sweeper.planning.on_cluster import (
     NODE_START_HOURS,
+    ClusterFile,
+    NodeGroup,
     Price,
     Prices,
     nodes_asked,
     plan_on_cluster,
+    quantity,
+    read_cluster,
     read_prices,
     trial_resources,
 )
-from sweeper.planning.plan import Plan, Range
+from sweeper.planning.view import Plan, Range
 from sweeper.space.parts import Resources
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

@@ -16,8 +16,7 @@ from ray.tune.schedulers.async_hyperband import _Bracket
 from sweeper.journal.decision import Decision
 from sweeper.journal.records import Record, Reported
 from sweeper.scheduling.asha import Halving, Rung, Rungs
-from sweeper.scheduling.audit import audit, decide_on
-from sweeper.scheduling.base import decide
+from sweeper.scheduling.base import audit, decide, decide_on
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.records import made_record, trial_report
 from tests.sweeper.simulated_halving import simulate

@@ -13,8 +13,7 @@ from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
 from sweeper.journal.records import Record, Reported
 from sweeper.results import load
-from sweeper.scheduling.audit import audit
-from sweeper.scheduling.base import decide
+from sweeper.scheduling.base import audit, decide
 from sweeper.scheduling.median_stopping import MedianStopping
 from tests.running import in_process
 from tests.sweeper.records import trial_report

@@ -10,8 +10,7 @@ import pytest
 
 from sweeper.journal.records import Record
 from sweeper.scheduling.asha import Halving, RankedHalving, ranked
-from sweeper.scheduling.audit import audit, decide_on
-from sweeper.scheduling.base import decide
+from sweeper.scheduling.base import audit, decide, decide_on
 from sweeper.scheduling.ranking import Constraint, Goal
 from tests.sweeper.records import made_record, trial_report
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sweeper.journal.records import Judged
-from sweeper.scheduling.audit import audit
-from sweeper.scheduling.base import decide, settled_but_for
+from sweeper.scheduling.base import audit, decide, settled_but_for
 from sweeper.scheduling.promotion import Promotion
 from sweeper.scheduling.simulation import play
 from sweeper.scheduling.strata import stratified

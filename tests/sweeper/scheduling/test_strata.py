@@ -13,8 +13,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.audit import audit
-from sweeper.scheduling.base import Scheduler, decide
+from sweeper.scheduling.base import Scheduler, audit, decide
 from sweeper.scheduling.median_stopping import MedianStopping
 from sweeper.scheduling.strata import stratified, stratum_name
 from tests.sweeper.records import made_record

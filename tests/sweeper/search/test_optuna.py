@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from sweeper.core.domains import Choice, Interval, Members, draw
 from sweeper.core.ids import config_hash
 from sweeper.search.base import Searcher, audit_suggestions
-from sweeper.search.optuna import SeededTpe
+from sweeper.search.optuna import seeded_tpe
 from sweeper.space.configurations import configuration
 from sweeper.space.loading import searcher_for
 from tests.sweeper.records import fields
@@ -68,7 +68,7 @@ class Plain:
     """The reference: Optuna's own ask and tell, with the same sampler, and everything told as it happens."""
 
     def __init__(self) -> None:
-        self.study = optuna.create_study(sampler=SeededTpe(SPEC.seed, startup=4, earlier=0))
+        self.study = optuna.create_study(sampler=seeded_tpe(SPEC.seed, startup=4, earlier=0))
         self.trials: dict[int, optuna.Trial] = {}
 
     def suggest(self, index: int) -> Any:

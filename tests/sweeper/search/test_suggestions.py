@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths, config_hash
-from sweeper.execution.driver.settings import TOGETHER, TrialValues
+from sweeper.execution.driver.context import TOGETHER, TrialValues
 from sweeper.journal.journal import Journal, record_names
 from sweeper.journal.records import Drawn, Record
 from sweeper.journal.state import ENDED, SweepState, fold
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.search.base import Searcher, Suggestion, audit_suggestions
 from sweeper.space.configurations import Configurations, configurations, configurations_of

@@ -17,9 +17,8 @@ from sweeper.core.ids import SweepPaths
 from sweeper.core.schemas import evaluation_columns
 from sweeper.execution.reuse import choose_sources
 from sweeper.journal.journal import Journal
-from sweeper.planning.cohorts import lane_notes
 from sweeper.planning.doctor import checks
-from sweeper.planning.preparation import dataset_facts, prepare_dataset
+from sweeper.planning.preparation import dataset_facts, lane_notes, prepare_dataset
 from sweeper.remote.submission import Request, submit
 from sweeper.space import catalogue
 from sweeper.space.configurations import configurations

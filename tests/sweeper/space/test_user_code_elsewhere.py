@@ -23,7 +23,7 @@ PROGRAM = """
 import json, pickle, sys
 from pathlib import Path
 from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
+from trainables.worker.trial_settings import prepare_process
 from trainables.worker.trial_settings import Assignment, TrialSettings
 folder, settings, values = pickle.load(sys.stdin.buffer)
 seen = sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []

@@ -15,6 +15,7 @@ from trainables.worker import checkpoint_writer
 from trainables.worker.checkpoint_writer import CheckpointWriter, HostCopy
 from trainables.worker.checkpoints import (
     PARTIAL,
+    TrialFiles,
     checkpoint_epochs,
     checkpoint_file,
     load_newest_checkpoint,
@@ -22,7 +23,6 @@ from trainables.worker.checkpoints import (
     write_partial,
 )
 from trainables.worker.trial import Trial
-from trainables.worker.trial_files import TrialFiles
 
 
 class _Clock:

@@ -17,8 +17,7 @@ from trainables.curvature import CurvatureUnavailable
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file, load_newest_checkpoint
 from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
 SETTINGS = TrialSettings(
@@ -70,7 +69,7 @@ def _timeless(report):
 
 
 def _keep_every_checkpoint(monkeypatch):
-    monkeypatch.setattr("trainables.worker.trial_files.remove_checkpoints_before", lambda folder, epoch: None)
+    monkeypatch.setattr("trainables.worker.checkpoints.remove_checkpoints_before", lambda folder, epoch: None)
 
 
 @pytest.mark.parametrize(("loss", "architecture"), CASES, ids=lambda part: part["name"])

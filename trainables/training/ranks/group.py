@@ -34,7 +34,7 @@ class Ranks:
     """
 
     def __init__(self, rank: int, size: int) -> None:
-        """Stand for rank `rank` of `size`, whose process group has been joined (`trainables.worker.rank_group`)."""
+        """Stand for rank `rank` of `size`, whose process group has been joined (`trainables.worker.rank_crew`)."""
         self.rank, self.size = rank, size
 
     def alone(self, batch: int) -> bool:

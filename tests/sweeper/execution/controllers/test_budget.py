@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sweeper.core.errors import InvalidSearchSpace, SweeperError
 from sweeper.core.ids import SweepPaths
-from sweeper.execution.amendments import amend
 from sweeper.execution.controllers.base import Directive, Situation
 from sweeper.execution.controllers.budget import BudgetWatch, WorkingTime
+from sweeper.execution.resuming import amend
 from sweeper.journal.spending import Spending
 from sweeper.journal.state import ENDED
 from sweeper.scheduling.asha import Halving

@@ -17,16 +17,16 @@ from sweeper.execution.controllers.gpu_shares import (
     memory_key,
     share_for,
 )
+from sweeper.execution.driver.context import Shares
 from sweeper.execution.driver.failures import CRASH, GPU_OUT_OF_MEMORY, Failure, larger_share, on_a_larger_share
 from sweeper.execution.driver.replicate_driver import ReplicateDriver
-from sweeper.execution.driver.settings import Shares
 from sweeper.journal.state import fold
 from sweeper.scheduling.asha import Halving
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, FakeSweep
 from tests.sweeper.fake_replicates import ApartSweep
 from tests.sweeper.records import fields
-from trainables.worker.trial_process import CONTEXT_BYTES, memory_cap
+from trainables.worker.trial_settings import CONTEXT_BYTES, memory_cap
 
 GIB = 2**30
 OUT = Failure(GPU_OUT_OF_MEMORY, "the card's memory ran out: CUDA out of memory")

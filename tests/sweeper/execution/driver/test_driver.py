@@ -16,7 +16,7 @@ from sweeper.execution.driver.failures import FRUITLESS_TRIES, STORAGE, Failure
 from sweeper.journal.journal import read_journal, record_names
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from sweeper.scheduling.promotion import Promotion
 from sweeper.scheduling.run_to_end import RunToEnd
 from sweeper.scheduling.strata import stratified

@@ -16,7 +16,7 @@ from sweeper.execution.driver.failures import STORAGE, Failure
 from sweeper.journal.journal import record_names
 from sweeper.journal.state import ENDED, fold
 from sweeper.scheduling.asha import Halving
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from sweeper.scheduling.run_to_end import RunToEnd
 from tests.sweeper.fake_executor import CRASHED, PREEMPTION, alone
 from tests.sweeper.fake_replicates import COUNT, Apart, ApartSweep, TogetherSweep, diverges_at

@@ -15,7 +15,7 @@ from sweeper.journal.journal import read_journal
 from sweeper.journal.records import Failed, Record, Reported
 from sweeper.monitoring.live import Progress
 from sweeper.results import load
-from sweeper.scheduling.audit import audit
+from sweeper.scheduling.base import audit
 from tests.running import write_space
 
 SPACE = """
@@ -115,7 +115,7 @@ def test_what_cannot_be_a_lane_trains_alone_beside_cohorts(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_on_ray_each_trial_is_a_cohort_of_its_own(tmp_path: Path) -> None:
-    from sweeper.planning.cohorts import ON_RAY, lane_notes
+    from sweeper.planning.preparation import ON_RAY, lane_notes
     from sweeper.space.loading import load_spec
     from tests.trainables.small_data import small_digits
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.execution.controllers.interrupts import ACKNOWLEDGED, HURRIED
+from sweeper.execution.controllers.base import ACKNOWLEDGED, HURRIED
 from sweeper.execution.local.executor import this_machine
 from sweeper.execution.local.serving import THRESHOLD_VARIABLE
 from sweeper.execution.options import RunOptions

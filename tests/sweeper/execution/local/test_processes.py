@@ -16,8 +16,7 @@ from tests.alive import wait_for_ends
 from tests.trainables.small_trials import SETTINGS, VALUES, equal, untimed
 from trainables.worker.local_process import Reports, WorkerFailed, WorkerInit
 from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 ASSIGNMENT = [[0, "c00000", VALUES, [7, 8]], [1, "c00001", {**VALUES, "loss": {"name": "cross_entropy"}}, [9, 10]]]
 

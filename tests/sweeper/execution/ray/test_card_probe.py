@@ -61,19 +61,19 @@ class _Measurer:
 def test_a_probe_measures_on_a_card_of_its_own_and_gives_it_back(monkeypatch):
     import ray
 
-    from sweeper.execution.ray import card_probe
+    from sweeper.execution.ray import session
 
     # The processes of the test before may still be giving the card back.
     wait_until(lambda: ray.available_resources().get("GPU") == 1.0)
-    with card_probe.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
+    with session.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
         assert ray.available_resources()["GPU"] == 1.0, "nothing to measure yet"
         assert probe([7]) == {"used_bytes": 1, "total_bytes": 7, "card": "cuda"}
         assert probe([1]) is None
         assert probe([8])["total_bytes"] == 8
-    with card_probe.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
+    with session.card_probe({"device": "cuda"}, 1.0, _Measurer) as probe:
         assert probe([9])["total_bytes"] == 9, "the card is free again"
-    monkeypatch.setattr(card_probe, "PROBE_PATIENCE_SECONDS", 0.5)
-    with card_probe.card_probe({"device": "cuda"}, 99.0, _Measurer) as probe:
+    monkeypatch.setattr(session, "PROBE_PATIENCE_SECONDS", 0.5)
+    with session.card_probe({"device": "cuda"}, 99.0, _Measurer) as probe:
         assert probe([7]) is None and probe([7]) is None, "no such node"
 
 

@@ -15,8 +15,7 @@ from tests.trainables.training.lanes.comparison import SGD, in_type
 from trainables.training.evaluation import EvaluationSettings
 from trainables.worker.checkpoints import checkpoint_file
 from trainables.worker.trial import Trial
-from trainables.worker.trial_process import prepare_process
-from trainables.worker.trial_settings import Assignment, TrialSettings
+from trainables.worker.trial_settings import Assignment, TrialSettings, prepare_process
 
 CURVATURE = {"samples": 30, "lanczos_steps": 3, "trace_probes": 2, "trace_method": "hutchinson"}
 SETTINGS = TrialSettings(
@@ -68,7 +67,7 @@ def _timeless(report):
 def test_resumed_at_every_epoch_it_equals_the_uninterrupted_one(
     tmp_path, monkeypatch, dataset, loss, architecture, optimizer
 ):
-    monkeypatch.setattr("trainables.worker.trial_files.remove_checkpoints_before", lambda folder, epoch: None)
+    monkeypatch.setattr("trainables.worker.checkpoints.remove_checkpoints_before", lambda folder, epoch: None)
     settings = replace(SETTINGS, checkpoints=tmp_path)
     assignment = _assignment(loss, architecture, optimizer)
     expected = _finish(Trial(assignment, settings, dataset))

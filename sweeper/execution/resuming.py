@@ -1,4 +1,8 @@
-"""Settings that a resume may change: budget, resources and more samples, never measurements."""
+"""What a resume may change, and recovery from a damaged journal.
+
+Settings may change budget, resources and samples (more of them), never measurements. A damaged journal is cut off
+before its first damaged record, and what trials wrote afterwards is removed; one that is lost is found missing.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,19 @@ from dataclasses import replace
 import yaml
 
 from sweeper.core.errors import Fault, InvalidSearchSpace, SweeperError
-from sweeper.core.ids import trial_name
-from sweeper.journal.state import SweepState
+from sweeper.core.ids import SweepPaths, trial_name
+from sweeper.journal.journal import set_aside_damaged
+from sweeper.journal.segments import last_sequence, piece_of
+from sweeper.journal.state import ReplicateState, SweepState
 from sweeper.space.configurations import configurations_of
 from sweeper.space.file import Document, apply_overrides
 from sweeper.space.loading import reopened_spec
 from sweeper.space.parts import worker_faults
 from sweeper.storage.changes import AMENDABLE, GROWING, changed_trials, edited
+from sweeper.storage.mirror import Mirror, SharedFolder
 from sweeper.storage.sweeps import Sweep
 from trainables.files.atomic import write_text
+from trainables.worker.checkpoints import PARTIAL, checkpoint_epochs, checkpoint_file
 
 
 def check_unchanged(sweep: Sweep, *, unreadable: bool = False) -> None:
@@ -80,3 +88,62 @@ def amend(sweep: Sweep, settings: Sequence[str]) -> Sweep:
             f"{sweep.paths.sweep_file} cannot be written: {error.strerror}", "make the results folder writable"
         ) from error
     return replace(sweep, spec=spec, configurations=configurations_of(spec, sweep.paths.journal))
+
+
+_PARTS = ("[0-9]*-[0-9]*.parquet", "c*.parquet")
+
+_OF_A_JOURNAL = {
+    "results in its tables": [f"{place}/*/{part}" for place in ("tables", "generations/*") for part in _PARTS],
+    "checkpoints": ["checkpoints/c*/**/e*.pt"],
+}
+"""What a sweep has only once its journal has records: in words, and where it lies."""
+
+
+def refuse_lost_journal(paths: SweepPaths) -> None:
+    """Raise SweeperError when there is no journal, but what only a sweep with a journal has: it would start from zero.
+
+    Records that were quarantined, all of them, are no lost journal.
+    """
+    if last_sequence(paths.journal) >= 0 or any(paths.journal.glob("*.damaged")):
+        return
+    left = [
+        word
+        for word, patterns in _OF_A_JOURNAL.items()
+        if any(next(paths.root.glob(pattern), None) is not None for pattern in patterns)
+    ]
+    if left:
+        raise SweeperError(
+            f"the sweep {paths.name!r} has {' and '.join(left)}, and no journal: {paths.journal} is empty or missing",
+            "restore that folder from a backup, and resume again; or, to train all trials again from the start, begin "
+            f"a new sweep: `sweeper run {paths.sweep_file} --name NAME`. Its results remain readable",
+        )
+
+
+def remove_checkpoints_ahead(paths: SweepPaths, state: SweepState) -> None:
+    """Remove checkpoints of epochs that a cut-off journal no longer knows: trials cannot continue from there.
+
+    Left in place, the driver would find out trial by trial, and each would go to the back of the queue.
+    """
+    for index in state.unfinished():
+        trial, folder = state.trials[index], paths.trial_checkpoints(index)
+        known = {folder: trial.epochs}
+        for own in folder.glob("r*"):
+            known[own] = trial.replicates.get(int(own.name[1:]), ReplicateState()).epochs
+        for place, epochs in known.items():
+            (place / PARTIAL).unlink(missing_ok=True)  # only its inside says of which epoch it is
+            for epoch in checkpoint_epochs(place):
+                if epoch > epochs:
+                    checkpoint_file(place, epoch).unlink(missing_ok=True)
+
+
+def discard_damaged(paths: SweepPaths, mirror: Mirror | SharedFolder) -> list[str]:
+    """Cut the journal off before its first damaged record; return what was done, in a sentence, if anything."""
+    names = set_aside_damaged(paths.journal)
+    mirror.set_aside(names)
+    if not names:
+        return []
+    count = sum(piece.last - piece.first + 1 for name in names if (piece := piece_of(name)))
+    return [
+        f"{count} journal records from {names[0]} on were quarantined (as ….damaged in {paths.journal.name}/): "
+        "their results were measured again"
+    ]

@@ -1,4 +1,4 @@
-"""While a sweep runs, chatter goes to its log whoever writes it, and the console keeps the real stderr."""
+"""The driver's output, what it says of repeatability, and what it imports meanwhile."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import sys
 
 import pytest
 
+from sweeper.execution.attempt import begun_trials, repeatability_notes
+from sweeper.journal.state import COMPLETED, SweepState
+
 PROGRAM = """
 import logging, os, subprocess, sys
 from pathlib import Path
-from sweeper.execution.redirect_output import redirect_output
+from sweeper.execution.attempt import redirect_output
 
 logging.basicConfig()
 print("before on stdout")
@@ -70,7 +73,7 @@ def test_the_console_is_plain_where_stderr_is_no_terminal(tmp_path):
 
 def test_no_descriptor_is_left_open(tmp_path):
     program = (
-        "import os, sys; from pathlib import Path; from sweeper.execution.redirect_output import redirect_output\n"
+        "import os, sys; from pathlib import Path; from sweeper.execution.attempt import redirect_output\n"
         "count = lambda: len(os.listdir('/proc/self/fd'))\n"
         "before = count()\n"
         "for _ in range(3):\n"
@@ -78,3 +81,32 @@ def test_no_descriptor_is_left_open(tmp_path):
         "assert count() == before, (before, count())\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=True, timeout=60)
+
+
+def _state(device: str) -> SweepState:
+    """Four trials: one reused whole, one reused and trained further, one begun, one waiting."""
+    state = SweepState(4)
+    for index, (epochs, reused, status) in enumerate([(9, 9, COMPLETED), (9, 3, COMPLETED), (4, None, "interrupted")]):
+        trial = state.trials[index]
+        trial.device, trial.epochs, trial.status = device, epochs, status
+        if reused is not None:
+            trial.reused_from, trial.reused_epochs = "other", reused
+    return state
+
+
+def test_what_a_driver_continues_are_the_trials_that_have_reported_and_not_ended() -> None:
+    assert begun_trials(_state("cuda")) == {2}
+
+
+def test_reused_and_continued_trials_are_told_on_a_gpu() -> None:
+    state = _state("cuda")
+    (note,) = repeatability_notes(state, begun_trials(state), deterministic=False)
+    assert note.startswith("2 trials reused (1 trained again for more epochs, beside the reported ones) and 1 trial")
+    assert "continued on a GPU without training: {deterministic: true}" in note and "not to the bit" in note
+    assert "reused" not in repeatability_notes(_state("cuda"), (2,), deterministic=False)[0].partition(" and ")[2]
+
+
+@pytest.mark.parametrize(("device", "deterministic"), [("cpu", False), ("cuda", True), ("cpu", True)])
+def test_nothing_is_said_where_bits_repeat(device: str, deterministic: bool) -> None:
+    assert repeatability_notes(_state(device), (2,), deterministic=deterministic) == []
+    assert repeatability_notes(SweepState(4), (), deterministic=False) == []

@@ -1,4 +1,4 @@
-"""A sweep in which nothing is left to do is known without opening a file of it, and only then."""
+"""A resume with nothing to do, and one whose journal is damaged or lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.core.errors import SweeperError
 from sweeper.core.ids import SweepPaths
 from sweeper.execution.noop_resume import Settled, mark_settled, settled
+from sweeper.execution.options import RunOptions
+from sweeper.execution.resuming import refuse_lost_journal
+from sweeper.execution.runner import resume_sweep
 from sweeper.storage.lookup import find_sweep
 from tests.running import in_process
 from tests.sweeper.inline_sweep import Inline
@@ -115,3 +119,57 @@ def test_a_resume_looks_at_nothing_else(paths: SweepPaths, tmp_path: Path, monke
     for option in (["--failed"], ["--discard-damaged"], ["--set", "retries=3"]):
         with pytest.raises(AssertionError, match="it was opened"):
             in_process("resume", "small", "--no-mlflow", *option, cwd=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder with the sweep `small`, which has ended."""
+    inline = Inline(tmp_path_factory.mktemp("finished"))
+    inline.run("small")
+    return inline.output
+
+
+@pytest.fixture
+def ended_paths(ended: Path, tmp_path: Path) -> SweepPaths:
+    """A copy to lose parts of."""
+    shutil.copytree(ended, tmp_path / "results", symlinks=True)
+    return find_sweep("small", tmp_path / "results")
+
+
+@pytest.mark.parametrize("lost", ["folder", "records", "folder and link"])
+def test_a_lost_journal_is_missed_and_nothing_is_run(ended_paths: SweepPaths, lost: str) -> None:
+    shutil.rmtree(ended_paths.journal)
+    if lost == "records":
+        ended_paths.journal.mkdir()
+    if lost == "folder and link":
+        ended_paths.tables.unlink()
+    before = sorted(ended_paths.root.rglob("*"))
+    with pytest.raises(SweeperError, match=r"results in its tables, and no journal(.|\n)*backup(.|\n)*sweeper run"):
+        resume_sweep("small", RunOptions(ended_paths.root.parent, executor="ray"))
+    assert sorted(ended_paths.root.rglob("*")) == before
+
+
+def test_checkpoints_alone_tell_of_a_lost_journal(ended_paths: SweepPaths) -> None:
+    for folder in (ended_paths.journal, ended_paths.generations):
+        shutil.rmtree(folder)
+    ended_paths.tables.unlink()
+    refuse_lost_journal(ended_paths)
+    ended_paths.trial_checkpoints(3).mkdir(parents=True)
+    (ended_paths.trial_checkpoints(3) / "e00001.pt").touch()
+    with pytest.raises(SweeperError, match="has checkpoints, and no journal"):
+        refuse_lost_journal(ended_paths)
+
+
+def test_a_sweep_that_has_not_begun_or_whose_records_are_quarantined_is_none(ended_paths: SweepPaths) -> None:
+    refuse_lost_journal(ended_paths)
+    for record in ended_paths.journal.iterdir():
+        record.rename(f"{record}.damaged")
+    refuse_lost_journal(ended_paths)
+
+
+def test_a_damaged_manifest_is_refused_before_anything_is_run(ended_paths: SweepPaths) -> None:
+    ended_paths.manifest.write_text("{ damaged")
+    before = sorted(ended_paths.root.rglob("*"))
+    with pytest.raises(SweeperError, match=r"manifest\.json is damaged"):
+        resume_sweep("small", RunOptions(ended_paths.root.parent, executor="ray"))
+    assert sorted(ended_paths.root.rglob("*")) == before

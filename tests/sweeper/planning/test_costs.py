@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from sweeper.planning.cohorts import cohort_lines, lanes_here
-from sweeper.planning.costs import measure_costs, measured_plan
+from sweeper.planning.costs import lanes_here, measure_costs, measured_plan
+from sweeper.planning.plan import cohort_lines
 from sweeper.space.configurations import configurations
 from sweeper.space.loading import load_spec
 from tests.running import write_space

@@ -1,0 +1,225 @@
+"""What a driver knows and holds: its settings, GPU shares, values, the recorder, and what is given out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sweeper.core.ids import ReplicateSeeds, config_hash
+from sweeper.execution.driver.kept_checkpoints import THE_BEST, Keeping
+from sweeper.journal.journal import Journal
+from sweeper.journal.records import Body, Drawn, Record
+from sweeper.journal.state import SweepState
+from sweeper.scheduling.base import Scheduler
+from sweeper.scheduling.strata import stratum_name
+from sweeper.space.spec import SweepSpec
+from trainables.training.acceleration import PLAIN, TrainingSettings
+from trainables.worker.trial_reports import TrialReport
+
+
+class Sink(Protocol):
+    """Where records go after the journal."""
+
+    def append(self, record: Record) -> None:
+        """Take one record in."""
+
+    def flush_if_due(self) -> None:
+        """Make what was taken in visible, when it is due."""
+
+
+class Fold(Protocol):
+    """What a journal adds up to for somebody: the state, the rungs, a searcher's knowledge, the time worked."""
+
+    def apply(self, record: Record) -> None:
+        """Take one record in; records come in order."""
+
+
+class Recorder:
+    """Journals, and folds each record into the state, the rungs, the searcher's knowledge and the sinks."""
+
+    def __init__(self, journal: Journal, folds: Sequence[Fold], sinks: Sequence[Sink]) -> None:
+        """Record into `journal`, which is open for appending; the folds know it so far."""
+        self._journal, self._folds, self._sinks = journal, folds, sinks
+
+    def record(self, body: Body) -> None:
+        """Journal one record and let everything follow that follows from it."""
+        record = self._journal.append(body)
+        for fold in self._folds:
+            fold.apply(record)
+        for sink in self._sinks:
+            sink.append(record)
+
+    def settle(self) -> None:
+        """Make every record so far durable."""
+        self._journal.settle()
+
+    def flush(self) -> None:
+        """Make every record so far durable, and let the sinks show them."""
+        self._journal.settle()
+        for sink in self._sinks:
+            sink.flush_if_due()
+
+
+TOGETHER = 500
+"""So many configurations share a record: one record a sweep of the usual size, and 150 kB of a large one."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What a configuration needs of a GPU.
+
+    Attributes:
+        measured: the share that a configuration needs; `None` where trials take none, or whole cards.
+        usual: the share that each trial has where nothing was measured.
+    """
+
+    measured: Callable[[int], float] | None = None
+    usual: float = 0.0
+
+    def of(self, configuration: int, raised: float | None) -> float | None:
+        """Return a configuration's share: what was measured, or `raised` where memory ran out; `None` as above."""
+        return None if self.measured is None else raised or self.measured(configuration)
+
+    def noted(self, report: TrialReport, share: float | None) -> TrialReport:
+        """Return a report with what its process took of a GPU, where trials take any."""
+        taken = share or self.usual
+        return replace(report, gpu=taken) if taken else report
+
+
+NO_SHARES = Shares()
+"""Trials take nothing of a GPU, or whole cards."""
+
+
+@dataclass(frozen=True)
+class DriverSettings:
+    """A driver's settings, the same for every driver of a sweep.
+
+    Attributes:
+        schedule: the scheduler's settings.
+        seeds: of every configuration's replicates.
+        retries: how often a trial may fail in a way that counts before it has failed permanently.
+        max_concurrent: assignments outstanding at once; `None` for no limit.
+        keeping: whose checkpoints stay; by default the best trial's.
+        training: how training steps are computed, which decides what can be a lane of a cohort.
+        space: the resolved search space, for the journal.
+    """
+
+    schedule: Scheduler
+    seeds: ReplicateSeeds
+    retries: int = 2
+    max_concurrent: int | None = None
+    keeping: Keeping = THE_BEST
+    training: TrainingSettings = PLAIN
+    space: Mapping[str, object] | None = None
+
+    @staticmethod
+    def of(spec: SweepSpec, configurations: Sequence[Mapping[str, Any]]) -> DriverSettings:
+        """Return the settings of a search space with these configurations, by index."""
+        keep = spec.keep
+        return DriverSettings(
+            spec.schedule,
+            spec.replicate_seeds,
+            retries=spec.retries,
+            max_concurrent=spec.max_concurrent,
+            keeping=Keeping(keep.best, lambda index: stratum_name(configurations[index], keep.per)),
+            training=spec.training.settings,
+            space=spec.resolved(),
+        )
+
+
+class TrialValues:
+    """Knows configurations by index, and which of them and of their digests the journal lacks."""
+
+    def __init__(
+        self, configurations: Sequence[Mapping[str, Any]], state: SweepState, record: Callable[[Body], object]
+    ) -> None:
+        """Take what the space or a searcher gives, the sweep's state, which `record` continues changing."""
+        self._configurations, self._state, self._record = configurations, state, record
+
+    def of(self, index: int) -> dict[str, Any]:
+        """Return a configuration's values as the journal has them; they are drawn and journaled before, if need be."""
+        known = self._state.configurations
+        if index not in known:
+            last = min(index - index % TOGETHER + TOGETHER, len(self._configurations))
+            following = next((each for each in range(index, last) if each in known), last)
+            first = index
+            while first % TOGETHER and first - 1 not in known:
+                first -= 1
+            self._record(Drawn(first, [self._configurations[each] for each in range(first, following)]))
+        return dict(known[index])
+
+    def digest(self, index: int) -> str | None:
+        """Return the digest of a configuration's values for its first report; `None` where the journal has it."""
+        return None if self._state.trials[index].config_hash is not None else config_hash(self.of(index))
+
+
+class InFlight:
+    """Counts assignments from when they are given out until they are over, against this sweep's limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        """Allow `limit` at once, `None` for any number."""
+        self._limit = limit
+        self._all: set[tuple[int, ...]] = set()
+        self._begun: set[tuple[int, ...]] = set()
+
+    def __contains__(self, assignment: Sequence[int]) -> bool:
+        """Return whether an assignment is given out and not over."""
+        return tuple(assignment) in self._all
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        """Yield the assignments that are given out and not over."""
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        """Return how many are given out."""
+        return len(self._all)
+
+    @property
+    def ahead(self) -> int:
+        """How many of them no process has begun yet."""
+        return len(self._all - self._begun)
+
+    @property
+    def full(self) -> bool:
+        """Whether the limit is reached."""
+        return self._limit is not None and len(self._all) >= self._limit
+
+    def add(self, assignment: Sequence[int]) -> None:
+        """Give an assignment out."""
+        self._all.add(tuple(assignment))
+
+    def begin(self, assignment: Sequence[int]) -> None:
+        """Record that a process has begun with an assignment."""
+        self._begun.add(tuple(assignment))
+
+    def retire(self, assignment: Sequence[int]) -> None:
+        """Take an assignment off: it is over, or its process has died."""
+        self._all.discard(tuple(assignment))
+        self._begun.discard(tuple(assignment))
+
+
+START_SECONDS = 1.0
+"""A process that reports within this time needs no record of its start: the report shows it, for half the writing."""
+
+
+class Starts:
+    """The configurations whose process has started without a record of that, or a report, so far."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Begin with none; `clock` gives seconds."""
+        self._clock = clock
+        self._began: dict[int, float] = {}
+
+    def begin(self, configurations: Sequence[int]) -> None:
+        """Note that a process has begun with these configurations."""
+        self._began.update(dict.fromkeys(configurations, self._clock()))
+
+    def take(self, configuration: int) -> bool:
+        """Remove a configuration; return whether its start had no record."""
+        return self._began.pop(configuration, None) is not None
+
+    def due(self) -> list[int]:
+        """Return the configurations whose start needs a record by now."""
+        latest = self._clock() - START_SECONDS
+        return [configuration for configuration, began in self._began.items() if began <= latest]
